@@ -24,11 +24,11 @@ from tensaurus.expr.ir.scope import Scope, Tensor, call, compute, fold, total, w
 from tensaurus.expr.ir.walk import replace_tensors, scopes
 from tensaurus.expr.ir.walk import tensors as free
 from tensaurus.expr.normal.intern import intern_scope
-from tensaurus.finders.bilinear import best
-from tensaurus.finders.bilinear.fast_convolution import Convolution, fast
-from tensaurus.finders.bilinear.tiling import Window
-from tensaurus.finders.fuse.blocked_layouts import blockable, relaid
-from tensaurus.finders.fuse.inline_stages import merged
+from tensaurus.finders.bilinear import best_algorithm
+from tensaurus.finders.bilinear.fast_convolution import Convolution, fast_scope
+from tensaurus.finders.bilinear.tiling import ConvolutionAxis
+from tensaurus.finders.fuse.blocked_layouts import block_scope, is_blockable
+from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.kernels.halide.compile import input_tensors, jit
 from tensaurus.kernels.halide.lowering_errors import LoweringError
@@ -193,9 +193,9 @@ def _in_blocks(case: Case) -> Iterator[Case]:
         wanted = [*case.types[: len(inputs)], *([whole] if output else [])]
         if not wanted or len(wanted) < len(inputs) + output:
             continue
-        if not all(blockable(kind, width) for kind in wanted):
+        if not all(is_blockable(kind, width) for kind in wanted):
             continue
-        scope = relaid(case.scope, {f"x{k}" for k in inputs}, output, width)
+        scope = block_scope(case.scope, {f"x{k}" for k in inputs}, output, width)
         if scope is not None:
             types, arrays = list(case.types), list(case.arrays)
             for k in inputs:
@@ -229,15 +229,15 @@ def of_chain(seed: int, number: int) -> Case:
         pad = rng.randint(0, taps)
         size = rng.randint(dilation * (taps - 1) + 1, {1: 80, 2: 30, 3: 9}[rank])
         outputs = (size + pad + rng.randint(0, taps) - dilation * (taps - 1) - 1) // stride + 1
-        windows.append(Window(size, taps, outputs, stride, dilation, pad))
+        windows.append(ConvolutionAxis(size, taps, outputs, stride, dilation, pad))
         own = windows[-1]
-        fast_too = own.reach > 1 and rng.random() < 0.85
-        tile = rng.randint(2, max(2, min(6, 9 - own.reach)))
-        algorithms.append(best(tile, own.taps, own.step) if fast_too else None)
+        fast_too = own.phase_taps > 1 and rng.random() < 0.85
+        tile = rng.randint(2, max(2, min(6, 9 - own.phase_taps)))
+        algorithms.append(best_algorithm(tile, own.taps, own.step) if fast_too else None)
     channels = rng.choice((3, 4, 7, 8, 12, 16, 21, 22, 24, 32))
     filters = rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))
     of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)
-    scope = fast(of, algorithms)
+    scope = fast_scope(of, algorithms)
     extra = Tensor(f"x{2 + of.bias}", scope.shape)
     after = rng.choice(("nothing", "max", "add", "both", "swish"))
 
@@ -249,7 +249,7 @@ def of_chain(seed: int, number: int) -> Case:
             value = value + extra[place]
         return call("max", value, 0) if after in ("max", "both") else value
 
-    whole = intern_scope(merged(compute(scope.shape, element)) if after != "nothing" else scope)
+    whole = intern_scope(inline_stages(compute(scope.shape, element)) if after != "nothing" else scope)
     if rng.random() < 0.3:
         whole = _after_what_it_reads(whole, of.x, rng)
     return _drawn(f"chain {seed} {number}", whole, (seed, number))
@@ -265,7 +265,7 @@ def _after_what_it_reads(scope: Scope, x: Tensor, rng: Random) -> Scope:
         mixed = call("max", x[n, c, *place] * there, 0)
         return where(first - 1 - c, x[n, c, *place], there) if beside else mixed
 
-    return intern_scope(merged(replace_tensors(scope, {x: compute(x.shape, element)})))
+    return intern_scope(inline_stages(replace_tensors(scope, {x: compute(x.shape, element)})))
 
 
 def _drawn(name: str, scope: Scope, seed: tuple[int, int]) -> Case:
@@ -286,7 +286,7 @@ def of_nest(seed: int, number: int) -> Case:
     rng = Random(f"nest {seed} {number}")
     kind = rng.random()
     scope = _window_of_product(rng) if kind < 0.4 else _bands(rng) if kind < 0.8 else _product_of_joined(rng)
-    return _drawn(f"nest {seed} {number}", intern_scope(merged(scope)), (seed, number))
+    return _drawn(f"nest {seed} {number}", intern_scope(inline_stages(scope)), (seed, number))
 
 
 def _window_of_product(rng: Random) -> Scope:

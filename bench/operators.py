@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from rows import read, write
 
-from tensaurus.finders.fuse.composition import composition
+from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.graph.ir.node import Node, again, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.onnx.build import Build
@@ -150,7 +150,7 @@ class Tuned:
 
 def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
     """A piece as one eOperator whose schedule is tuned from nothing; None where it is none."""
-    equation = composition(piece)
+    equation = compose_region(piece)
     if equation is None:
         return None
     right = equation.right[0]

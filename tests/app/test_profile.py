@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 from tensaurus.app.cli import app
 from tensaurus.app.report.profile import profiled
 from tensaurus.app.report.profile_table import CONVERSION, UNTRACED, Profile, ProfiledKernel
-from tensaurus.finders.bilinear import best, fast_convolution
-from tensaurus.finders.fuse.blocked_layouts import in_blocks
-from tensaurus.finders.fuse.composition import composition
+from tensaurus.finders.bilinear import best_algorithm, fast_convolution_equation
+from tensaurus.finders.fuse.blocked_layouts import blocked_equation
+from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import TensorType, registry
@@ -164,7 +164,7 @@ def _node(name: str, *args: Node, **attrs: Any) -> Node:
 
 
 def _fused(*inner: Node, leaves: tuple[Node, ...]) -> Any:
-    equation = composition(Piece(inner[-1], leaves))
+    equation = compose_region(Piece(inner[-1], leaves))
     assert equation is not None
     return equation
 
@@ -174,12 +174,12 @@ def test_kernels_are_called_by_what_made_them() -> None:
     x = source("x", TensorType("float32", (1, 16, 8, 8)))
     w = source("w", TensorType("float32", (16, 16, 3, 3)))
     conv = _node("Conv", x, w, pads=(1, 1, 1, 1))
-    fast = fast_convolution(conv, (best(4, 3), best(2, 3)))
+    fast = fast_convolution_equation(conv, (best_algorithm(4, 3), best_algorithm(2, 3)))
     assert fast is not None
     kernel = fast.right[0]
     fused = _fused(_node("Relu", kernel), leaves=tuple(arg for arg in kernel.args if arg))
     plain = _fused(_node("Relu", _node("Add", conv, x)), leaves=(x, w))
-    laid = in_blocks(plain.right[0], {0}, True, 8)
+    laid = blocked_equation(plain.right[0], {0}, True, 8)
     assert laid is not None
     back = replace(plain, name="unblocked", left=laid.right, right=plain.right)  # leads where it came from
     for order in ([fast, fused, plain, laid], [laid, plain, fused, fast], [back, laid, plain, fused, fast]):

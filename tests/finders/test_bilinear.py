@@ -28,15 +28,25 @@ from tensaurus.expr.evaluate.fields import Prime, Reals
 from tensaurus.expr.ir.printer import show as show_scope
 from tensaurus.expr.ir.walk import scopes
 from tensaurus.expr.sizes.size import Symbol, polynomial
-from tensaurus.finders.bilinear import Bilinear, best, fast_convolution
-from tensaurus.finders.bilinear.algorithm_candidates import TILE, candidates, growth, seconds
-from tensaurus.finders.bilinear.bilinear_algorithm import Algorithm, cook_toom, interleaved, refutation
-from tensaurus.finders.bilinear.float32_error import sampled
-from tensaurus.finders.bilinear.interpolation_points import MOST, WHOLE, is_short
-from tensaurus.finders.bilinear.recognize_convolution import recognised
-from tensaurus.finders.bilinear.tiling import Algorithms, Tiling, Window
+from tensaurus.finders.bilinear import Bilinear, best_algorithm, fast_convolution_equation
+from tensaurus.finders.bilinear.algorithm_candidates import (
+    MAX_TILE_PRODUCTS,
+    candidate_algorithms,
+    error_growth,
+    estimate_seconds,
+)
+from tensaurus.finders.bilinear.bilinear_algorithm import (
+    BilinearAlgorithm,
+    cook_toom,
+    find_wrong_product,
+    interleave,
+)
+from tensaurus.finders.bilinear.float32_error import draw_sample
+from tensaurus.finders.bilinear.interpolation_points import MAX_PRODUCTS, MAX_ROWS, is_short
+from tensaurus.finders.bilinear.recognize_convolution import recognize_convolution
+from tensaurus.finders.bilinear.tiling import Algorithms, ConvolutionAxis, Tiling
 from tensaurus.finders.fuse import Fuse
-from tensaurus.finders.fuse.composition import composition
+from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.graph.analysis.constant_folding import fold
 from tensaurus.graph.ir.node import INPUT, Node, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
@@ -52,9 +62,14 @@ from tensaurus.runtimes.price.roofline import Roofline
 from tensaurus.system.errors import TensaurusError
 
 CONV, EOP = registry["Conv"], registry["eop"]
-SHORT = [(m, r) for m in range(1, MOST + 1) for r in range(1, MOST + 1) if m + r - 1 <= MOST]
+SHORT = [
+    (m, r)
+    for m in range(1, MAX_PRODUCTS + 1)
+    for r in range(1, MAX_PRODUCTS + 1)
+    if m + r - 1 <= MAX_PRODUCTS
+]
 small_numbers = st.fractions(min_value=-4, max_value=4, max_denominator=8)
-some_points = st.lists(small_numbers, min_size=MOST, max_size=MOST, unique=True)
+some_points = st.lists(small_numbers, min_size=MAX_PRODUCTS, max_size=MAX_PRODUCTS, unique=True)
 
 
 # ----------------------------------------------------------------------------------------------- algorithms
@@ -62,14 +77,14 @@ some_points = st.lists(small_numbers, min_size=MOST, max_size=MOST, unique=True)
 
 @pytest.mark.parametrize(("outputs", "taps"), SHORT)
 def test_the_best_points_make_an_exact_algorithm(outputs: int, taps: int) -> None:
-    found = best(outputs, taps)
+    found = best_algorithm(outputs, taps)
     assert (found.outputs, found.taps, found.products) == (outputs, taps, outputs + taps - 1)
     rng = np.random.default_rng(0)
     w = [Fraction(int(n)) for n in rng.integers(-9, 9, taps)]
     d = [Fraction(int(n)) for n in rng.integers(-9, 9, found.products)]
     values = [dot(g, w) * dot(b, d) for g, b in zip(found.weights, found.data, strict=True)]
     assert [dot(a, values) for a in found.output] == [dot(w, d[k : k + taps]) for k in range(outputs)]
-    assert found is best(outputs, taps)
+    assert found is best_algorithm(outputs, taps)
     again = cook_toom(outputs, taps, found.points)
     assert (again.output, again.weights, again.data) == (found.output, found.weights, found.data)
 
@@ -77,7 +92,7 @@ def test_the_best_points_make_an_exact_algorithm(outputs: int, taps: int) -> Non
 @pytest.mark.parametrize("step", [2, 3, 4])
 @pytest.mark.parametrize(("outputs", "taps"), [(m, r) for m in (1, 2, 4) for r in (1, 2, 3, 5, 7)])
 def test_an_algorithm_in_steps_is_one_for_each_phase_of_the_taps(outputs: int, taps: int, step: int) -> None:
-    found = best(outputs, taps, step)
+    found = best_algorithm(outputs, taps, step)
     own = [len(range(p, taps, step)) for p in range(min(step, taps))]
     assert found.products == sum(outputs + r - 1 for r in own) <= outputs * taps
     assert [(part.outputs, part.taps) for part in found.parts] == [(outputs, r) for r in own]
@@ -95,9 +110,9 @@ def test_an_algorithm_in_steps_is_one_for_each_phase_of_the_taps(outputs: int, t
 
 def test_parts_of_other_outputs_are_no_algorithm() -> None:
     with pytest.raises(ValueError, match="unpack"):
-        interleaved([best(2, 2), best(3, 1)], 2)
+        interleave([best_algorithm(2, 2), best_algorithm(3, 1)], 2)
     with pytest.raises(ValueError, match=r"F\(2, 3\) at .* for 3 taps in steps of 2"):
-        Tiling(Window(9, 3, 4, 2), best(2, 3))
+        Tiling(ConvolutionAxis(9, 3, 4, 2), best_algorithm(2, 3))
 
 
 def dot(a: Any, b: Any) -> Fraction:
@@ -109,8 +124,8 @@ def dot(a: Any, b: Any) -> Fraction:
 def test_distinct_points_make_one(sizes: tuple[int, int], numbers: list[Fraction], infinity: bool) -> None:
     points = tuple(numbers[: sum(sizes) - 1 - infinity])
     found = cook_toom(*sizes, points)
-    assert refutation(found.output, found.weights, found.data) == ""
-    assert found.growth > 0 and found.effort >= 0
+    assert find_wrong_product(found.output, found.weights, found.data) == ""
+    assert found.error_growth > 0 and found.transform_effort >= 0
 
 
 @pytest.mark.parametrize("points", [(0, 1, 1), (0, 1), (0, 1, -1, 2, 3)])
@@ -122,18 +137,18 @@ def test_points_that_are_none_are_refused(points: tuple[int, ...]) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from([(2, 3), (4, 3), (3, 2), (2, 5)]), st.integers(0, 2), st.randoms(), st.integers(1, 5))
 def test_one_wrong_number_is_refuted(sizes: tuple[int, int], which: int, random: Any, off: int) -> None:
-    found = best(*sizes)
+    found = best_algorithm(*sizes)
     matrices = [[list(row) for row in m] for m in (found.output, found.weights, found.data)]
     row = random.choice(matrices[which])
     row[random.randrange(len(row))] += Fraction(off, 3)
     changed = [tuple(map(tuple, m)) for m in matrices]
-    assert refutation(*changed) != ""
+    assert find_wrong_product(*changed) != ""
     with pytest.raises(ValueError, match=r"F\(\d, \d\) at .*: output \d"):
-        Algorithm(*sizes, found.points, *changed)
+        BilinearAlgorithm(*sizes, found.points, *changed)
 
 
 def test_matrices_of_other_sizes_are_refuted() -> None:
-    found, other = best(2, 3), best(3, 3)
+    found, other = best_algorithm(2, 3), best_algorithm(3, 3)
     with pytest.raises(ValueError, match="output: a row of 5 numbers, not 4"):
         replace(found, output=other.output)
     with pytest.raises(ValueError, match="3 rows of data for 4 products"):
@@ -146,49 +161,61 @@ def test_matrices_of_other_sizes_are_refuted() -> None:
 
 
 def test_numbers_that_no_float_holds_are_multiplied_out() -> None:
-    found = best(4, 3)
+    found = best_algorithm(4, 3)
     for scale in (Fraction(3**60), Fraction(1, 3**60)):
         weights = tuple(tuple(n * scale for n in row) for row in found.weights)
         data = tuple(tuple(n / scale for n in row) for row in found.data)
-        assert refutation(found.output, weights, data) == ""
+        assert find_wrong_product(found.output, weights, data) == ""
         data = ((*data[0][:-1], data[0][-1] + Fraction(1, 3**120)), *data[1:])
-        assert "does not have weight" in refutation(found.output, weights, data)
+        assert "does not have weight" in find_wrong_product(found.output, weights, data)
 
 
 def test_long_algorithms_are_checked_in_no_time() -> None:
     """A term for each output, product, weight and element: so many sums of fractions would take hours."""
     start, taps = monotonic(), 256
-    found = interleaved([best(3, 1)] * taps, taps)
+    found = interleave([best_algorithm(3, 1)] * taps, taps)
     assert (found.products, found.elements) == (3 * taps, 3 * taps)
     data = [list(row) for row in found.data]
     data[400][7] += 1
-    assert "does not have weight" in refutation(found.output, found.weights, tuple(map(tuple, data)), taps)
+    assert "does not have weight" in find_wrong_product(
+        found.output, found.weights, tuple(map(tuple, data)), taps
+    )
     assert monotonic() - start < 20
 
 
 def test_scaling_rows_changes_no_error() -> None:
-    found = best(4, 3)
+    found = best_algorithm(4, 3)
     scaled = replace(
         found,
         weights=tuple(tuple(n * 7 for n in row) for row in found.weights),
         data=tuple(tuple(n / 7 for n in row) for row in found.data),
     )
-    assert scaled.growth == pytest.approx(found.growth) and scaled.effort > found.effort
+    assert (
+        scaled.error_growth == pytest.approx(found.error_growth)
+        and scaled.transform_effort > found.transform_effort
+    )
 
 
 def test_searched_points_are_better_than_whole_ones() -> None:
     """The textbook's points for F(4, 3) have more than twice the error (Lavin and Gray)."""
     plain = cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2))))
-    assert best(4, 3).growth < plain.growth / 2
-    assert best(2, 3).points == (0, 1, -1) and best(2, 3).growth < best(4, 3).growth < best(6, 3).growth
+    assert best_algorithm(4, 3).error_growth < plain.error_growth / 2
+    assert (
+        best_algorithm(2, 3).points == (0, 1, -1)
+        and best_algorithm(2, 3).error_growth
+        < best_algorithm(4, 3).error_growth
+        < best_algorithm(6, 3).error_growth
+    )
 
 
-@pytest.mark.parametrize("kind", [(MOST, 2, 1), (2, 256, 128), (1, 9, 1), (MOST + 1, 1, 1), (2, 500, 250)])
+@pytest.mark.parametrize(
+    "kind", [(MAX_PRODUCTS, 2, 1), (2, 256, 128), (1, 9, 1), (MAX_PRODUCTS + 1, 1, 1), (2, 500, 250)]
+)
 def test_too_many_products_are_refused_before_they_are_made(kind: tuple[int, int, int]) -> None:
     assert not is_short(*kind)
     start = monotonic()
     with pytest.raises(ValueError, match="more than"):
-        best(*kind)
+        best_algorithm(*kind)
     assert monotonic() - start < 1
 
 
@@ -196,8 +223,8 @@ def test_too_many_products_are_refused_before_they_are_made(kind: tuple[int, int
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 12))
 def test_products_are_foreseen(outputs: int, taps: int, step: int) -> None:
     assume(is_short(outputs, taps, step))
-    found = best(outputs, taps, step)
-    assert found.products == min(step, taps) * (outputs - 1) + taps <= WHOLE
+    found = best_algorithm(outputs, taps, step)
+    assert found.products == min(step, taps) * (outputs - 1) + taps <= MAX_ROWS
 
 
 # ---------------------------------------------------------------------------------------------- convolutions
@@ -226,13 +253,15 @@ def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
     b = [tensor("bias", groups * each)] if draw(st.booleans()) else []
     named = {"strides": strides, "dilations": dilations, "pads": pads}
     made = node("Conv", x, w, *b, group=groups, **{name: tuple(value) for name, value in named.items()})
-    found = recognised(made)
+    found = recognize_convolution(made)
     assert found is not None
     algorithms = []
     for window in found.convolution.windows:
-        short = [outputs for outputs in range(1, MOST + 1) if is_short(outputs, window.taps, window.step)]
+        short = [
+            outputs for outputs in range(1, MAX_PRODUCTS + 1) if is_short(outputs, window.taps, window.step)
+        ]
         outputs = draw(st.sampled_from((0, *short)))
-        algorithms.append(best(outputs, window.taps, window.step) if outputs else None)
+        algorithms.append(best_algorithm(outputs, window.taps, window.step) if outputs else None)
     return made, tuple(algorithms)
 
 
@@ -248,7 +277,7 @@ def exact(root: Node) -> Any:
 @given(convolutions())
 def test_convolutions_of_every_kind(case: tuple[Node, Algorithms]) -> None:
     made, algorithms = case
-    equation = fast_convolution(made, algorithms)
+    equation = fast_convolution_equation(made, algorithms)
     assert equation is not None
     (right,) = equation.right
     assert right.types == made.types
@@ -263,11 +292,13 @@ def test_what_is_recognised_is_equal(sample: Any) -> None:
         made = apply(sample.op, inputs, sample.example.attrs)
     except Untypable:
         return
-    found = recognised(made)
+    found = recognize_convolution(made)
     assert (found is not None) == (sample.op is CONV)
     if found is not None:
-        algorithms = tuple(best(2, window.taps, window.step) for window in found.convolution.windows)
-        equation = fast_convolution(made, algorithms)
+        algorithms = tuple(
+            best_algorithm(2, window.taps, window.step) for window in found.convolution.windows
+        )
+        equation = fast_convolution_equation(made, algorithms)
         assert equation is not None and refuted(equation) is None
 
 
@@ -275,27 +306,27 @@ def test_other_products_are_none() -> None:
     x, w = tensor("x", 1, 4, 9, 9), tensor("w", 4, 4, 3, 3)
     y = node("Conv", x, w, pads=(1, 1, 1, 1))
     scope = show_scope(CONV.scopes(y.kinds(), y.attrs)[0]).replace("w[", "x1[").replace("x[", "x0[")
-    assert recognised(apply(EOP, [x, w], {"scope": scope})) is not None
+    assert recognize_convolution(apply(EOP, [x, w], {"scope": scope})) is not None
     for old, new in ((" | 0", " | 1"), ("sum[", "max["), ("mul(", "add(")):
         assert old in scope
-        assert recognised(apply(EOP, [x, w], {"scope": scope.replace(old, new)})) is None
+        assert recognize_convolution(apply(EOP, [x, w], {"scope": scope.replace(old, new)})) is None
 
 
 def test_symbolic_and_empty_sizes_are_left_alone() -> None:
     for x in (tensor("x", polynomial(Symbol("N", 1)), 4, 9, 9), tensor("x", 0, 4, 9, 9)):
-        assert recognised(node("Conv", x, tensor("w", 4, 4, 3, 3))) is None
+        assert recognize_convolution(node("Conv", x, tensor("w", 4, 4, 3, 3))) is None
     halves = (tensor(name, 4, 4, 3, 3, dtype="float16") for name in "xw")
-    assert recognised(node("Conv", *halves)) is None
+    assert recognize_convolution(node("Conv", *halves)) is None
 
 
 def test_an_expression_is_a_convolution_too() -> None:
     """Its operator's name does not matter."""
     x, w, b = tensor("x", 2, 6, 9, 8), tensor("w", 4, 3, 3, 3), tensor("b", 4)
     y = node("Conv", x, w, b, group=2, strides=(2, 1), pads=(1, 0, 1, 2))
-    equation = composition(Piece.of(y))
+    equation = compose_region(Piece.of(y))
     assert equation is not None
     (made,) = equation.right
-    first, second = recognised(y), recognised(made)
+    first, second = recognize_convolution(y), recognize_convolution(made)
     assert made.op is EOP and first is not None and second is not None
     assert first.convolution == second.convolution
 
@@ -323,10 +354,10 @@ def test_a_finder_proposes_what_should_pay() -> None:
     whole = layers((64, 64, 3), (64, 64, 3), (64, 64, 3), (64, 64, 1), size=28)
     finder = Bilinear(PEAKS)
     first, *others = (node for node in whole.active if node.op is CONV)
-    equations = finder.of(first)
+    equations = finder.find_equations(first)
     assert 2 <= len(equations) <= 3 and all(refuted(equation) is None for equation in equations)
-    assert equations is finder.of(others[0]) and not finder.of(others[-1])
-    grown = [growth(e.algorithms) for e in equations]  # type: ignore[attr-defined]
+    assert equations is finder.find_equations(others[0]) and not finder.find_equations(others[-1])
+    grown = [error_growth(e.algorithms) for e in equations]  # type: ignore[attr-defined]
     assert grown == sorted(grown, reverse=True)
     graph, _ = graph_of(whole)
     assert not list(finder(graph, 1000))
@@ -342,7 +373,7 @@ def test_a_finder_proposes_what_should_pay() -> None:
 def test_nothing_is_proposed_where_nothing_pays(shape: tuple[int, int, int, int]) -> None:
     """Single taps, few channels, and layers that read more weights than they multiply."""
     whole = layers(shape[:3], size=shape[3])
-    assert not any(Bilinear(PEAKS).of(node) for node in whole.active)
+    assert not any(Bilinear(PEAKS).find_equations(node) for node in whole.active)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -353,29 +384,31 @@ def test_long_kernels_are_left_alone_at_once(rank: int, taps: int, stride: int, 
     x, w = tensor("x", 1, 4, *[2 * dilation * taps] * rank), tensor("w", 258, 4, *[taps] * rank)
     made = node("Conv", x, w, strides=(stride,) * rank, dilations=(dilation,) * rank)
     start = monotonic()
-    assert not Bilinear(PEAKS).of(made)
+    assert not Bilinear(PEAKS).find_equations(made)
     assert monotonic() - start < 2
 
 
 def test_what_a_kernel_could_not_hold_is_not_proposed() -> None:
     """Of three dimensions 15 products each there would be code for 3375."""
     x, w = tensor("x", 1, 64, 28, 28, 28), tensor("w", 64, 64, 7, 7, 7)
-    found = recognised(node("Conv", x, w, strides=(2, 2, 2), pads=(3,) * 6))
+    found = recognize_convolution(node("Conv", x, w, strides=(2, 2, 2), pads=(3,) * 6))
     assert found is not None
-    chosen = candidates(found.convolution, PEAKS)
-    assert chosen and all(prod(a.products for a in each if a) <= TILE for each in chosen)
+    chosen = candidate_algorithms(found.convolution, PEAKS)
+    assert chosen and all(prod(a.products for a in each if a) <= MAX_TILE_PRODUCTS for each in chosen)
 
 
 def test_estimates_are_those_of_the_expressions() -> None:
     whole = layers((64, 64, 3), size=28)
     (layer,) = (node for node in whole.active if node.op is CONV)
-    found = recognised(layer)
+    found = recognize_convolution(layer)
     assert found is not None
     plain = Roofline(1.0, 0.0, 0.0)
-    for algorithms in candidates(found.convolution, PEAKS):
-        equation = fast_convolution(layer, algorithms)
+    for algorithms in candidate_algorithms(found.convolution, PEAKS):
+        equation = fast_convolution_equation(layer, algorithms)
         assert equation is not None
-        before, after = (seconds(found.convolution, each, plain) for each in ((None, None), algorithms))
+        before, after = (
+            estimate_seconds(found.convolution, each, plain) for each in ((None, None), algorithms)
+        )
         assert 1.2 < before / after < operations(layer) / operations(equation.right[0]) < 4
 
 
@@ -387,7 +420,7 @@ def test_it_goes_all_the_way() -> None:
     bilinear = Bilinear(PEAKS)
     assert find_all(graph, [bilinear, Fuse(variants=bilinear.variants)], 5000) > 5
     choices = Choices(graph, roots)
-    fast = {e.right[0].attribute("scope") for n in whole.active for e in bilinear.of(n)}
+    fast = {e.right[0].attribute("scope") for n in whole.active for e in bilinear.find_equations(n)}
 
     def price(piece: Piece) -> float:
         kernel = piece.root.op is EOP
@@ -415,8 +448,8 @@ def test_it_goes_all_the_way() -> None:
 def test_stages_are_the_transforms_and_one_product() -> None:
     for taps, rank in (((3, 3), 2), ((3,), 1), ((3, 3, 3), 3), ((1, 3), 1)):
         x, w = tensor("x", 1, 8, *(9 for _ in taps)), tensor("w", 8, 8, *taps)
-        algorithms = tuple(best(2, 3) if n == 3 else None for n in taps)
-        equation = fast_convolution(node("Conv", x, w), algorithms)
+        algorithms = tuple(best_algorithm(2, 3) if n == 3 else None for n in taps)
+        equation = fast_convolution_equation(node("Conv", x, w), algorithms)
         assert equation is not None
         made = build_stages(equation.right[0].attribute("scope"))
         assert len(made) == 2 * rank + 2
@@ -426,7 +459,9 @@ def test_stages_are_the_transforms_and_one_product() -> None:
 def test_a_wrong_equation_is_refuted() -> None:
     x, w = tensor("x", 1, 4, 9, 9), tensor("w", 4, 4, 3, 3)
     y, z = (node("Conv", x, w, pads=(p, 1, 2 - p, 1)) for p in (1, 0))
-    right, wrong = (fast_convolution(n, (best(2, 3), best(4, 3))) for n in (y, z))
+    right, wrong = (
+        fast_convolution_equation(n, (best_algorithm(2, 3), best_algorithm(4, 3))) for n in (y, z)
+    )
     assert right is not None and wrong is not None and refuted(right) is None
     assert "differ" in str(refuted(replace(right, right=wrong.right)))
 
@@ -443,24 +478,24 @@ def test_a_wrong_equation_is_refuted() -> None:
 )
 def test_errors_are_as_predicted(outputs: int, taps: int, step: int, rank: int) -> None:
     """Between what is predicted beside a sum in blocks, and beside one term after the other."""
-    algorithms = (best(outputs, taps, step),) * rank
-    sample = sampled(algorithms, 64)
+    algorithms = (best_algorithm(outputs, taps, step),) * rank
+    sample = draw_sample(algorithms, 64)
     np.testing.assert_allclose(sample.fast, sample.exact, rtol=1e-3, atol=1e-4)
-    predicted = growth(algorithms)
-    assert predicted / taps**rank < sample.growth < 2 * predicted
+    predicted = error_growth(algorithms)
+    assert predicted / taps**rank < sample.error_growth < 2 * predicted
 
 
 def test_larger_tiles_have_larger_errors() -> None:
-    grown = [share((best(m, 3),) * 2, 64) for m in (2, 4, 6)]
+    grown = [share((best_algorithm(m, 3),) * 2, 64) for m in (2, 4, 6)]
     assert grown == sorted(grown) and grown[0] < 0.75 and grown[2] > 2 * grown[1] > 0
-    assert share((best(4, 3),) * 2, 64) == grown[1]
+    assert share((best_algorithm(4, 3),) * 2, 64) == grown[1]
 
 
 @pytest.mark.parametrize("level", ERROR_FACTORS)
 def test_a_model_is_held_back_where_it_must(level: str) -> None:
     whole = layers((64, 64, 3), size=28)
     (layer,) = (node for node in whole.active if node.op is CONV)
-    found = recognised(layer)
+    found = recognize_convolution(layer)
     assert found is not None
     notes: list[str] = []
     tried: list[Program] = []
@@ -469,13 +504,13 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
         return lambda program: tried.append(program) or error
 
     free = Accuracy(level, whole, PEAKS, judged(0.4))
-    assert free.allows(found.convolution, (best(4, 3),) * 2) and len(tried) == 1
+    assert free.allows(found.convolution, (best_algorithm(4, 3),) * 2) and len(tried) == 1
     held = Accuracy(level, whole, PEAKS, judged(inf), notes.append)
-    assert held.allows(found.convolution, (best(2, 3),) * 2) and notes
+    assert held.allows(found.convolution, (best_algorithm(2, 3),) * 2) and notes
     assert held.limit == LIMITS[-1] * ERROR_FACTORS[level] < free.limit == LIMITS[0] * ERROR_FACTORS[level]
-    assert not held.allows(found.convolution, (best(6, 3),) * 2)
+    assert not held.allows(found.convolution, (best_algorithm(6, 3),) * 2)
     beyond = Accuracy(level, whole, PEAKS, judged(2 * ERROR_FACTORS[level]), notes.append)
-    assert not beyond.limit and not beyond.allows(found.convolution, (best(2, 3),) * 2)
+    assert not beyond.limit and not beyond.allows(found.convolution, (best_algorithm(2, 3),) * 2)
     assert f"would be {2 * ERROR_FACTORS[level]:.2g} of what" in notes[-1]
     unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
     assert unsaid.limit == LIMITS[1] * ERROR_FACTORS[level]
@@ -486,14 +521,16 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
     """With what was fused to them, too: their tensors would have more elements than can be replayed."""
     x, w, b = tensor("x", 16, 64, 224, 224), tensor("w", 64, 64, 3, 3), tensor("b", 64)
     layer = node("Conv", x, w, b, pads=(1, 1, 1, 1), **rest)
-    found = recognised(layer)
+    found = recognize_convolution(layer)
     assert found is not None
-    equation = fast_convolution(layer, tuple(best(2, w.taps, w.step) for w in found.convolution.windows))
+    equation = fast_convolution_equation(
+        layer, tuple(best_algorithm(2, w.taps, w.step) for w in found.convolution.windows)
+    )
     assert equation is not None
     weights, beside = equation.right[0].args[1], tensor("r", *layer.tensor.shape)
     assert weights is not None
     after = node("Relu", equation.right[0] if rest else node("Add", equation.right[0], beside))
-    fused = composition(Piece(after, (x, weights, b, *([] if rest else [beside]))))
+    fused = compose_region(Piece(after, (x, weights, b, *([] if rest else [beside]))))
     assert fused is not None
     for each in (equation, fused):
         for side in _sides_to_replay(each):
@@ -503,7 +540,7 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
 def test_a_level_is_a_multiple_of_what_is_allowed() -> None:
     with pytest.raises(TensaurusError, match="no accuracy 'exact'"):
         Options(accuracy="exact")
-    sample = sampled((cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2)))),) * 2, 16)
+    sample = draw_sample((cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2)))),) * 2, 16)
     direct = OriginalOutput(sample.exact, sample.direct(sample.data, sample.weights))
     once, more = (direct.judge(sample.fast, margin) for margin in (1.0, 100.0))
     assert not once.passed and more.passed and once.worst == pytest.approx(100 * more.worst)

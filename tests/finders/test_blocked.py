@@ -12,9 +12,16 @@ from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.expr.evaluate.fields import Field, Prime, Reals
 from tensaurus.expr.ir.walk import bodies, sizes
 from tensaurus.expr.sizes.size import Floor, atoms
-from tensaurus.finders.bilinear import best, fast_convolution
-from tensaurus.finders.fuse.blocked_layouts import Blocked, block, blockable, in_blocks, inverse, unblock
-from tensaurus.finders.fuse.composition import composition
+from tensaurus.finders.bilinear import best_algorithm, fast_convolution_equation
+from tensaurus.finders.fuse.blocked_layouts import (
+    Blocked,
+    block_tensor,
+    blocked_equation,
+    inverse_equation,
+    is_blockable,
+    unblock_tensor,
+)
+from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.graph.ir.node import INPUT, Node, again, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program, topological
@@ -61,7 +68,7 @@ def kernel(text: str) -> Node:
 
 def fused(node: Node) -> Node:
     leaves = tuple(n for n in topological([node]) if not n.args and n.tensor.dtype == "float32")
-    found = composition(Piece(node, leaves))
+    found = compose_region(Piece(node, leaves))
     assert found is not None
     of = dict(zip(found.leaves, leaves, strict=True))
     right = found.right[0]
@@ -94,7 +101,7 @@ def test_a_kernel_in_blocks_is_the_kernel(name: str) -> None:
     found = {}
     for inputs in ((), (next(k for k, a in enumerate(node.args) if a is not None and not a.static),)):
         for output in (False, True):
-            equation = found[bool(inputs), output] = in_blocks(node, inputs, output, WIDTH)
+            equation = found[bool(inputs), output] = blocked_equation(node, inputs, output, WIDTH)
             if equation is not None:
                 require_equal(equation)
                 (right,) = equation.right
@@ -109,9 +116,9 @@ def test_a_kernel_in_blocks_is_the_kernel(name: str) -> None:
 def test_what_reads_across_blocks_is_in_none() -> None:
     x = source("x", TensorType("float32", (1, 8, 3, 3)))
     shuffled = apply(eop, [x], {"scope": "L[i:1, j:8, k:3, l:3](x0[i, 2*j - 7*(j // 4), k, l])"})
-    assert in_blocks(shuffled, (0,), True, WIDTH) is None
+    assert blocked_equation(shuffled, (0,), True, WIDTH) is None
     moved = fused(apply(registry["Transpose"], [x], {"perm": (0, 2, 3, 1)}))
-    assert in_blocks(moved, (0,), False, WIDTH) is None
+    assert blocked_equation(moved, (0,), False, WIDTH) is None
 
 
 @pytest.mark.parametrize(
@@ -126,14 +133,14 @@ def test_what_reads_across_blocks_is_in_none() -> None:
     ],
 )
 def test_what_has_blocks(shape: tuple[int, ...], fits: bool) -> None:
-    assert blockable(TensorType("float32", shape), WIDTH) == fits
+    assert is_blockable(TensorType("float32", shape), WIDTH) == fits
 
 
 def test_conversions_are_undone() -> None:
     x = source("x", TensorType("float32", (2, 12, 3, 5)))
-    require_equal(inverse(x, WIDTH))
-    there = block(x, WIDTH)
-    assert there.tensor.shape == (2, 3, 3, 5, 4) and unblock(there).types == x.types
+    require_equal(inverse_equation(x, WIDTH))
+    there = block_tensor(x, WIDTH)
+    assert there.tensor.shape == (2, 3, 3, 5, 4) and unblock_tensor(there).types == x.types
     feeds = {"x": np.arange(360.0).reshape(2, 12, 3, 5)}
     wanted = feeds["x"].reshape(2, 3, 4, 3, 5).transpose(0, 1, 3, 4, 2)
     assert np.array_equal(value(there, feeds), wanted)
@@ -142,7 +149,7 @@ def test_conversions_are_undone() -> None:
 def test_it_holds_of_others() -> None:
     """A kernel is of its sizes."""
     node = kernel(KERNELS["depthwise"])
-    equation = in_blocks(node, (0,), True, WIDTH)
+    equation = blocked_equation(node, (0,), True, WIDTH)
     assert equation is not None
     by_name = {n: n for n in topological([node]) if not n.args}
     (x,) = (n for n in by_name if n.op is INPUT)
@@ -164,7 +171,7 @@ def test_slow_kernels_and_their_neighbours_are_proposed() -> None:
     for slow in (deep, expand, last):
         times = {n: 1.0 if n is slow else 1e-9 for n in (expand, deep, last)}
         finder = Blocked(WIDTH, times.get)
-        found = list(finder.of(program))
+        found = list(finder.find_equations(program))
         for equation in found:
             require_equal(equation)
         names = [equation.name for equation in found]
@@ -182,20 +189,21 @@ def test_slow_kernels_and_their_neighbours_are_proposed() -> None:
 def test_fast_algorithms_are_left_out() -> None:
     """Their kernels turn what they read and write within registers, and have no schedules in blocks."""
     first = kernel("Conv f32[1,8,8,8] f32[8,8,3,3] pads=(1,1,1,1)")
-    made = fast_convolution(
-        apply(registry["Conv"], first.args, {"pads": (1, 1, 1, 1)}), (best(2, 3), best(2, 3))
+    made = fast_convolution_equation(
+        apply(registry["Conv"], first.args, {"pads": (1, 1, 1, 1)}),
+        (best_algorithm(2, 3), best_algorithm(2, 3)),
     )
     assert made is not None
     fast = made.right[0]
     last = apply(eop, [fast], {"scope": "L[i:1, j:8, k:8, l:8](exp(x0[i, j, k, l]))"})
     program = Program(tuple(n for n in topological([last]) if n.op is INPUT), (("y", last),))
-    assert fast.op is eop and not list(Blocked(WIDTH, {fast: 1.0, last: 1.0}.get).of(program))
+    assert fast.op is eop and not list(Blocked(WIDTH, {fast: 1.0, last: 1.0}.get).find_equations(program))
 
 
 def test_a_large_prime_field_agrees() -> None:
     """Exactly, where sums are split in two."""
     node = kernel(KERNELS["3x3"])
-    equation = in_blocks(node, (0,), True, WIDTH)
+    equation = blocked_equation(node, (0,), True, WIDTH)
     assert equation is not None
     field, rng = Prime(2**31 - 1), np.random.default_rng(3)
     inputs = [n for n in topological(equation.left) if n.op is INPUT]

@@ -42,10 +42,10 @@ from tensaurus.expr.ir.walk import scopes, tensors
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Symbol, polynomial
 from tensaurus.finders.fuse import Fuse
-from tensaurus.finders.fuse.composition import _shown, composition
-from tensaurus.finders.fuse.fusion_region import DEPTH, LEAVES, NODES, regions
-from tensaurus.finders.fuse.inline_stages import merged
-from tensaurus.finders.fuse.read_patterns import access
+from tensaurus.finders.fuse.composition import _find_evidence, compose_region
+from tensaurus.finders.fuse.fusion_region import MAX_LEAVES, MAX_NODES, MAX_STEPS, find_regions
+from tensaurus.finders.fuse.inline_stages import inline_stages
+from tensaurus.finders.fuse.read_patterns import read_pattern
 from tensaurus.graph.analysis.program_expression import expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, apply, constant, item, source
 from tensaurus.graph.ir.piece import Piece
@@ -76,12 +76,12 @@ def number(value: float, *shape: int, dtype: str = "float32") -> Node:
 
 
 def pieces(whole: Program) -> tuple[Piece, ...]:
-    return regions(whole, ONE_CORE)
+    return find_regions(whole, ONE_CORE)
 
 
 def names(piece: Piece) -> list[str]:
     """Of its operators, sorted."""
-    return sorted(n.op.name for n in piece.inner if access(n) is not None)
+    return sorted(n.op.name for n in piece.inner if read_pattern(n) is not None)
 
 
 def fused(whole: Program) -> list[list[str]]:
@@ -122,7 +122,7 @@ def require_equal(whole: Program, feeds: dict[str, Any], least: int = 1) -> list
     known |= {leaf: feeds[leaf.attribute("name")] for leaf in whole.inputs}
     proposed = []
     for piece in pieces(whole):
-        equation = composition(piece)
+        equation = compose_region(piece)
         if equation is None:
             assert piece.root.op is EOP or not reads_anything(piece)
             continue
@@ -201,8 +201,8 @@ def elementwise() -> list[str]:
             value = apply(op, [tensor("x", 2, 3)])
         except (Untypable, TypeError):
             continue
-        kind, same = access(value), value.tensor == TensorType("float32", (2, 3))
-        if kind is not None and kind.work and 0 in kind.pointwise and same:
+        kind, same = read_pattern(value), value.tensor == TensorType("float32", (2, 3))
+        if kind is not None and kind.work and 0 in kind.pointwise_args and same:
             found.append(op.name)
     return sorted(found)
 
@@ -210,8 +210,8 @@ def elementwise() -> list[str]:
 def contractions() -> list[Sample]:
     """Examples of products that are added up, of floats."""
     calls = [(s, item(applied(s, False)[0], 0)) for s in whole_samples() if s.op is not EOP]
-    kinds = [(s, access(call)) for s, call in calls if call.tensor.dtype == "float32"]
-    return [s for s, kind in kinds if kind is not None and kind.product]
+    kinds = [(s, read_pattern(call)) for s, call in calls if call.tensor.dtype == "float32"]
+    return [s for s, kind in kinds if kind is not None and kind.is_contraction]
 
 
 def test_what_is_elementwise_and_what_a_contraction() -> None:
@@ -238,10 +238,10 @@ def test_every_contraction_takes_its_epilogue(sample: Sample) -> None:
 
 
 KINDS = {
-    "maps": "Relu Add Concat Slice Pad Transpose Reshape Expand Where Gather DepthToSpace Tile",
-    "rows": "Softmax LogSoftmax LayerNormalization InstanceNormalization ReduceMean GlobalAveragePool",
-    "windows": "MaxPool AveragePool LpPool",
-    "product": "Conv ConvTranspose MatMul Gemm",
+    "is_map": "Relu Add Concat Slice Pad Transpose Reshape Expand Where Gather DepthToSpace Tile",
+    "row_lengths": "Softmax LogSoftmax LayerNormalization InstanceNormalization ReduceMean GlobalAveragePool",
+    "has_windows": "MaxPool AveragePool LpPool",
+    "is_contraction": "Conv ConvTranspose MatMul Gemm",
 }
 
 
@@ -249,12 +249,17 @@ KINDS = {
 def test_kinds_of_operators_follow_from_their_expressions(kind: str) -> None:
     for name in KINDS[kind].split():
         for sample in (s for s in whole_samples() if s.op.name == name):
-            found = access(item(applied(sample, False)[0], 0))
+            found = read_pattern(item(applied(sample, False)[0], 0))
             if found is None:
                 assert 0 in item(applied(sample, False)[0], 0).tensor.shape
                 continue
-            trivial = found.maps or "kernel_shape=(1,1)" in sample.example.text  # a window of one element
-            assert getattr(found, kind) or (kind != "product" and trivial) or kind == "windows" and found.rows
+            trivial = found.is_map or "kernel_shape=(1,1)" in sample.example.text  # a window of one element
+            assert (
+                getattr(found, kind)
+                or (kind != "is_contraction" and trivial)
+                or kind == "has_windows"
+                and found.row_lengths
+            )
 
 
 # ---------------------------------------------------------------------------------------- small programs
@@ -269,7 +274,7 @@ def test_a_value_that_is_read_twice_is_one_stage() -> None:
     whole = over(node("Mul", y, node("Sigmoid", y)))
     require_equal(whole, drawn(whole))
     (piece,) = (p for p in pieces(whole) if names(p) == ["Conv", "Mul", "Sigmoid"])
-    equation = composition(piece)
+    equation = compose_region(piece)
     assert equation is not None
     (kernel,) = equation.right
     assert operations(kernel) == sum(map(operations, piece.inner))  # the convolution once
@@ -354,7 +359,7 @@ def test_weights_stay_arguments_and_numbers_do_not() -> None:
     root = node("Relu", node("Add", node("Mul", x, weight), number(0.5, 1, 1)))
     (piece,) = (p for p in pieces(over(root)) if p.root is root)
     assert piece.leaves == (x, weight)
-    assert "1/2" in show(over(composition(piece).right[0]))  # type: ignore[union-attr]
+    assert "1/2" in show(over(compose_region(piece).right[0]))  # type: ignore[union-attr]
 
 
 def test_regions_that_are_equal_have_one_kernel() -> None:
@@ -363,21 +368,21 @@ def test_regions_that_are_equal_have_one_kernel() -> None:
     first = node("Relu", node("Add", conv(x, "a", 3, 3, 1, 1), y))
     second = node("Relu", node("Add", z, conv(first, "b", 3, 3, 1, 1)))
     whole = over(second)
-    found = {f.kernel.attribute("scope"): len(f.places) for f in Fuse().of(whole)}
+    found = {f.kernel.attribute("scope"): len(f.places) for f in Fuse().find_fusions(whole)}
     alike = [p for p in pieces(whole) if names(p) == ["Add", "Conv", "Relu"]]
-    pairs = [composition(p) for p in alike if p.root in (first, second)]
+    pairs = [compose_region(p) for p in alike if p.root in (first, second)]
     kernels = {e.right[0].attribute("scope") for e in pairs if e is not None and len(e.leaves) == 3}
     assert len(kernels) == 1 and found[kernels.pop()] == 2
 
 
 def test_many_operators_make_bounded_regions() -> None:
     value = tensor("x", 4, 4)
-    for k in range(3 * NODES):
+    for k in range(3 * MAX_NODES):
         value = node(("Tanh", "Exp", "Neg")[k % 3], value)
     whole = over(value)
     sizes = [len(piece.inner) for piece in pieces(whole)]
-    assert max(sizes) == NODES and sum(sizes) >= 3 * NODES
-    wide = node("Concat", *(tensor(f"x{k}", 1, 2) for k in range(LEAVES + 1)), axis=1)
+    assert max(sizes) == MAX_NODES and sum(sizes) >= 3 * MAX_NODES
+    wide = node("Concat", *(tensor(f"x{k}", 1, 2) for k in range(MAX_LEAVES + 1)), axis=1)
     assert fused(over(node("Relu", wide))) == [["Relu"]]
 
 
@@ -396,8 +401,8 @@ def test_rooms_and_numbers_of_kernels_are_kept() -> None:
     graph.programs.append(whole)
     every = list(Fuse()(graph, 1000))
     assert len(every) > 5 and [len(list(Fuse()(graph, room))) for room in (0, 3)] == [0, 3]
-    assert len(Fuse(kernels=2).of(whole)) == 2
-    gains = [fusion.gain for fusion in Fuse().of(whole)]
+    assert len(Fuse(kernels=2).find_fusions(whole)) == 2
+    gains = [fusion.gain for fusion in Fuse().find_fusions(whole)]
     assert gains == sorted(gains, reverse=True) and gains[-1] > 0
     before = len(graph.heads)
     assert find_all(graph, [Fuse()], before + 4) <= 4 and len(graph.heads) <= before + 4
@@ -408,15 +413,15 @@ def test_measured_seconds_decide_the_order() -> None:
     slow, quick_one = node("Tanh", node("Exp", x)), node("Sqrt", node("Abs", x))
     whole = over(slow, quick_one)
     for op in ("Tanh", "Sqrt"):
-        best = Fuse(seconds=lambda n, op=op: 1.0 if n.op.name == op else 1e-6).of(whole)[0]
+        best = Fuse(seconds=lambda n, op=op: 1.0 if n.op.name == op else 1e-6).find_fusions(whole)[0]
         assert best.places[0][0].root.op.name == op and best.gain > 0.5
-    assert Fuse(seconds=lambda n: 0.0).of(whole) == ()  # nothing to gain
+    assert Fuse(seconds=lambda n: 0.0).find_fusions(whole) == ()  # nothing to gain
 
 
 def test_parts_share_the_seconds_of_their_call() -> None:
     call = apply(registry["Split"], [tensor("x", 6, 4)], {"split": (2, 4)}, 0)
     whole = over(*(node("Exp", item(call, k)) for k in range(2)))
-    gains = [f.gain for f in Fuse(seconds=lambda n: 1.0).of(whole)]
+    gains = [f.gain for f in Fuse(seconds=lambda n: 1.0).find_fusions(whole)]
     assert gains == pytest.approx([1.5, 1.5], abs=1e-3)
 
 
@@ -486,7 +491,7 @@ def test_what_computes_few_elements_in_several_steps_is_a_region(channels: int, 
 
 def test_a_large_model_takes_seconds() -> None:
     start = monotonic()
-    found = Fuse().of(model("mobilenetv2"))
+    found = Fuse().find_fusions(model("mobilenetv2"))
     assert len(found) > 50 and monotonic() - start < 60  # 0.4 s on a quiet machine
 
 
@@ -496,7 +501,7 @@ def test_one_model_has_one_list() -> None:
         "from tensaurus.app.zoo.catalog import find;"
         "from tensaurus.graph.onnx.onnx_import import import_model;"
         "from tensaurus.finders.fuse import Fuse; from tensaurus.graph.ir.program_text import workload;"
-        "found = Fuse().of(import_model(find('fsrcnn').model(1)));"
+        "found = Fuse().find_fusions(import_model(find('fsrcnn').model(1)));"
         "print([(f.gain, len(f.places), workload(f.kernel)) for f in found])"
     )
     texts = {
@@ -516,7 +521,7 @@ def test_it_is_replayed_on_smaller_sizes() -> None:
     x = tensor("x", 1, 64, 224, 224)
     whole = over(node("Relu", node("Add", conv(x, "w", 64, 64, 3, 3), tensor("b", 64, 1, 1))))
     for piece in pieces(whole):
-        equation = composition(piece)
+        equation = compose_region(piece)
         assert equation is not None
         start = monotonic()
         assert refute_equation(equation) is None
@@ -527,10 +532,12 @@ def test_it_is_replayed_on_smaller_sizes() -> None:
 def test_a_wrong_composition_is_no_proof_and_is_refuted() -> None:
     x, y = (tensor(name, 3, 4) for name in "xy")
     right, wrong = (over(node("Relu", node(op, x, y))) for op in ("Sub", "Add"))
-    good, bad = (e for w in (right, wrong) for p in pieces(w) if (e := composition(p)))
+    good, bad = (e for w in (right, wrong) for p in pieces(w) if (e := compose_region(p)))
     swapped = apply(EOP, list(reversed(good.leaves)), {"scope": good.right[0].attribute("scope")})
     for other in (bad.right[0], swapped):
-        claimed = replace(good, right=(other,), ground=partial(_shown, good.left[0], other, good.leaves))
+        claimed = replace(
+            good, right=(other,), ground=partial(_find_evidence, good.left[0], other, good.leaves)
+        )
         assert claimed.evidence.by == "gf" and refute_equation(claimed) is not None
 
 
@@ -563,7 +570,7 @@ def test_the_price_is_that_of_the_whole_region() -> None:
     y = conv(x, "w", 16, 16, 3, 3, pads=(1, 1, 1, 1))
     whole = over(node("Relu", node("Add", node("Mul", y, node("Sigmoid", y)), x)))
     piece = max(pieces(whole), key=lambda p: len(p.inner))
-    equation = composition(piece)
+    equation = compose_region(piece)
     assert equation is not None
     kernel = Piece.of(equation.right[0])
     assert len(kernel.leaves) == 2 and len(piece.inner) == 5
@@ -576,15 +583,17 @@ def test_fusions_are_fused_again() -> None:
     x = tensor("x", 5, 6)
     inner = node("Exp", node("Tanh", x))
     (piece,) = (p for p in pieces(over(inner)) if p.root is inner)
-    equation = composition(piece)
+    equation = compose_region(piece)
     assert equation is not None
     kernel = apply(EOP, [x], {"scope": equation.right[0].attribute("scope")})
     whole = over(node("Relu", kernel))
     require_equal(whole, drawn(whole))
-    direct = next(e for p in pieces(over(node("Relu", inner))) if (e := composition(p)) and len(p.inner) == 3)
-    again = next(e for p in pieces(whole) if (e := composition(p)) and len(p.inner) == 2)
+    direct = next(
+        e for p in pieces(over(node("Relu", inner))) if (e := compose_region(p)) and len(p.inner) == 3
+    )
+    again = next(e for p in pieces(whole) if (e := compose_region(p)) and len(p.inner) == 2)
     assert again.right[0].attrs == direct.right[0].attrs
-    assert [composition(p) for p in pieces(over(kernel))] == [None]
+    assert [compose_region(p) for p in pieces(over(kernel))] == [None]
 
 
 # ------------------------------------------------------------------------------- programs drawn at random
@@ -650,10 +659,10 @@ def test_random_programs_stay_what_they_are(whole: Program, seed: int) -> None:
 def test_stages_that_are_none_are_read_through(field: Field, seed: int) -> None:
     """The same function, computed with no more operations, and there is nothing left to read through."""
     scope = intern_scope(Everything(seed, order=not isinstance(field, Prime)).scope(4))
-    found = merged(scope)
+    found = inline_stages(scope)
     assert found.shape == scope.shape and dtype_of(found) == dtype_of(scope)
     assert flops(found) <= flops(scope) and len(scopes(found)) <= len(scopes(scope))
-    assert merged(found) is found
+    assert inline_stages(found) is found
     assert agree(scope, found, field), f"{show_scope(scope)}\n{show_scope(found)}"
 
 
@@ -673,7 +682,7 @@ def test_stages_that_are_none_are_read_through(field: Field, seed: int) -> None:
 )
 def test_stages(before: str, after: str | None) -> None:
     known = {"x": Tensor("x", (4,)), "y": Tensor("y", (2, 3))}
-    assert merged(parse(before, known)) is intern_scope(parse(after or before, known))
+    assert inline_stages(parse(before, known)) is intern_scope(parse(after or before, known))
 
 
 # ----------------------------------------------------------------------------------- within the optimizer
@@ -720,7 +729,7 @@ def quick_extractor(problem: Problem, limit: float, start: Choice | None) -> Cho
 def test_what_is_known_costs_no_ration() -> None:
     x = tensor("x", 3, 4)
     first, second = (
-        Piece.of(composition(pieces(over(node(name, x)))[0]).right[0])  # type: ignore[union-attr]
+        Piece.of(compose_region(pieces(over(node(name, x)))[0]).right[0])  # type: ignore[union-attr]
         for name in ("Relu", "Tanh")
     )
     plain, seconds = Piece.of(node("Relu", x)), Seconds()
@@ -754,7 +763,7 @@ def test_what_reads_the_one_before_twice_takes_no_longer() -> None:
     for _ in range(45):
         y = node("Mul", y, y)
     start = monotonic()
-    (fusion, *_) = Fuse().of(Program((x,), (("y", y),)))
+    (fusion, *_) = Fuse().find_fusions(Program((x,), (("y", y),)))
     assert len(list(scopes(fusion.kernel.attribute("scope")))) > 20
     assert monotonic() - start < 20
 
@@ -776,18 +785,18 @@ def test_fused_kernels_are_fused_until_they_are_long() -> None:
         inner = y
         for _ in range(10):
             inner = node("Sigmoid", node("Abs", inner))
-        made = composition(Piece(inner, (y,)))
+        made = compose_region(Piece(inner, (y,)))
         assert made is not None
         y = apply(registry["eop"], [y], dict(made.right[0].attrs))
-    kernels = [fusion.kernel for fusion in Fuse().of(Program((x,), (("y", y),)))]
-    found = [access(kernel) for kernel in kernels]
-    assert found and all(each is not None and each.steps <= DEPTH for each in found)
+    kernels = [fusion.kernel for fusion in Fuse().find_fusions(Program((x,), (("y", y),)))]
+    found = [read_pattern(kernel) for kernel in kernels]
+    assert found and all(each is not None and each.steps <= MAX_STEPS for each in found)
 
 
 @pytest.mark.parametrize("window", [5, 100, 1000])
 def test_long_windows_are_replayed_on_little_more_than_they_are(window: int) -> None:
     x = source("x", TensorType("float32", (1, 16, 64_000)))
-    made = composition(Piece(node("Relu", node("MaxPool", x, kernel_shape=(window,))), (x,)))
+    made = compose_region(Piece(node("Relu", node("MaxPool", x, kernel_shape=(window,))), (x,)))
     assert made is not None
     for side in _sides_to_replay(made):
         (given,) = side.inputs
@@ -796,7 +805,7 @@ def test_long_windows_are_replayed_on_little_more_than_they_are(window: int) -> 
 
 def test_what_is_large_alone_inside_is_replayed_on_smaller_ones() -> None:
     x = source("x", TensorType("float32", (1, 8, 20, 20)))
-    made = composition(Piece(node("Relu", node("Resize", x, scales=(1, 1, 100, 100))), (x,)))
+    made = compose_region(Piece(node("Relu", node("Resize", x, scales=(1, 1, 100, 100))), (x,)))
     assert made is not None
     for side in _sides_to_replay(made):
         (given,) = side.inputs

@@ -17,10 +17,10 @@ from tensaurus.expr.ir.walk import replace_tensors
 from tensaurus.expr.ir.walk import tensors as tensors_of
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Size, polynomial
-from tensaurus.finders.bilinear import best
-from tensaurus.finders.bilinear.fast_convolution import Convolution, fast
-from tensaurus.finders.bilinear.tiling import Window
-from tensaurus.finders.fuse.inline_stages import merged
+from tensaurus.finders.bilinear import best_algorithm
+from tensaurus.finders.bilinear.fast_convolution import Convolution, fast_scope
+from tensaurus.finders.bilinear.tiling import ConvolutionAxis
+from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.kernels.halide.compile import compile_kernel, input_tensors, kernel_interface
 from tensaurus.kernels.halide.pipeline import schedulable_stages
 from tensaurus.kernels.stages.bilinear_chain import has_combinations, recognize_chain
@@ -84,14 +84,16 @@ def _kernel(name: str) -> tuple[Scope, list[TensorType]]:
     batch, channels, filters, windows, tiles, *groups = CASES[name]
     made = tuple(_window(*window) for window in windows)
     of = Convolution(batch, channels, filters, *(groups or [1]), made, bias=True)
-    scope = fast(of, [n and best(n, w.taps, w.step) for n, w in zip(tiles, made, strict=True)])
+    scope = fast_scope(
+        of, [n and best_algorithm(n, w.taps, w.step) for n, w in zip(tiles, made, strict=True)]
+    )
     read = sorted(tensors_of(scope), key=lambda x: x.name)
     return scope, [TensorType(x.dtype, x.shape) for x in read]
 
 
-def _window(size: int, taps: int, stride: int, before: int, after: int, dilation: int = 1) -> Window:
+def _window(size: int, taps: int, stride: int, before: int, after: int, dilation: int = 1) -> ConvolutionAxis:
     outputs = (size + before + after - dilation * (taps - 1) - 1) // stride + 1
-    return Window(size, taps, outputs, stride, dilation, before)
+    return ConvolutionAxis(size, taps, outputs, stride, dilation, before)
 
 
 def _spread(pool: list, count: int) -> list:
@@ -126,7 +128,7 @@ def test_what_follows_reads_nothing_beyond_its_arrays(name: str) -> None:
     """The last vector of a row reaches beyond it: what it would read there is behind a page's end."""
     inner, types = _kernel(name)
     more = Tensor("x3", inner.shape)
-    scope = merged(compute(inner.shape, lambda *i: call("max", inner[i] + more[i], 0)))
+    scope = inline_stages(compute(inner.shape, lambda *i: call("max", inner[i] + more[i], 0)))
     # the scope names what it reads; so are the arrays in that order
     types = [*types, TensorType("float32", inner.shape)]
     rng = np.random.default_rng(0)
@@ -154,7 +156,7 @@ def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
     What follows may read it more than once."""
     made = tuple(_window(*window) for window in windows)
     of = Convolution(1, 8, 16, 1, made, bias=bias)
-    inner = fast(of, [best(2, window.taps, window.step) for window in made])
+    inner = fast_scope(of, [best_algorithm(2, window.taps, window.step) for window in made])
     more = Tensor(f"x{2 + bias}", inner.shape)
 
     def swish(of: Scope) -> Scope:
@@ -166,7 +168,7 @@ def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
         value = inner[i] + more[i] if after == "add" else inner[i]
         return value if after == "nothing" else call("max", value, 0)
 
-    scope = merged(compute(inner.shape, element))
+    scope = inline_stages(compute(inner.shape, element))
     read = sorted(tensors_of(scope), key=lambda x: x.name)
     types = [TensorType(x.dtype, x.shape) for x in read]
     rng = np.random.default_rng(0)
@@ -343,7 +345,7 @@ def test_shared_sums_are_the_rows(table: list[list[Fraction | int]]) -> None:
 @pytest.mark.parametrize(("outputs", "taps"), [(2, 3), (4, 3), (6, 3), (4, 5), (2, 7)])
 def test_pairs_of_points_are_shared(outputs: int, taps: int) -> None:
     """Fewer operations than rows without zeros have, before and after."""
-    algorithm = best(outputs, taps)
+    algorithm = best_algorithm(outputs, taps)
     for matrix in (algorithm.data, algorithm.output):
         values = [v for row in matrix for v in row]
         plain = sum(max(sum(v != 0 for v in row) - 1, 0) for row in matrix)

@@ -400,7 +400,7 @@ def test_what_is_left_out_is_asked_by_nobody(
 ) -> None:
     """Fusion looks at programs of fast algorithms, which it asks for."""
     asked: list[Node] = []
-    monkeypatch.setattr(Bilinear, "_of", lambda self, node: asked.append(node) or (0.0, ()))
+    monkeypatch.setattr(Bilinear, "_gain_and_equations", lambda self, node: asked.append(node) or (0.0, ()))
     x, w = (source(n, TensorType("float32", shape)) for n, shape in (("x", (1, 4, 9)), ("w", (4, 4, 3))))
     program = Program((x, w), (("y", apply(registry["Conv"], [x, w], {})),))
     graph, _ = graph_of(program)

@@ -1,14 +1,14 @@
-"""Fast bilinear algorithms: convolutions with fewer multiplications, as equalities that are proved.
+"""Proposes fast bilinear algorithms: equations of a convolution and a form with fewer multiplications.
 
     Conv(x, w, b)   ->   eop(x, eop(w, scope=G), b, scope=L[...](AT (sum[c](BT x * U)) AT + b))
 
-(Toom 1963, Cook 1966, Winograd 1980; as convolution layers: Lavin and Gray, CVPR 2016.)
+(Toom 1963, Cook 1966, Winograd 1980; for convolution layers: Lavin and Gray, CVPR 2016.)
 """
 
 from __future__ import annotations
 
 from tensaurus.finders.bilinear.bilinear_finder import Bilinear
-from tensaurus.finders.bilinear.convolution_equation import convolution
-from tensaurus.finders.bilinear.interpolation_points import best
+from tensaurus.finders.bilinear.convolution_equation import fast_convolution_equation
+from tensaurus.finders.bilinear.interpolation_points import best_algorithm
 
-__all__ = ["Bilinear", "best", "convolution"]
+__all__ = ["Bilinear", "best_algorithm", "fast_convolution_equation"]

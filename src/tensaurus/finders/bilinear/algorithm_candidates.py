@@ -1,4 +1,4 @@
-"""Which algorithms could make a convolution faster, by arithmetic, traffic and the growth of errors."""
+"""Chooses fast algorithms that may speed up a convolution, by arithmetic, traffic and growth of errors."""
 
 from __future__ import annotations
 
@@ -10,76 +10,80 @@ import numpy as np
 
 from tensaurus.finders.bilinear.bilinear_algorithm import Matrix
 from tensaurus.finders.bilinear.fast_convolution import Convolution
-from tensaurus.finders.bilinear.interpolation_points import best, is_short
+from tensaurus.finders.bilinear.interpolation_points import best_algorithm, is_short
 from tensaurus.finders.bilinear.tiling import Algorithms
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["candidates", "growth", "seconds"]
+__all__ = ["candidate_algorithms", "error_growth", "estimate_seconds"]
 
-LARGEST = 6  # outputs of a tile along a dimension
-FEWER = 0.9  # of the time of the direct sum: what a candidate may be expected to take
-STEADIER = 0.7  # of the growth of errors of the candidate before: what the next one may have
-COUNT = 2
-TILE = 1024  # products of a tile at most: a kernel has code for each
-SLOW = 3  # a multiply-add of a transform takes as long as so many of the product
+MAX_TILE_OUTPUTS = 6  # outputs of a tile along one dimension: errors of larger tiles grow too far
+MAX_TIME_RATIO = 0.9  # estimated time of a candidate, as a fraction of that of the direct sum
+MAX_GROWTH_RATIO = 0.7  # error growth of a candidate, as a fraction of that of the faster candidate before
+MAX_CANDIDATES = 2  # algorithms proposed for one convolution: each costs seconds of tuning
+MAX_TILE_PRODUCTS = 1024  # products of a tile: a kernel has unrolled code for each
+TRANSFORM_COST = 3  # multiply-adds of the products that take as long as one multiply-add of a transform
 
 
-def candidates(
-    of: Convolution, roofline: Roofline, allowed: Callable[[Algorithms], bool] = lambda algorithms: True
+def candidate_algorithms(
+    convolution: Convolution,
+    roofline: Roofline,
+    allowed: Callable[[Algorithms], bool] = lambda algorithms: True,
 ) -> tuple[Algorithms, ...]:
-    """What should be fastest, and after each the fastest of those whose errors grow less."""
-    limit = FEWER * seconds(of, (None,) * len(of.windows), roofline)
-    timed = [(seconds(of, algorithms, roofline), algorithms) for algorithms in _all(of)]
-    found: list[Algorithms] = []
+    """Returns the algorithms of least estimated time, then the fastest whose errors grow much less."""
+    limit = MAX_TIME_RATIO * estimate_seconds(convolution, (None,) * len(convolution.windows), roofline)
+    timed = [(estimate_seconds(convolution, a, roofline), a) for a in _all_algorithms(convolution)]
+    chosen: list[Algorithms] = []
     for _, algorithms in sorted((pair for pair in timed if pair[0] < limit), key=lambda pair: pair[0]):
-        if found and growth(algorithms) > STEADIER * growth(found[-1]):
+        if chosen and error_growth(algorithms) > MAX_GROWTH_RATIO * error_growth(chosen[-1]):
             continue
         if allowed(algorithms):
-            found.append(algorithms)
-        if len(found) == COUNT:
+            chosen.append(algorithms)
+        if len(chosen) == MAX_CANDIDATES:
             break
-    return tuple(found)
+    return tuple(chosen)
 
 
-def growth(algorithms: Algorithms) -> float:
-    """The error of an output beside that of a sum of as many products (`Algorithm.growth`)."""
-    return prod(a.growth for a in algorithms if a)
+def error_growth(algorithms: Algorithms) -> float:
+    """Returns the error growth of algorithms along all dimensions (`BilinearAlgorithm.error_growth`)."""
+    return prod(a.error_growth for a in algorithms if a)
 
 
-def seconds(of: Convolution, algorithms: Algorithms, roofline: Roofline) -> float:
-    """At the machine's peaks, with these algorithms."""
-    lines = of.tilings(algorithms)
-    along = [line for line in lines if line.fast]
+def estimate_seconds(convolution: Convolution, algorithms: Algorithms, roofline: Roofline) -> float:
+    """Estimates the seconds of a convolution by these algorithms at the machine's peaks."""
+    lines = convolution.tilings(algorithms)
+    along = [line for line in lines if line.is_fast]
     used = [a for a in algorithms if a]
-    taps = prod(line.window.taps for line in lines if not line.fast)
+    taps = prod(line.window.taps for line in lines if not line.is_fast)
     products = prod(line.products for line in along)
-    places = of.batch * prod(line.places for line in lines)
-    weights = products * of.filters * of.channels // of.groups * taps
-    data = of.batch * of.channels * prod(line.tiles for line in lines) * _transform([a.data for a in used])
-    output = places * of.filters * _transform([a.output for a in used])
-    moved = prod(of.x.shape) + weights + of.batch * of.filters * prod(w.outputs for w in of.windows)
-    work = places * weights + SLOW * (data + output)
-    # weights come from memory before each block's products: little of one hides behind the other (measured)
-    return roofline.seconds(2 * work, 0) + roofline.seconds(0, np.dtype(of.dtype).itemsize * moved)
+    places = convolution.batch * prod(line.product_places for line in lines)
+    weights = products * convolution.filters * convolution.channels // convolution.groups * taps
+    tiles = convolution.batch * prod(line.tiles for line in lines)
+    data = tiles * convolution.channels * _transform_work([a.data for a in used])
+    output = places * convolution.filters * _transform_work([a.output for a in used])
+    results = convolution.batch * convolution.filters * prod(w.outputs for w in convolution.windows)
+    moved = prod(convolution.x.shape) + weights + results
+    work = places * weights + TRANSFORM_COST * (data + output)
+    # weights are read before each block's products, so that arithmetic hides little of the traffic (measured)
+    return roofline.seconds(2 * work, 0) + roofline.seconds(0, np.dtype(convolution.dtype).itemsize * moved)
 
 
-def _transform(matrices: list[Matrix]) -> int:
-    """Multiply-adds for one tile of one channel: one dimension after the other."""
+def _transform_work(matrices: list[Matrix]) -> int:
+    """Returns the multiply-adds that transform one tile of one channel, one dimension after the other."""
     work = 0
     for place, matrix in enumerate(matrices):
-        done = prod(len(rows) for rows in matrices[:place])
-        left = prod(len(rows[0]) for rows in matrices[place + 1 :])
-        work += done * left * sum(number != 0 for row in matrix for number in row)
+        transformed = prod(len(rows) for rows in matrices[:place])
+        remaining = prod(len(rows[0]) for rows in matrices[place + 1 :])
+        work += transformed * remaining * sum(number != 0 for row in matrix for number in row)
     return work
 
 
-def _all(of: Convolution) -> Iterator[Algorithms]:
-    """Every choice of tiles, the direct sum excepted."""
+def _all_algorithms(convolution: Convolution) -> Iterator[Algorithms]:
+    """Yields every choice of an algorithm for each dimension, except the direct sum along all."""
     choices = []
-    for window in of.windows:
-        most = min(LARGEST, window.outputs) if window.reach > 1 else 0
-        kinds = ((size, window.taps, window.step) for size in range(2, most + 1))
-        choices.append((None, *(best(*kind) for kind in kinds if is_short(*kind))))
+    for window in convolution.windows:
+        limit = min(MAX_TILE_OUTPUTS, window.outputs) if window.phase_taps > 1 else 0
+        kinds = ((size, window.taps, window.step) for size in range(2, limit + 1))
+        choices.append((None, *(best_algorithm(*kind) for kind in kinds if is_short(*kind))))
     for chosen in product(*choices):
-        if any(chosen) and prod(a.products for a in chosen if a) <= TILE:
+        if any(chosen) and prod(a.products for a in chosen if a) <= MAX_TILE_PRODUCTS:
             yield chosen

@@ -1,17 +1,18 @@
-"""The finder: convolutions of the programs that are known to be good, by fast algorithms."""
+"""Proposes fast algorithms for the convolutions of the e-graph's programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
-from tensaurus.finders.bilinear.algorithm_candidates import candidates, seconds
-from tensaurus.finders.bilinear.convolution_equation import convolution
+from tensaurus.finders.bilinear.algorithm_candidates import candidate_algorithms, estimate_seconds
+from tensaurus.finders.bilinear.convolution_equation import fast_convolution_equation
 from tensaurus.finders.bilinear.fast_convolution import Convolution
-from tensaurus.finders.bilinear.recognize_convolution import recognised
+from tensaurus.finders.bilinear.recognize_convolution import recognize_convolution
 from tensaurus.finders.bilinear.tiling import Algorithms
 from tensaurus.graph.ir.node import Node, again, source
 from tensaurus.graph.ir.piece import Piece
@@ -22,70 +23,71 @@ from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 __all__ = ["Bilinear"]
 
 
-def _any(of: Convolution, algorithms: Algorithms) -> bool:
+def _allow_all(of: Convolution, algorithms: Algorithms) -> bool:
     return True
 
 
 @dataclass
 class Bilinear:
-    """Fast algorithms of the e-graph's convolutions, as a `Finder`: those that should gain most first.
+    """Finds fast algorithms for convolutions, as a `Finder`, those with the largest estimated gain first.
 
-    roofline  the machine's
-    allowed   whether the algorithms' errors are
+    roofline  of the machine
+    allowed   says whether the errors of algorithms are small enough for a convolution
     """
 
     roofline: Roofline = ONE_CORE
-    allowed: Callable[[Convolution, Algorithms], bool] = _any
+    allowed: Callable[[Convolution, Algorithms], bool] = _allow_all
     _known: dict[Node, tuple[float, tuple[Equation, ...]]] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """What convolutions are equal to, in about so many e-nodes."""
+        """Yields proposals for about `room` e-nodes."""
         nodes = dict.fromkeys(node for program in graph.programs for node in program.active)
-        found = [(gain, node, equations) for node in nodes for gain, equations in [self._of(node)]]
-        found.sort(key=lambda each: -each[0])
-        places = ((node, equation) for _, node, equations in found for equation in equations)
+        ranked = [(node, *self._gain_and_equations(node)) for node in nodes]
+        ranked.sort(key=lambda each: -each[1])
+        places = ((node, equation) for node, _, equations in ranked for equation in equations)
         for node, equation in islice(places, max(room // 2, 0)):
             yield Proposal(equation, tuple(map(graph.adopt, Piece.of(node).leaves)))
 
     def variants(self, program: Program) -> Iterator[Program]:
-        """The program with the first algorithm of each of its convolutions, with the second, and so on."""
-        found = {node: self.of(node) for node in program.active}
-        for place in range(max(map(len, found.values()), default=0)):
+        """Yields the program with the first algorithm of each convolution, with the second, and so on."""
+        equations_of = {node: self.find_equations(node) for node in program.active}
+        for place in range(max(map(len, equations_of.values()), default=0)):
 
             def build(node: Node, args: tuple[Node | None, ...], place: int = place) -> Node:
-                equations = found.get(node, ())
+                equations = equations_of.get(node, ())
                 if place >= len(equations):
                     return again(node, args)
-                leaves = zip(equations[place].leaves, _distinct(args), strict=True)
+                leaves = zip(equations[place].leaves, _distinct_args(args), strict=True)
                 return equations[place].over(dict(leaves)).right[0]
 
             yield program.rebuilt(build)
 
-    def of(self, node: Node) -> tuple[Equation, ...]:
-        """Of one node, over leaves x0, x1, ... in the order of its arguments."""
-        return self._of(node)[1]
+    def find_equations(self, node: Node) -> tuple[Equation, ...]:
+        """Returns the equations of one node over leaves x0, x1, ..., in the order of its arguments."""
+        return self._gain_and_equations(node)[1]
 
-    def _of(self, node: Node) -> tuple[float, tuple[Equation, ...]]:
-        """With the seconds that the first one may save."""
+    def _gain_and_equations(self, node: Node) -> tuple[float, tuple[Equation, ...]]:
+        """Returns the seconds that the first equation may save, and the equations."""
         piece = Piece.of(node)
         names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
         form = piece.over(names)
         if form not in self._known:
-            self._known[form] = self._found(form)
+            self._known[form] = self._search_algorithms(form)
         return self._known[form]
 
-    def _found(self, node: Node) -> tuple[float, tuple[Equation, ...]]:
-        found = recognised(node)
-        if found is None:
+    def _search_algorithms(self, node: Node) -> tuple[float, tuple[Equation, ...]]:
+        recognized = recognize_convolution(node)
+        if recognized is None:
             return 0.0, ()
-        own = found.convolution
-        chosen = candidates(own, self.roofline, lambda algorithms: self.allowed(own, algorithms))
+        convolution = recognized.convolution
+        chosen = candidate_algorithms(convolution, self.roofline, partial(self.allowed, convolution))
         if not chosen:
             return 0.0, ()
-        times = [seconds(own, each, self.roofline) for each in ((None,) * len(own.windows), chosen[0])]
-        equations = (convolution(node, algorithms) for algorithms in chosen)
+        direct = (None,) * len(convolution.windows)
+        times = [estimate_seconds(convolution, each, self.roofline) for each in (direct, chosen[0])]
+        equations = (fast_convolution_equation(node, algorithms) for algorithms in chosen)
         return times[0] - times[1], tuple(equation for equation in equations if equation is not None)
 
 
-def _distinct(args: tuple[Node | None, ...]) -> tuple[Node, ...]:
+def _distinct_args(args: tuple[Node | None, ...]) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(arg for arg in args if arg is not None))

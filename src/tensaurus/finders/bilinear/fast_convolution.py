@@ -1,4 +1,4 @@
-"""Convolutions by fast algorithms along their dimensions, as nested scopes."""
+"""Writes a convolution by fast algorithms along its dimensions as nested scopes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from tensaurus.expr.ir.scope import Body, Scope, Table, Tensor, compute, total
 from tensaurus.expr.sizes.size import Size, Symbol, polynomial
 from tensaurus.finders.bilinear.bilinear_algorithm import Matrix
-from tensaurus.finders.bilinear.tiling import Algorithms, Tiling, Window
+from tensaurus.finders.bilinear.tiling import Algorithms, ConvolutionAxis, Tiling
 
-__all__ = ["Convolution", "fast", "transformed"]
+__all__ = ["Convolution", "fast_scope", "transform_weights"]
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """x [batch, channels, sizes...], w [filters, channels / groups, taps...]; zero beyond the edges."""
+    """A convolution of x [batch, channels, sizes...] by w [filters, channels / groups, taps...]."""
 
-    batch: Any  # a number, or a symbol
+    batch: Any  # a number or a symbol
     channels: int
     filters: int
     groups: int
-    windows: tuple[Window, ...]
+    windows: tuple[ConvolutionAxis, ...]
     bias: bool = False
     dtype: str = "float32"
 
@@ -38,93 +38,95 @@ class Convolution:
         return Tensor("x0", shape, self.dtype)
 
     @property
-    def over_all(self) -> Convolution:
-        """The same over inputs of any batch and sizes."""
-        windows = (w.over(polynomial(Symbol(f"S{k}", 1))) for k, w in enumerate(self.windows))
+    def over_any_sizes(self) -> Convolution:
+        """The convolution with symbols for the batch and the sizes."""
+        windows = (w.over_size(polynomial(Symbol(f"S{k}", 1))) for k, w in enumerate(self.windows))
         return replace(self, batch=polynomial(Symbol("N", 1)), windows=tuple(windows))
 
     def depth(self, algorithms: Algorithms) -> int:
-        """Products that are added up for each point."""
+        """Returns the number of products that are added up for each point."""
         return self.channels // self.groups * prod(
-            line.window.taps for line in self.tilings(algorithms) if not line.fast
+            line.window.taps for line in self.tilings(algorithms) if not line.is_fast
         )
 
     def tilings(self, algorithms: Algorithms) -> list[Tiling]:
-        """Of its dimensions.  Raises ValueError for an algorithm of other taps or steps."""
+        """Returns the tiling of each dimension. Raises ValueError for an algorithm of other taps or steps."""
         return [Tiling(*pair) for pair in zip(self.windows, algorithms, strict=True)]
 
 
-def transformed(of: Convolution, algorithms: Algorithms) -> Scope:
-    """U [products..., filters, channels / groups, direct taps...] of w, which is x0."""
-    lines = of.tilings(algorithms)
-    along = [line for line in lines if line.fast]
-    direct = tuple(line.window.taps for line in lines if line.summed)
+def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope:
+    """Returns the transformed weights [products..., filters, channels / groups, direct taps...] of x0."""
+    lines = convolution.tilings(algorithms)
+    along = [line for line in lines if line.is_fast]
+    direct = tuple(line.window.taps for line in lines if line.is_summed)
 
     def tap(f: Size, c: Size, *rest: Size) -> Body:
-        """w, the taps of fast dimensions first."""
+        """Reads w by the taps of fast dimensions, then those of direct dimensions."""
         inner, outer = iter(rest[: len(along)]), iter(rest[len(along) :])
-        return of.w[(f, c, *(next(inner) if x.fast else next(outer) if x.summed else 0 for x in lines))]
+        places = (next(inner) if x.is_fast else next(outer) if x.is_summed else 0 for x in lines)
+        return convolution.w[(f, c, *places)]
 
-    depth = of.channels // of.groups
-    shape = [of.filters, depth, *(line.window.taps for line in along), *direct]
-    found = compute(shape, tap)
+    depth = convolution.channels // convolution.groups
+    shape = [convolution.filters, depth, *(line.window.taps for line in along), *direct]
+    weights = compute(shape, tap)
     for place, line in enumerate(along):
         shape[2 + place] = line.products
-        found = _applied(line.algorithm.weights, found, 2 + place, shape)  # type: ignore[union-attr]
+        weights = _apply_matrix(line.algorithm.weights, weights, 2 + place, shape)  # type: ignore[union-attr]
     last = len(along)
 
     def moved(*place: Size) -> Body:
-        return found[(*place[last : last + 2], *place[:last], *place[last + 2 :])]
+        return weights[(*place[last : last + 2], *place[:last], *place[last + 2 :])]
 
-    return compute((*shape[2 : 2 + last], of.filters, depth, *direct), moved)
+    return compute((*shape[2 : 2 + last], convolution.filters, depth, *direct), moved)
 
 
-def fast(of: Convolution, algorithms: Algorithms) -> Scope:
-    """The convolution of x, which is x0, by its transformed weights, x1; its bias is x2.
+def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
+    """Returns the convolution of the data x0 by the transformed weights x1, plus the bias x2.
 
-    D  [n, c, tiles..., elements...]   x, tile by tile
-    V  [n, c, tiles..., products...]   BT applied to it, one dimension after the other
-    M  [n, f, tiles..., products...]   sum[c] V * U
-    Z  [n, f, tiles..., outputs...]    AT applied to it, likewise
+    D  [n, c, tiles..., elements...]   x0, tile by tile
+    V  [n, c, tiles..., products...]   BT applied to D, one dimension after the other
+    M  [n, f, tiles..., products...]   sum[c] V * x1
+    Z  [n, f, tiles..., outputs...]    AT applied to M, one dimension after the other
     """
-    lines = of.tilings(algorithms)
-    along = [line for line in lines if line.fast]
+    lines = convolution.tilings(algorithms)
+    along = [line for line in lines if line.is_fast]
     rank = len(lines)
 
     def element(n: Size, c: Size, *rest: Size) -> Body:
         places = iter(rest[rank:])
         tiles = zip(lines, rest[:rank], strict=True)
-        spots = (line.read(tile, next(places) if line.fast else 0) for line, tile in tiles)
-        return of.x.padded(0)[(n, c, *spots)]
+        spots = (line.element_index(tile, next(places) if line.is_fast else 0) for line, tile in tiles)
+        return convolution.x.padded(0)[(n, c, *spots)]
 
-    shape: list[Size] = [of.batch, of.channels, *(line.tiles for line in lines)]
+    shape: list[Size] = [convolution.batch, convolution.channels, *(line.tiles for line in lines)]
     shape += [line.elements for line in along]
-    found = compute(shape, element)
+    stage = compute(shape, element)
     for place, line in enumerate(along, 2 + rank):
         shape[place] = line.products
-        found = _applied(line.algorithm.data, found, place, shape)  # type: ignore[union-attr]
-    found, shape = _product(of, lines, found)
+        stage = _apply_matrix(line.algorithm.data, stage, place, shape)  # type: ignore[union-attr]
+    stage, shape = _multiply(convolution, lines, stage)
     for place, line in enumerate(along, 2 + rank):
         shape[place] = line.outputs
-        found = _applied(line.algorithm.output, found, place, shape)  # type: ignore[union-attr]
-    bias = Tensor("x2", (of.filters,), of.dtype)
+        stage = _apply_matrix(line.algorithm.output, stage, place, shape)  # type: ignore[union-attr]
+    bias = Tensor("x2", (convolution.filters,), convolution.dtype)
 
     def output(n: Size, f: Size, *place: Size) -> Body:
-        spots = [line.spot(y) for line, y in zip(lines, place, strict=True)]
-        inner = (i for line, (_, i) in zip(lines, spots, strict=True) if line.fast)
-        value = found[(n, f, *(tile for tile, _ in spots), *inner)]
-        return value + bias[f] if of.bias else value
+        spots = [line.tile_and_place(y) for line, y in zip(lines, place, strict=True)]
+        inner = (i for line, (_, i) in zip(lines, spots, strict=True) if line.is_fast)
+        value = stage[(n, f, *(tile for tile, _ in spots), *inner)]
+        return value + bias[f] if convolution.bias else value
 
-    return compute((of.batch, of.filters, *(w.outputs for w in of.windows)), output)
+    outputs = (window.outputs for window in convolution.windows)
+    return compute((convolution.batch, convolution.filters, *outputs), output)
 
 
-def _product(of: Convolution, lines: Sequence[Tiling], data: Scope) -> tuple[Scope, list[Size]]:
-    """M, and its shape."""
+def _multiply(convolution: Convolution, lines: Sequence[Tiling], data: Scope) -> tuple[Scope, list[Size]]:
+    """Returns M (see `fast_scope`) and its shape."""
     rank = len(lines)
-    products = [line.products for line in lines if line.fast]
-    depth, each = data.shape[1] // of.groups, of.filters // of.groups
-    direct = [line.window.taps for line in lines if line.summed]
-    weights = Tensor("x1", (*products, of.filters, depth, *direct), of.dtype)
+    products = [line.products for line in lines if line.is_fast]
+    depth, filters_in_group = data.shape[1] // convolution.groups, convolution.filters // convolution.groups
+    direct = [line.window.taps for line in lines if line.is_summed]
+    weights = Tensor("x1", (*products, convolution.filters, depth, *direct), convolution.dtype)
 
     def element(n: Size, f: Size, *rest: Size) -> Body:
         tiles, points = rest[:rank], rest[rank:]
@@ -132,20 +134,21 @@ def _product(of: Convolution, lines: Sequence[Tiling], data: Scope) -> tuple[Sco
         def term(c: Size, *taps: Size) -> Body:
             left = iter(taps)
             rows = [
-                line.row(tile, next(left)) if line.summed else tile
+                line.row_index(tile, next(left)) if line.is_summed else tile
                 for line, tile in zip(lines, tiles, strict=True)
             ]
-            channel = c if of.groups == 1 else f // each * depth + c
+            channel = c if convolution.groups == 1 else f // filters_in_group * depth + c
             return data[(n, channel, *rows, *points)] * weights[(*points, f, c, *taps)]
 
         return total((depth, *direct), term)
 
-    shape: list[Size] = [of.batch, of.filters, *(line.places for line in lines), *products]
+    places = (line.product_places for line in lines)
+    shape: list[Size] = [convolution.batch, convolution.filters, *places, *products]
     return compute(shape, element), shape
 
 
-def _applied(matrix: Matrix, source: Scope, place: int, shape: Sequence[Size]) -> Scope:
-    """The matrix by the source, along this one of its dimensions; the result has this shape."""
+def _apply_matrix(matrix: Matrix, source: Scope, place: int, shape: Sequence[Size]) -> Scope:
+    """Multiplies the matrix by the source along dimension `place`; the result has this shape."""
     numbers = Table((len(matrix), len(matrix[0])), tuple(n for row in matrix for n in row))
 
     def element(*at: Size) -> Body:

@@ -1,4 +1,4 @@
-"""Which nodes are convolutions: by their expressions, whatever operator they are of.
+"""Recognizes convolutions by the expressions of nodes, whatever their operators.
 
     sum[c, k...](x[n, f // F * C + c, y * stride + k * dilation - pad, ... | 0] * w[f, c, k, ...]) + b[f]
 """
@@ -15,18 +15,18 @@ from tensaurus.expr.ir.walk import operands
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Size, atoms, floordiv, polynomial
 from tensaurus.finders.bilinear.fast_convolution import Convolution
-from tensaurus.finders.bilinear.tiling import Window
+from tensaurus.finders.bilinear.tiling import ConvolutionAxis
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Op, TensorType
 
-__all__ = ["Recognised", "recognised"]
+__all__ = ["RecognizedConvolution", "recognize_convolution"]
 
-FLOATS = ("float32", "float64")
+FLOAT_DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
-class Recognised:
-    """A convolution, and the arguments that are its data, weights and bias."""
+class RecognizedConvolution:
+    """A convolution, and the node's arguments that are its data, weights and bias."""
 
     convolution: Convolution
     x: Node
@@ -34,29 +34,29 @@ class Recognised:
     b: Node | None
 
 
-def recognised(node: Node) -> Recognised | None:
-    """The convolution that a node is, of floats and at numbers; None of any other."""
+def recognize_convolution(node: Node) -> RecognizedConvolution | None:
+    """Returns the convolution that a node computes, of floats and with numeric sizes, or None."""
     if not isinstance(node.op, Op) or len(node.types) != 1 or not node.args:
         return None
     for value in (node, *(arg for arg in node.args if arg is not None)):
         kind = value.types[0]
-        if not isinstance(kind, TensorType) or kind.dtype not in FLOATS:
+        if not isinstance(kind, TensorType) or kind.dtype not in FLOAT_DTYPES:
             return None
         if not kind.static or 0 in kind.shape:
             return None
     kinds = node.kinds()
     scope = node.op.scopes(kinds, node.attrs)[0]
     args: dict[Source | None, Any] = dict(zip(node.op.tensors(kinds), node.args, strict=False))
-    for product, bias in _sums(scope.body):
+    for product, bias in _split_sum(scope.body):
         for data, weights in permutations(product):
-            if found := _convolution(scope, data, weights, bias):
+            if convolution := _match_convolution(scope, data, weights, bias):
                 b = None if bias is None else args[bias.source]
-                return Recognised(found, args[data.source], args[weights.source], b)
+                return RecognizedConvolution(convolution, args[data.source], args[weights.source], b)
     return None
 
 
-def _sums(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
-    """The two factors of the sum that the body is, and what is added to it."""
+def _split_sum(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
+    """Yields the two factors of the body, if it is a sum of products, and the read added to the sum."""
     parts = operands(body) if isinstance(body, Call) and body.fn == "add" else (body,)
     sums = [part for part in parts if isinstance(part, Reduce) and part.monoid == "sum"]
     added = [part for part in parts if isinstance(part, Read)]
@@ -67,8 +67,8 @@ def _sums(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
             yield tuple(factors), added[0] if added else None  # type: ignore[misc]
 
 
-def _convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> Convolution | None:
-    """The convolution that adds up these products."""
+def _match_convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> Convolution | None:
+    """Returns the convolution that adds up products of these factors, or None."""
     x: tuple[Any, ...] = data.source.shape
     w: tuple[Any, ...] = weights.source.shape
     if not 3 <= len(x) == len(w) == len(scope.axes):
@@ -84,31 +84,31 @@ def _convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> 
     channel = floordiv(f, w[0] // groups) * w[1] + c
     if weights.indices[0] != f or data.indices[:2] != (n, channel):
         return None
-    windows: list[Window] = []
+    windows: list[ConvolutionAxis] = []
     for index, size, tap, taps, place, outputs in zip(
         data.indices[2:], x[2:], weights.indices[2:], w[2:], places, scope.axes[2:], strict=True
     ):
-        y, k = _axis(place), _axis(tap)
+        y, k = _as_axis(place), _as_axis(tap)
         if (
             y is None
             or k is None
             or k.extent != taps
-            or (found := affine_coefficients(index, [y, k])) is None
+            or (form := affine_coefficients(index, [y, k])) is None
         ):
             return None
-        slopes, rest = found
+        slopes, rest = form
         stride, dilation, pad = (slopes.get(y, 0), slopes.get(k, 0), -rest)
         if not (isinstance(stride, int) and isinstance(dilation, int) and isinstance(pad, int)):
             return None
         if stride < 1 or dilation < 1:
             return None
-        windows.append(Window(size, taps, outputs.extent, stride, dilation, pad))
+        windows.append(ConvolutionAxis(size, taps, outputs.extent, stride, dilation, pad))
     assert isinstance(data.source, Tensor)
     dtype = data.source.dtype
     return Convolution(x[0], x[1], w[0], groups, tuple(windows), bias is not None, dtype)
 
 
-def _axis(size: Size) -> Axis | None:
-    """The axis that a size is."""
-    found = next(iter(atoms(size)), None)
-    return found if isinstance(found, Axis) and size == polynomial(found) else None
+def _as_axis(size: Size) -> Axis | None:
+    """Returns the axis that a size is, or None for other sizes."""
+    atom = next(iter(atoms(size)), None)
+    return atom if isinstance(atom, Axis) and size == polynomial(atom) else None

@@ -1,9 +1,9 @@
-"""One dimension of a convolution, and how an algorithm tiles it.
+"""Describes one dimension of a convolution, and how an algorithm tiles it.
 
-Along a dimension with stride s, dilation d and g = gcd(s, d), tap k and output y = (d/g) y' + q meet at
-element d ((s/g) y' + k) + s q - pad: a convolution without dilation in steps of s/g for each output phase q,
-of every d-th element.  These phases count as tiles.  Along a direct dimension nothing is transformed, and the
-product adds up its taps.
+Let a dimension have stride s and dilation d, and g = gcd(s, d). Tap k and output y = (d/g) y' + q read
+element d ((s/g) y' + k) + s q - pad. So for each output phase q the convolution is one without dilation, in
+steps of s/g, over every d-th element; phases are numbered as tiles. Along a direct dimension nothing is
+transformed, and the product adds up the taps.
 """
 
 from __future__ import annotations
@@ -13,71 +13,71 @@ from math import ceil, gcd
 from typing import Any, TypeAlias
 
 from tensaurus.expr.sizes.size import Size
-from tensaurus.finders.bilinear.bilinear_algorithm import Algorithm
+from tensaurus.finders.bilinear.bilinear_algorithm import BilinearAlgorithm
 
-__all__ = ["Algorithms", "Tiling", "Window"]
+__all__ = ["Algorithms", "Tiling", "ConvolutionAxis"]
 
-Algorithms: TypeAlias = tuple[Algorithm | None, ...]  # of each dimension, None where it is direct
+Algorithms: TypeAlias = tuple[BilinearAlgorithm | None, ...]  # one for each dimension, None for a direct sum
 
 
 @dataclass(frozen=True)
-class Window:
-    """One spatial dimension: output y reads element y * stride + k * dilation - pad for k in range(taps)."""
+class ConvolutionAxis:
+    """A spatial dimension: output y reads element y * stride + k * dilation - pad for k in range(taps)."""
 
-    size: Any  # a number, or a symbol
+    size: Any  # a number or a symbol
     taps: int
     outputs: Any
     stride: int = 1
     dilation: int = 1
     pad: int = 0
 
-    def over(self, size: Size) -> Window:
-        """The same of other inputs; as many outputs beyond the edges as here."""
+    def over_size(self, size: Size) -> ConvolutionAxis:
+        """Returns the dimension with another input size, and the same padding at the end."""
         span = (self.outputs - 1) * self.stride + 1 - self.size
         return replace(self, size=size, outputs=(size + span - 1) // self.stride + 1)
 
     @property
     def step(self) -> int:
-        """Elements of one output phase from one output to the next."""
+        """The elements of one output phase from one output to the next."""
         return self.stride // gcd(self.stride, self.dilation)
 
     @property
-    def turns(self) -> int:
-        """Phases of the output."""
+    def phase_count(self) -> int:
+        """The number of phases of the output."""
         return self.dilation // gcd(self.stride, self.dilation)
 
     @property
-    def reach(self) -> int:
-        """Taps, at most, that are as many elements apart as outputs are."""
+    def phase_taps(self) -> int:
+        """The taps of the longest part of an algorithm in steps: every `step`-th tap."""
         return ceil(self.taps / self.step)
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A dimension and its algorithm, None where it is direct."""
+    """A dimension and its algorithm, None for a direct sum."""
 
-    window: Window
-    algorithm: Algorithm | None
+    window: ConvolutionAxis
+    algorithm: BilinearAlgorithm | None
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
             return
-        own = self.window.taps, self.window.step
-        if (self.algorithm.taps, self.algorithm.step) != own:
-            raise ValueError(f"{self.algorithm} for {own[0]} taps in steps of {own[1]}")
+        needed = self.window.taps, self.window.step
+        if (self.algorithm.taps, self.algorithm.step) != needed:
+            raise ValueError(f"{self.algorithm} for {needed[0]} taps in steps of {needed[1]}")
 
     @property
-    def fast(self) -> bool:
+    def is_fast(self) -> bool:
         return self.algorithm is not None
 
     @property
-    def summed(self) -> bool:
-        """Whether the product adds up its taps."""
+    def is_summed(self) -> bool:
+        """Whether the product adds up the taps of this dimension."""
         return self.algorithm is None and self.window.taps > 1
 
     @property
     def elements(self) -> int:
-        """That a tile reads."""
+        """The number of elements that a tile reads."""
         return self.algorithm.elements if self.algorithm else 1
 
     @property
@@ -90,35 +90,35 @@ class Tiling:
 
     @property
     def tiles(self) -> Any:
-        """Of all output phases; rows that a direct dimension reads."""
-        own = self.window
-        if self.fast:
-            return own.turns * ((own.outputs - 1) // (own.turns * self.outputs) + 1)
-        if self.summed:
-            return 1 + self.row(own.outputs - 1, own.taps - 1)
-        return own.outputs
+        """The number of tiles of all output phases; for a direct sum, of elements that are read."""
+        window = self.window
+        if self.is_fast:
+            return window.phase_count * ((window.outputs - 1) // (window.phase_count * self.outputs) + 1)
+        if self.is_summed:
+            return 1 + self.row_index(window.outputs - 1, window.taps - 1)
+        return window.outputs
 
     @property
-    def places(self) -> Any:
-        """Where the product is computed: tiles, or outputs of a direct dimension."""
-        return self.tiles if self.fast else self.window.outputs
+    def product_places(self) -> Any:
+        """The number of places where the product is computed: tiles, or outputs for a direct sum."""
+        return self.tiles if self.is_fast else self.window.outputs
 
-    def read(self, tile: Size, place: Size) -> Size:
-        """The element that is at this place of a tile."""
-        own = self.window
-        if not self.fast:
-            return tile - own.pad if self.summed else tile * own.stride - own.pad
-        within = own.step * self.outputs * (tile // own.turns) + place
-        return own.dilation * within + own.stride * (tile % own.turns) - own.pad
+    def element_index(self, tile: Size, place: Size) -> Size:
+        """Returns the index of the element at this place of a tile."""
+        window = self.window
+        if not self.is_fast:
+            return tile - window.pad if self.is_summed else tile * window.stride - window.pad
+        within = window.step * self.outputs * (tile // window.phase_count) + place
+        return window.dilation * within + window.stride * (tile % window.phase_count) - window.pad
 
-    def row(self, output: Any, tap: Any) -> Any:
-        """Of a direct dimension, for an output and a tap."""
+    def row_index(self, output: Any, tap: Any) -> Any:
+        """Returns the index of the element, in a direct sum, for an output and a tap."""
         return output * self.window.stride + tap * self.window.dilation
 
-    def spot(self, output: Size) -> tuple[Size, Size]:
-        """The tile of an output, and its place there."""
-        if not self.fast:
+    def tile_and_place(self, output: Size) -> tuple[Size, Size]:
+        """Returns the tile of an output, and its place in the tile."""
+        if not self.is_fast:
             return output, 0
-        turns = self.window.turns
-        tile = output // (turns * self.outputs) * turns + output % turns
-        return tile, output // turns % self.outputs
+        phase_count = self.window.phase_count
+        tile = output // (phase_count * self.outputs) * phase_count + output % phase_count
+        return tile, output // phase_count % self.outputs

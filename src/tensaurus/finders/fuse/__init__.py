@@ -1,9 +1,9 @@
-"""Fusion: regions of operators as one eOperator each, whose scope is the composition of theirs.
+"""Proposes to fuse regions of operators: one eOperator, whose expression is the composition of theirs.
 
     Relu(Add(Conv(x, w), b))   ->   eop(x, w, b, scope='L[...](max(0, add(sum[...](...), x2[...])))')
 
-(EINNET section 5: eOperators; which regions there are follows from the operators' expressions alone.)
-Kernels may have their tensors in blocked layouts (`finders/fuse/blocked_layouts`).
+Regions are found from the operators' expressions alone (EINNET section 5: eOperators). The tensors of kernels
+may have blocked layouts (`finders/fuse/blocked_layouts`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A region and the eOperator that is its composition, as an equation.
+"""Composes the operators of a region to one eOperator, and states that as an equation.
 
-What a stage computes once and several read stays a scope of its own (`finders/fuse/inline_stages`); constants
-of one number are numbers in the scope, all others are arguments.  Regions that are equal up to the names and
-the order of what they read have one scope.
+A scope that several scopes read stays a scope of its own (`finders/fuse/inline_stages`). Constants of one
+number become numbers in the expression, all other constants are arguments. Regions that differ only in the
+names and the order of their leaves get the same expression, so that they share one kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Source, Tensor
 from tensaurus.expr.ir.walk import Rewriting, replace_tensors, tensors
 from tensaurus.expr.normal.intern import intern_scope
-from tensaurus.finders.fuse.inline_stages import merged
+from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.graph.analysis.program_expression import expressions
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, again, apply, source
 from tensaurus.graph.ir.piece import Piece
@@ -26,40 +26,42 @@ from tensaurus.rules.language.evidence import Evidence, Proved, Tested
 from tensaurus.rules.language.match import scalar_value
 from tensaurus.rules.language.nested_calls import said
 
-__all__ = ["FUSED", "composition"]
+__all__ = ["FUSED_PREFIX", "compose_region"]
 
-FUSED = "fused-"  # begins the names of these equations
+FUSED_PREFIX = "fused-"  # prefix of the names of fusion equations
 COMPOSED = Proved("algebra", "the expressions composed, at these sizes")
-USED = Tested("gf", "where it is used")
-RENAMED = 3  # orders of the arguments that are tried until the scope names them in its own
+TESTED_WHERE_USED = Tested("gf", "where it is used")
+# Rounds of numbering the arguments by their first reads: interning may reorder reads, and so change the
+# numbering.
+MAX_RENAMINGS = 3
 
 
-def composition(piece: Piece) -> Equation | None:
-    """The region is the eOperator, over leaves x0, x1, ... in the order of the piece's.
+def compose_region(piece: Piece) -> Equation | None:
+    """Returns the equation region = eOperator over leaves x0, x1, ..., in the order of the piece's leaves.
 
-    None where the region is the eOperator already, or has no scope that reads its leaves.
+    Returns None where the region is one eOperator already, or its expression reads no leaf.
     """
     names = {leaf: source(f"x{place}", leaf.types[0]) for place, leaf in enumerate(piece.leaves)}
-    return _composition(piece.over(names), tuple(names.values()))
+    return _compose_over_leaves(piece.over(names), tuple(names.values()))
 
 
 @lru_cache(10_000)
-def _composition(left: Node, leaves: tuple[Node, ...]) -> Equation | None:
+def _compose_over_leaves(left: Node, leaves: tuple[Node, ...]) -> Equation | None:
     inner = topological([left], leaves)
-    right = None if inner == [left] and left.op is eop else _composed(left, leaves)
+    right = None if inner == [left] and left.op is eop else _compose_node(left, leaves)
     if right is None:
         return None
     operators = dict.fromkeys(str(node.op).lower() for node in inner if node.op not in (CONSTANT, ITEM))
-    return _equation(f"{FUSED}{'-'.join(operators)}", left, right, leaves)
+    return _make_equation(f"{FUSED_PREFIX}{'-'.join(operators)}", left, right, leaves)
 
 
-def _equation(name: str, left: Node, right: Node, leaves: tuple[Node, ...]) -> Equation:
+def _make_equation(name: str, left: Node, right: Node, leaves: tuple[Node, ...]) -> Equation:
     law = f"{said(left)} => {said(right)}"
-    return _Composition(name, law, (left,), (right,), leaves, partial(_shown, left, right, leaves))
+    return _Composition(name, law, (left,), (right,), leaves, partial(_find_evidence, left, right, leaves))
 
 
 class _Composition(Equation):
-    """It holds for all sizes: over leaves of others the region is composed again."""
+    """A fusion, which holds for all sizes: over leaves of other types the region is composed again."""
 
     def over(self, leaves: Mapping[Node, Node]) -> Equation:
         try:
@@ -67,62 +69,71 @@ class _Composition(Equation):
         except Untypable:
             if self.evidence is not COMPOSED:
                 raise
-        new = dict(leaves)
-        for node in topological(self.left, new):
-            new[node] = again(node, tuple(arg and new[arg] for arg in node.args))
-        (left,) = (new[node] for node in self.left)
-        kept = tuple(dict.fromkeys(new[leaf] for leaf in self.leaves))
-        right = _composed(left, kept)
+        replaced = dict(leaves)
+        for node in topological(self.left, replaced):
+            replaced[node] = again(node, tuple(arg and replaced[arg] for arg in node.args))
+        (left,) = (replaced[node] for node in self.left)
+        kept = tuple(dict.fromkeys(replaced[leaf] for leaf in self.leaves))
+        right = _compose_node(left, kept)
         if right is None:
             raise Untypable(f"{said(left)} has no composition")
-        return _equation(self.name, left, right, kept)
+        return _make_equation(self.name, left, right, kept)
 
 
-def _composed(left: Node, leaves: tuple[Node, ...]) -> Node | None:
-    """The program of the leaves as one eOperator; None where it reads none of them."""
-    scope = _scope(left, leaves)
-    of = dict(zip(_tensors(leaves), leaves, strict=True))
-    for _ in range(RENAMED):
+def _compose_node(left: Node, leaves: tuple[Node, ...]) -> Node | None:
+    """Composes the program over the leaves to one eOperator; returns None where it reads no leaf."""
+    scope = _compose_scope(left, leaves)
+    leaf_of = dict(zip(_leaf_tensors(leaves), leaves, strict=True))
+    for _ in range(MAX_RENAMINGS):
         names = {x: Tensor(f"x{k}", x.shape, x.dtype) for k, x in enumerate(tensors(scope))}
         if all(old == new for old, new in names.items()):
             break
-        scope, of = intern_scope(replace_tensors(scope, names)), {new: of[old] for old, new in names.items()}
-    args = [of[x] for x in sorted(tensors(scope), key=lambda x: int(x.name[1:]))]
+        scope, leaf_of = (
+            intern_scope(replace_tensors(scope, names)),
+            {new: leaf_of[old] for old, new in names.items()},
+        )
+    args = [leaf_of[x] for x in sorted(tensors(scope), key=lambda x: int(x.name[1:]))]
     if not args:
         return None
-    made = apply(eop, args, {"scope": scope})
-    return made if made.types == left.types else None
+    node = apply(eop, args, {"scope": scope})
+    return node if node.types == left.types else None
 
 
-def _tensors(leaves: tuple[Node, ...]) -> tuple[Tensor, ...]:
+def _leaf_tensors(leaves: tuple[Node, ...]) -> tuple[Tensor, ...]:
     return tuple(Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves))
 
 
-def _scope(root: Node, leaves: tuple[Node, ...]) -> Scope:
-    """What the program computes of the leaves, as tensors x0, x1, ..."""
-    given: dict[Node, Source] = dict(zip(leaves, _tensors(leaves), strict=True))
+def _compose_scope(root: Node, leaves: tuple[Node, ...]) -> Scope:
+    """Returns the expression of the program, whose leaves are tensors x0, x1, ..."""
+    sources: dict[Node, Source] = dict(zip(leaves, _leaf_tensors(leaves), strict=True))
     values: dict[Tensor, Const] = {}
     for node in topological([root], leaves):
         if node.op is CONSTANT:
             value = scalar_value(node)
             assert value is not None
             number = Tensor(f"c{len(values)}", node.tensor.shape, node.tensor.dtype)
-            given[node], values[number] = number, Const(value)
-    (scope,) = expressions([root], given)
-    return merged(_Numbered(values).scope(scope))
+            sources[node], values[number] = number, Const(value)
+    (scope,) = expressions([root], sources)
+    return inline_stages(_InlineNumbers(values).scope(scope))
 
 
-class _Numbered(Rewriting):
-    """Constants of one number as numbers, which take the type of what they meet; where they meet nothing that
-    says it, a conversion does."""
+class _InlineNumbers(Rewriting):
+    """Replaces tensors of one constant number by the number, which takes the type of the operands beside it.
+
+    A conversion keeps the type of a scope where no operand determines it.
+    """
 
     def __init__(self, values: Mapping[Tensor, Const]):
         super().__init__()
         self.values = values
 
     def scope(self, scope: Scope) -> Scope:
-        made, dtype = super().scope(scope), dtype_of(scope)
-        return made if dtype_of(made) == dtype else Scope(made.axes, Call(f"to_{dtype}", (made.body,)))
+        inlined, dtype = super().scope(scope), dtype_of(scope)
+        return (
+            inlined
+            if dtype_of(inlined) == dtype
+            else Scope(inlined.axes, Call(f"to_{dtype}", (inlined.body,)))
+        )
 
     def body(self, body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source in self.values:
@@ -130,6 +141,6 @@ class _Numbered(Rewriting):
         return super().body(body)
 
 
-def _shown(left: Node, right: Node, leaves: tuple[Node, ...]) -> Evidence:
-    """Whether both are one expression of the leaves."""
-    return COMPOSED if _scope(left, leaves) is _scope(right, leaves) else USED
+def _find_evidence(left: Node, right: Node, leaves: tuple[Node, ...]) -> Evidence:
+    """Returns that both sides are one expression (proved), or else that the equation is tested where used."""
+    return COMPOSED if _compose_scope(left, leaves) is _compose_scope(right, leaves) else TESTED_WHERE_USED

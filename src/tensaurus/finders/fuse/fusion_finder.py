@@ -1,7 +1,7 @@
-"""The finder: regions of the programs that are known to be good, those first that promise most.
+"""Proposes fusions for the e-graph's programs, those with the largest estimated gain first.
 
-Each region is one more e-node.  Which are worth a kernel is for the extraction to say; how many are proposed,
-and in which order, is said here: a kernel costs seconds of tuning, wherever it then stands in the program.
+Each fusion adds one e-node, and extraction decides which kernels are used. The finder limits and orders the
+proposals, because each different kernel takes seconds of tuning, however often the program uses it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
-from tensaurus.finders.fuse.composition import composition
-from tensaurus.finders.fuse.fusion_region import regions
-from tensaurus.finders.fuse.read_patterns import access, arguments
+from tensaurus.finders.fuse.composition import compose_region
+from tensaurus.finders.fuse.fusion_region import find_regions
+from tensaurus.finders.fuse.read_patterns import read_pattern, value_arguments
 from tensaurus.graph.ir.node import ITEM, Node, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
@@ -25,87 +25,86 @@ from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 
 __all__ = ["Fuse", "Fusion"]
 
-KERNELS = 200  # different ones that are proposed for one program
-REACHED = 0.5  # of the machine's peaks, by a runtime's operator that nobody has measured
+MAX_KERNELS = 200  # different kernels that are proposed for one program
+PEAK_FRACTION = 0.5  # of the machine's peaks that a runtime's operator reaches, if it was not measured
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """One kernel: where it may stand, each place with its equation, and seconds that it may save there."""
+    """A kernel, the places where it fits, each with its equation, and the seconds that it may save in all."""
 
     places: tuple[tuple[Piece, Equation], ...]
     gain: float
 
     @property
     def kernel(self) -> Node:
-        """The eOperator, over leaves x0, x1, ... of the first place."""
+        """The eOperator over the leaves x0, x1, ... of the first place."""
         return self.places[0][1].right[0]
 
 
 @dataclass
 class Fuse:
-    """Fusions of the e-graph's programs, as a `Finder`.
+    """Finds fusions in the e-graph's programs, as a `Finder`.
 
-    seconds   what an operator takes; by default, and where it says None, what the roofline says of a runtime
-              that reaches half of the peaks
-    roofline  the machine's
-    kernels   different ones at most, of one program
-    variants  of a program, that are fused as it is
+    seconds   returns the time of an operator; None for the roofline's time at half of the peaks
+    roofline  of the machine
+    kernels   the largest number of different kernels for one program
+    variants  returns other forms of a program, which are fused, too
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
-    kernels: int = KERNELS
+    kernels: int = MAX_KERNELS
     variants: Callable[[Program], Iterable[Program]] = lambda program: ()
     _known: dict[tuple[Node, ...], tuple[Fusion, ...]] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """What may be fused, in about so many e-nodes."""
+        """Yields proposals for about `room` e-nodes."""
         programs = (each for program in graph.programs for each in (program, *self.variants(program)))
-        fusions = (fusion for program in programs for fusion in self.of(program))
+        fusions = (fusion for program in programs for fusion in self.find_fusions(program))
         places = (place for fusion in fusions for place in fusion.places)
         for piece, equation in islice(places, max(room, 0)):
             yield Proposal(equation, tuple(map(graph.adopt, piece.leaves)))
 
-    def of(self, program: Program) -> tuple[Fusion, ...]:
-        """The fusions of one program, the largest gain first."""
-        found = self._known.get(program.roots)
-        if found is None:
-            found = self._known[program.roots] = self._ranked(program)
-        return found
+    def find_fusions(self, program: Program) -> tuple[Fusion, ...]:
+        """Returns the fusions of one program, the largest gain first."""
+        fusions = self._known.get(program.roots)
+        if fusions is None:
+            fusions = self._known[program.roots] = self._rank_fusions(program)
+        return fusions
 
-    def _ranked(self, program: Program) -> tuple[Fusion, ...]:
-        alike: dict[Node, list[Piece]] = {}  # by what they are over leaves of no name
-        for piece in regions(program, self.roofline):
+    def _rank_fusions(self, program: Program) -> tuple[Fusion, ...]:
+        alike: dict[Node, list[Piece]] = {}  # regions by their form over numbered leaves
+        for piece in find_regions(program, self.roofline):
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
             alike.setdefault(piece.over(names), []).append(piece)
-        gains = {form: len(pieces) * self._gain(pieces[0]) for form, pieces in alike.items()}
-        found: dict[Any, list[tuple[Piece, Equation]]] = {}
-        saved: dict[Any, float] = {}
+        gains = {form: len(pieces) * self._estimate_gain(pieces[0]) for form, pieces in alike.items()}
+        places_of: dict[Any, list[tuple[Piece, Equation]]] = {}
+        gain_of: dict[Any, float] = {}
         for form in sorted(alike, key=lambda form: -gains[form]):
-            pairs = [(piece, equation) for piece in alike[form] if (equation := composition(piece))]
+            pairs = [(piece, equation) for piece in alike[form] if (equation := compose_region(piece))]
             if not pairs or gains[form] <= 0:
                 continue
             kernel = pairs[0][1].right[0].attrs
-            if kernel in found or len(found) < self.kernels:
-                found.setdefault(kernel, []).extend(pairs)
-                saved[kernel] = saved.get(kernel, 0.0) + gains[form]
+            if kernel in places_of or len(places_of) < self.kernels:
+                places_of.setdefault(kernel, []).extend(pairs)
+                gain_of[kernel] = gain_of.get(kernel, 0.0) + gains[form]
             else:
                 break
-        order = sorted(found, key=lambda kernel: -saved[kernel])
-        return tuple(Fusion(tuple(found[kernel]), saved[kernel]) for kernel in order)
+        order = sorted(places_of, key=lambda kernel: -gain_of[kernel])
+        return tuple(Fusion(tuple(places_of[kernel]), gain_of[kernel]) for kernel in order)
 
-    def _gain(self, piece: Piece) -> float:
-        """Seconds of its operators, less those of one kernel that reaches the peaks."""
-        values = {node: found for node in piece.inner if (found := access(node)) is not None}
+    def _estimate_gain(self, piece: Piece) -> float:
+        """Estimates the seconds of the operators minus those of one kernel at the machine's peaks."""
+        patterns = {node: found for node in piece.inner if (found := read_pattern(node)) is not None}
         moved = sum(bytes_of(node.types[0]) for node in (*piece.leaves, piece.root))
-        fused = self.roofline.seconds(sum(found.work for found in values.values()), moved)
-        return sum(self._seconds(node, found.work) for node, found in values.items()) - fused
+        fused = self.roofline.seconds(sum(found.work for found in patterns.values()), moved)
+        return sum(self._operator_seconds(node, found.work) for node, found in patterns.items()) - fused
 
-    def _seconds(self, node: Node, work: int) -> float:
+    def _operator_seconds(self, node: Node, work: int) -> float:
         owner = node if node.op is not ITEM else node.args[0]
         assert owner is not None
         if (seconds := self.seconds(owner)) is not None:
             return seconds / len(owner.types)
-        read = dict.fromkeys(arg for arg in arguments(node) if arg is not None)
-        return self.roofline.seconds(work, sum(bytes_of(n.types[0]) for n in (node, *read))) / REACHED
+        read = dict.fromkeys(arg for arg in value_arguments(node) if arg is not None)
+        return self.roofline.seconds(work, sum(bytes_of(n.types[0]) for n in (node, *read))) / PEAK_FRACTION

@@ -1,14 +1,14 @@
-"""Regions of a program that one kernel could compute: what is read inside only, and what is cheap to repeat.
+"""Finds regions of a program that one kernel could compute.
 
-A region grows from its root to what it reads.  A value is taken in where nobody outside reads it, so that
-nothing is computed twice; where repeating it costs less than writing it, in spite of other readers.
+A region grows from its root to the values that it reads. A value is taken in if only the region reads it, so
+that no value is computed twice, or if computing the value again takes less time than writing it to memory.
 
     maps        trees of elementwise, broadcast and layout operators
-    rows        those with reductions of whole dimensions, all of one length: softmax, normalisations
+    rows        maps with reductions of whole dimensions, all of one length: softmax, normalizations
     windows     poolings, with the maps after and before them
-    products    one contraction, alone, with the maps after it, and with those before it that follow no other
-    attention   a contraction of rows that are computed of another contraction's
-    gates       several reductions and contractions of few elements, one after the other, and maps after them:
+    products    one contraction, alone, with the maps after it, and with maps before it that follow no other
+    attention   a contraction of rows that are computed from the result of another contraction
+    gates       several small reductions and contractions, one after the other, and maps after them:
                 squeeze and excitation
 """
 
@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
 
-from tensaurus.finders.fuse.read_patterns import Access, access, arguments
+from tensaurus.finders.fuse.read_patterns import ReadPattern, read_pattern, value_arguments
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
@@ -27,140 +27,155 @@ from tensaurus.rules.language.match import scalar_value
 from tensaurus.runtimes.price.operation_counts import aliases, bytes_of, elements
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["is_literal", "regions"]
+__all__ = ["is_literal", "find_regions"]
 
-NODES = 40  # operators of one region
-DEPTH = 120  # functions of them: an eOperator has those of all that were fused to it, and one is as deep
-LEAVES = 24  # arguments of one kernel
-FEW, LITTLE = 1 << 12, 1 << 19  # elements, and operations, of what takes no longer than calling a kernel does
+MAX_NODES = 40  # operators of one region
+MAX_STEPS = 120  # scalar functions of one region, which bound the depth of its expression
+MAX_LEAVES = 24  # arguments of one kernel
+FEW_ELEMENTS, LITTLE_WORK = (
+    1 << 12,
+    1 << 19,
+)  # elements and operations that take no longer than a kernel's call
 
 Region: TypeAlias = frozenset[Node]
-Allowed: TypeAlias = Callable[[Node], bool]
+NodeTest: TypeAlias = Callable[[Node], bool]
 
 
-def regions(program: Program, roofline: Roofline) -> tuple[Piece, ...]:
-    """The regions of a program, each once, in an order that depends on the program alone."""
-    return tuple(_Flow(program, roofline).pieces())
+def find_regions(program: Program, roofline: Roofline) -> tuple[Piece, ...]:
+    """Returns the regions of a program, each once, in an order that depends on the program alone."""
+    return tuple(_RegionFinder(program, roofline).find_pieces())
 
 
 def is_literal(node: Node) -> bool:
-    """Whether a kernel has the constant as a number; integers keep their type as tensors."""
+    """Whether a kernel contains the constant as a number; integers stay tensors, which keep their type."""
     return scalar_value(node) is not None and "float" in node.tensor.dtype
 
 
-class _Flow:
-    """Who reads what in a program."""
+class _RegionFinder:
+    """Grows regions in one program, given who reads what.
+
+    place          the position of each node in the program
+    patterns       how each operator reads its arguments, for operators that may be fused
+    readers        the nodes that read each value
+    epilogue_maps  maps that may be computed in the kernel of a contraction or pooling before them
+    """
 
     def __init__(self, program: Program, roofline: Roofline):
         self.roofline = roofline
         self.place: dict[Node, int] = {}
-        self.access: dict[Node, Access] = {}
+        self.patterns: dict[Node, ReadPattern] = {}
         self.readers: dict[Node, set[Node]] = {}
         self.outputs = set(program.roots)
-        self.following: set[Node] = set()  # maps that may be computed where a contraction or pooling is
-        split: dict[Node | None, bool] = {}  # calls of several outputs: whether each is a value of its own
+        self.epilogue_maps: set[Node] = set()
+        split: dict[
+            Node | None, bool
+        ] = {}  # for calls of several outputs: whether all outputs may be fused apart
         for number, node in enumerate(program.nodes):
             self.place[node] = number
             self.readers[node] = set()
-            found = None if node.op in (INPUT, CONSTANT) or node.static else access(node)
-            if found is not None:
-                self.access[node] = found
+            pattern = None if node.op in (INPUT, CONSTANT) or node.static else read_pattern(node)
+            if pattern is not None:
+                self.patterns[node] = pattern
             if node.op is ITEM:
-                split[node.args[0]] = split.get(node.args[0], True) and found is not None
+                split[node.args[0]] = split.get(node.args[0], True) and pattern is not None
         for node in program.nodes:
             if not split.get(node, False):
-                for arg in arguments(node) if node in self.access else node.args:
+                for arg in value_arguments(node) if node in self.patterns else node.args:
                     if arg is not None:
                         self.readers[arg].add(node)
 
-    def pieces(self) -> Iterator[Piece]:
-        """The regions, each once."""
+    def find_pieces(self) -> Iterator[Piece]:
+        """Yields the regions, each once."""
         seen: set[Region] = set()
-        for whole in self._all():
-            region = self._ending(whole)
+        for candidate in self._candidate_regions():
+            region = self._drop_final_reshapes(candidate)
             if region in seen or not region:
                 continue
             seen.add(region)
-            piece = self._piece(region)
-            if 0 < len(piece.leaves) <= LEAVES:
+            piece = self._to_piece(region)
+            if 0 < len(piece.leaves) <= MAX_LEAVES:
                 yield piece
 
-    def _ending(self, region: Region) -> Region:
-        """Without reshapes at its end: nothing is copied for them."""
+    def _drop_final_reshapes(self, region: Region) -> Region:
+        """Removes reshapes at the end of a region, as runtimes copy nothing for them."""
         while region:
             last = max(region, key=self.place.__getitem__)
-            if not (self._layouts(last) and aliases(last)):
+            if not (self._is_layout(last) and aliases(last)):
                 break
             region -= {last}
         return region
 
-    def _piece(self, region: Region) -> Piece:
+    def _to_piece(self, region: Region) -> Piece:
         order = sorted(region, key=self.place.__getitem__)
-        read = (arg for node in order for arg in arguments(node) if arg is not None)
+        read = (arg for node in order for arg in value_arguments(node) if arg is not None)
         leaves = dict.fromkeys(arg for arg in read if arg not in region and not is_literal(arg))
         return Piece(order[-1], tuple(leaves))
 
-    def _all(self) -> Iterator[Region]:
-        cones = list(self._cones())
-        yield from cones
-        for cone in cones:
-            yield self.grown(cone, self._maps, repeating=True)
-        yield from self._rows()
-        yield from self._gates(cones)
-        cores = [node for node in self._downwards() if not self.access[node].maps]
+    def _candidate_regions(self) -> Iterator[Region]:
+        trees = list(self._map_trees())
+        yield from trees
+        for cone in trees:
+            yield self.grow(cone, self._is_map, repeating=True)
+        yield from self._row_regions()
+        yield from self._gate_regions(trees)
+        cores = [node for node in self._last_first() if not self.patterns[node].is_map]
         after: dict[Node, list[Region]] = {core: [] for core in cores}
         for core in cores:
             yield frozenset([core])
-            for cone in cones:
-                if following := self._following(cone, core):
+            for cone in trees:
+                if following := self._maps_following(cone, core):
                     after[core].append(cone)
-                    self.following |= following
+                    self.epilogue_maps |= following
         for core in cores:
-            if self.access[core].product:
+            if self.patterns[core].is_contraction:
                 for cone in (frozenset[Node](), *after[core]):
-                    yield from self._with_prologue(cone | {core})
-                    yield from self._attention(cone | {core}, core)
-            elif self.access[core].windows:
-                yield from self._with_prologue(frozenset([core]))
-        for cone in cones:
-            beside = [core for core in cores if self.access[core].windows and cone in after[core]]
-            if beside:
-                yield from self._with_prologue(cone.union(beside))
+                    yield from self._with_prologues(cone | {core})
+                    yield from self._attention_regions(cone | {core}, core)
+            elif self.patterns[core].has_windows:
+                yield from self._with_prologues(frozenset([core]))
+        for cone in trees:
+            windows = [core for core in cores if self.patterns[core].has_windows and cone in after[core]]
+            if windows:
+                yield from self._with_prologues(cone.union(windows))
 
-    def _downwards(self) -> Iterator[Node]:
-        return iter(sorted(self.access, key=self.place.__getitem__, reverse=True))
+    def _last_first(self) -> Iterator[Node]:
+        return iter(sorted(self.patterns, key=self.place.__getitem__, reverse=True))
 
-    def _maps(self, node: Node) -> bool:
-        return self.access[node].maps
+    def _is_map(self, node: Node) -> bool:
+        return self.patterns[node].is_map
 
-    def _layouts(self, node: Node) -> bool:
-        return self.access[node].maps and not self.access[node].work
+    def _is_layout(self, node: Node) -> bool:
+        return self.patterns[node].is_map and not self.patterns[node].work
 
-    def _free(self, node: Node) -> bool:
-        """Maps that need not be computed before a contraction, as they are after another."""
-        return self._layouts(node) or self.access[node].maps and node not in self.following
+    def _may_precede(self, node: Node) -> bool:
+        """Whether a map may be fused to the contraction after it: not if it can follow another one."""
+        return self._is_layout(node) or self.patterns[node].is_map and node not in self.epilogue_maps
 
-    def _cones(self) -> Iterator[Region]:
-        """Maximal trees of maps, and below where several contractions come together those of each."""
+    def _map_trees(self) -> Iterator[Region]:
+        """Yields maximal trees of maps, and, where a tree joins several contractions, the branch of each."""
         taken: set[Node] = set()
-        roots = [node for node in self._downwards() if self.access[node].maps]
+        roots = [node for node in self._last_first() if self.patterns[node].is_map]
         for root in roots:
             if root in taken:
                 continue
-            cone = self.grown(frozenset([root]), self._maps)
+            cone = self.grow(frozenset([root]), self._is_map)
             taken |= cone
             yield cone
-            for part in sorted(self._parts(cone), key=self.place.__getitem__):
-                yield self.grown(frozenset([part]), self._maps)
+            for part in sorted(self._joined_branches(cone), key=self.place.__getitem__):
+                yield self.grow(frozenset([part]), self._is_map)
 
-    def _parts(self, cone: Region) -> set[Node]:
-        """Values of a tree that are joined, each computed of contractions of its own."""
+    def _joined_branches(self, cone: Region) -> set[Node]:
+        """Returns the values of a tree that are joined, each computed from contractions of its own."""
         below: dict[Node, frozenset[Node]] = {}
         parts: set[Node] = set()
         for node in sorted(cone, key=self.place.__getitem__):
             inputs: dict[Node, frozenset[Node]] = {}
             for arg in self._inputs(node):
-                own = frozenset([arg]) if arg in self.access and self.access[arg].reduces else frozenset()
+                own = (
+                    frozenset([arg])
+                    if arg in self.patterns and self.patterns[arg].has_reductions
+                    else frozenset()
+                )
                 inputs[arg] = below.get(arg, own)
             below[node] = frozenset[Node]().union(*inputs.values())
             if any(a and b and a != b for a in inputs.values() for b in inputs.values()):
@@ -168,13 +183,14 @@ class _Flow:
         return parts
 
     def _inputs(self, node: Node) -> Iterator[Node]:
-        return (arg for arg in arguments(node) if arg is not None)
+        return (arg for arg in value_arguments(node) if arg is not None)
 
-    def grown(self, start: Region, allowed: Allowed, repeating: bool = False) -> Region:
-        """With what it reads of the allowed operators, and so on.
+    def grow(self, start: Region, allowed: NodeTest, repeating: bool = False) -> Region:
+        """Extends a region by the allowed operators that it reads, again and again.
 
-        Values that others read, too, are taken in where `repeating` is cheap.  From the last to the first:
-        when a value is looked at, it is known which of its readers are in.
+        With `repeating`, values that others read, too, are taken in if computing them again is cheap. Nodes
+        are looked at from the last to the first, so that it is known which readers of a node are in the
+        region.
         """
         region, repeated = set(start), set[Node]()
         waiting: list[tuple[int, Node]] = []
@@ -184,136 +200,151 @@ class _Flow:
             for arg in self._inputs(node):
                 if arg not in leaves and arg not in region and not is_literal(arg):
                     leaves.add(arg)
-                    if arg in self.access:
+                    if arg in self.patterns:
                         heappush(waiting, (-self.place[arg], arg))
 
         for node in start:
             look_below(node)
-        steps = sum(self.access[node].steps for node in region)
-        while waiting and len(region) < NODES:
+        steps = sum(self.patterns[node].steps for node in region)
+        while waiting and len(region) < MAX_NODES:
             _, node = heappop(waiting)
-            if steps + self.access[node].steps > DEPTH:
+            if steps + self.patterns[node].steps > MAX_STEPS:
                 continue
-            own = self._inside(node, region) and self.readers[node].isdisjoint(repeated)
-            if len(leaves.union(self._inputs(node))) > LEAVES:
+            is_only_here = self._is_read_only_inside(node, region) and self.readers[node].isdisjoint(repeated)
+            if len(leaves.union(self._inputs(node))) > MAX_LEAVES:
                 continue
-            if (own or repeating and self._cheap(node)) and allowed(node):
+            if (is_only_here or repeating and self._is_cheap_to_repeat(node)) and allowed(node):
                 region.add(node)
-                steps += self.access[node].steps
+                steps += self.patterns[node].steps
                 leaves.remove(node)
-                if not own:
+                if not is_only_here:
                     repeated.add(node)
                 look_below(node)
         return frozenset(region)
 
-    def _inside(self, node: Node, region: Collection[Node]) -> bool:
-        """Whether the region's nodes alone read it."""
+    def _is_read_only_inside(self, node: Node, region: Collection[Node]) -> bool:
+        """Whether only the region's nodes read the node's value."""
         return node not in self.outputs and all(reader in region for reader in self.readers[node])
 
-    def _cheap(self, node: Node) -> bool:
-        """Whether computing it once more takes less than writing it, and reading what it reads no more."""
+    def _is_cheap_to_repeat(self, node: Node) -> bool:
+        """Whether computing the value again takes less time than writing it, and reads no more bytes."""
         size = sum(map(bytes_of, node.types))
         read = {arg for arg in self._inputs(node) if not arg.static}
         if sum(bytes_of(arg.types[0]) for arg in read) > size:
             return False
-        return self.roofline.seconds(self.access[node].work, 0) <= self.roofline.seconds(0, size)
+        return self.roofline.seconds(self.patterns[node].work, 0) <= self.roofline.seconds(0, size)
 
-    def _following(self, cone: Region, core: Node) -> set[Node]:
-        """The maps that are computed of the core; none where they cannot be where its elements are.
+    def _maps_following(self, cone: Region, core: Node) -> set[Node]:
+        """Returns the maps of the tree that a kernel of the core can compute as soon as an element is ready.
 
-        Nothing else reads the core, every element is needed at one place, and no element is needed twice.
+        Returns none unless only the tree reads the core, and every element is needed at one place and once.
         """
-        if not self._inside(core, cone):
+        if not self._is_read_only_inside(core, cone):
             return set()
         carrying = {core}
         reading: dict[Node, list[bool]] = {}
         for node in sorted(cone, key=self.place.__getitem__):
-            for number, arg in enumerate(arguments(node)):
+            for number, arg in enumerate(value_arguments(node)):
                 if arg is None or arg not in carrying:
                     continue
-                found = self.access[node]
-                if elements(node) > elements(arg) or number not in found.once:
+                pattern = self.patterns[node]
+                if elements(node) > elements(arg) or number not in pattern.once_read_args:
                     return set()
                 carrying.add(node)
-                reading.setdefault(arg, []).append(number in found.pointwise)
-        one_place = all(len(ways) == 1 or all(ways) for ways in reading.values())
+                reading.setdefault(arg, []).append(number in pattern.pointwise_args)
+        one_place = all(
+            len(pointwise_reads) == 1 or all(pointwise_reads) for pointwise_reads in reading.values()
+        )
         return carrying - {core} if one_place else set()
 
-    def _with_prologue(self, region: Region) -> Iterator[Region]:
-        """Alone; with what is laid out before it; with what is computed before it, too."""
+    def _with_prologues(self, region: Region) -> Iterator[Region]:
+        """Yields the region alone, with the layouts before it, and with the maps before it."""
         yield region
-        yield self.grown(region, self._layouts, repeating=True)
-        yield self.grown(region, self._free)
-        yield self.grown(region, self._free, repeating=True)
+        yield self.grow(region, self._is_layout, repeating=True)
+        yield self.grow(region, self._may_precede)
+        yield self.grow(region, self._may_precede, repeating=True)
 
-    def _cores(self, region: Region, wanted: Allowed) -> list[Node]:
-        """What the region alone reads."""
+    def _cores_below(self, region: Region, wanted: NodeTest) -> list[Node]:
+        """Returns the wanted operators that only the region reads."""
         below = dict.fromkeys(arg for node in region for arg in self._inputs(node) if arg not in region)
-        found = [n for n in below if n in self.access and wanted(n) and self._inside(n, region)]
-        return sorted(found, key=self.place.__getitem__)
+        cores = [
+            n for n in below if n in self.patterns and wanted(n) and self._is_read_only_inside(n, region)
+        ]
+        return sorted(cores, key=self.place.__getitem__)
 
-    def _attention(self, region: Region, product: Node) -> Iterator[Region]:
-        """The contraction with rows before it that are computed of another contraction's.
+    def _attention_regions(self, region: Region, product: Node) -> Iterator[Region]:
+        """Yields the contraction with the rows before it and the contraction from which these are computed.
 
-        A pair without rows between (depthwise after pointwise) would grow by `_free` instead.
+        A pair without rows between (depthwise after pointwise) grows by `_may_precede` instead.
         """
-        between = self.grown(region, self._alike())
-        if not any(self.access[node].rows for node in between - region):
+        between = self.grow(region, self._rows_of_one_length())
+        if not any(self.patterns[node].row_lengths for node in between - region):
             return
         widest = max((elements(arg) for arg in self._inputs(product) if arg in between), default=0)
-        for core in self._cores(between, lambda node: self.access[node].product):
-            if elements(core) <= widest:  # else its rows are summed up, and little is read of them
-                yield from self._with_prologue(between | {core})
+        for core in self._cores_below(between, lambda node: self.patterns[node].is_contraction):
+            if elements(core) <= widest:  # else its rows are summed up, and storing the sums costs little
+                yield from self._with_prologues(between | {core})
 
-    def _rows(self) -> Iterator[Region]:
-        """Maximal regions of maps and of reductions of whole dimensions; some do not end in a reduction."""
+    def _row_regions(self) -> Iterator[Region]:
+        """Yields maximal regions of maps and reductions of whole dimensions; maps may come last."""
         taken: set[Node] = set()
-        for root in self._downwards():
-            found = self.access[root]
-            if root in taken or not (found.maps or found.rows and not found.product):
+        for root in self._last_first():
+            pattern = self.patterns[root]
+            if root in taken or not (pattern.is_map or pattern.row_lengths and not pattern.is_contraction):
                 continue
-            region = self.grown(frozenset([root]), self._alike(found.rows))
+            region = self.grow(frozenset([root]), self._rows_of_one_length(pattern.row_lengths))
             taken |= region
-            if any(self.access[node].rows for node in region):
+            if any(self.patterns[node].row_lengths for node in region):
                 yield region
-                yield self.grown(frozenset([root]), self._alike(found.rows), repeating=True)
+                yield self.grow(
+                    frozenset([root]), self._rows_of_one_length(pattern.row_lengths), repeating=True
+                )
 
-    def _gates(self, cones: Sequence[Region]) -> Iterator[Region]:
-        """What is computed of few elements in several steps, and the maps that read it."""
+    def _gate_regions(self, cones: Sequence[Region]) -> Iterator[Region]:
+        """Yields regions of several small reductions and contractions, also with the maps after them."""
         taken: set[Node] = set()
-        for root in self._downwards():
-            if root not in taken and self._few(root):
-                region = self.grown(frozenset([root]), self._few)
+        for root in self._last_first():
+            if root not in taken and self._is_small(root):
+                region = self.grow(frozenset([root]), self._is_small)
                 taken |= region
-                if self._steps(region) > 1:
+                if self._count_cores(region) > 1:
                     yield region
         for cone in cones:
-            region = self.grown(cone, lambda node: self.access[node].maps or self._few(node))
-            if self._steps(region) > 1:
+            region = self.grow(cone, lambda node: self.patterns[node].is_map or self._is_small(node))
+            if self._count_cores(region) > 1:
                 yield region
 
-    def _steps(self, region: Region) -> int:
-        """How many reductions and contractions it has."""
-        return sum(not self.access[node].maps for node in region)
+    def _count_cores(self, region: Region) -> int:
+        """Returns how many reductions and contractions the region has."""
+        return sum(not self.patterns[node].is_map for node in region)
 
-    def _few(self, node: Node) -> bool:
-        """Whether it has few elements and takes little to compute, or sums up whole dimensions to them."""
-        found = self.access[node]
-        whole = bool(found.rows) and not found.product
-        return elements(node) <= FEW and not found.windows and (whole or found.work <= LITTLE)
+    def _is_small(self, node: Node) -> bool:
+        """Whether the value has few elements and either takes little work or reduces whole dimensions."""
+        pattern = self.patterns[node]
+        is_row_reduction = bool(pattern.row_lengths) and not pattern.is_contraction
+        return (
+            elements(node) <= FEW_ELEMENTS
+            and not pattern.has_windows
+            and (is_row_reduction or pattern.work <= LITTLE_WORK)
+        )
 
-    def _alike(self, rows: frozenset[int] = frozenset()) -> Allowed:
-        """Maps, and reductions of whole dimensions that are as long as the first of them."""
+    def _rows_of_one_length(self, rows: frozenset[int] = frozenset()) -> NodeTest:
+        """Returns a test for maps and for reductions of whole dimensions as long as the first one met."""
         length = max(rows, default=inf)
 
         def allowed(node: Node) -> bool:
             nonlocal length
-            found = self.access[node]
-            if found.maps:
+            found = self.patterns[node]
+            if found.is_map:
                 return True
-            if found.product or not found.rows or length < inf and max(found.rows) != length:
+            if (
+                found.is_contraction
+                or not found.row_lengths
+                or length < inf
+                and max(found.row_lengths) != length
+            ):
                 return False
-            length = max(found.rows)
+            length = max(found.row_lengths)
             return True
 
         return allowed

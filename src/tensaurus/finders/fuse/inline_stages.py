@@ -1,10 +1,10 @@
-"""Stages of a composition that are none: what is computed where it is read.
+"""Inlines the scopes of a composed expression in their readers, where no element is computed twice.
 
     L[i](max(0, L[j](add(x[j], y[j]))[i]))   ->   L[i](max(0, add(x[i], y[i])))
 
-A scope stays where several read it, where it reduces and its reader computes, and where putting it into its
-reader would compute elements more than once: inside a reduction, or in a larger scope.  What only moves
-elements is read through wherever it is read.
+A scope stays where several scopes read it, where it reduces and its reader computes, and where its reader
+would compute elements more than once: inside a reduction, or because the reader is larger. A scope that only
+moves elements is inlined everywhere.
 """
 
 from __future__ import annotations
@@ -18,83 +18,87 @@ from tensaurus.expr.ir.walk import Rewriting, bodies, reads, replace_axes, scope
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, product
 
-__all__ = ["merged"]
+__all__ = ["inline_stages"]
 
-ROUNDS = 8  # a stage may come to be read where it is needed only when those between are gone
+MAX_ROUNDS = 8  # passes over an expression: inlining a scope may make it possible to inline another
 
 
-def merged(scope: Scope) -> Scope:
-    """The scope with no more stages than are computed apart, interned.  Its sizes are numbers."""
+def inline_stages(scope: Scope) -> Scope:
+    """Returns the interned scope with inner scopes inlined; all sizes must be numbers."""
     scope = intern_scope(scope)
-    for _ in range(ROUNDS):
-        before, scope = scope, intern_scope(_Merging(scope).scope(scope))
+    for _ in range(MAX_ROUNDS):
+        before, scope = scope, intern_scope(_StageInliner(scope).scope(scope))
         if scope is before:
             break
     return scope
 
 
-class _Merging(Rewriting):
-    """Bodies of scopes in the place of their reads."""
+class _StageInliner(Rewriting):
+    """Replaces reads of scopes by the bodies of these scopes."""
 
-    def __init__(self, whole: Scope):
+    def __init__(self, outermost: Scope):
         super().__init__()
-        found = (read.source for stage in scopes(whole) for read in reads(stage))
-        self.read_by = Counter(id(source) for source in found if isinstance(source, Scope))
-        self.reader = whole
+        sources = (read.source for stage in scopes(outermost) for read in reads(stage))
+        self.read_by = Counter(id(source) for source in sources if isinstance(source, Scope))
+        self.reader = outermost
         self.reducing = False
 
     def scope(self, scope: Scope) -> Scope:
-        around = self.reader, self.reducing
+        outer = self.reader, self.reducing
         self.reader, self.reducing = scope, False
-        made = super().scope(scope)
-        self.reader, self.reducing = around
-        return made
+        inlined = super().scope(scope)
+        self.reader, self.reducing = outer
+        return inlined
 
     def body(self, body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Scope):
-            made = self.read(body)
-            assert isinstance(made.source, Scope)
-            return self._through(made, made.source, self.read_by[id(body.source)] == 1)
+            rewritten = self.read(body)
+            assert isinstance(rewritten.source, Scope)
+            return self._through(rewritten, rewritten.source, self.read_by[id(body.source)] == 1)
         if isinstance(body, Reduce):
-            around, self.reducing = self.reducing, True
-            made_of = super().body(body)
-            self.reducing = around
-            return made_of
+            outer, self.reducing = self.reducing, True
+            reduction = super().body(body)
+            self.reducing = outer
+            return reduction
         return super().body(body)
 
-    def _through(self, read: Read, stage: Scope, only: bool) -> Body:
-        """The body of the stage at the place of the read; the read where it stays a stage."""
+    def _through(self, read: Read, stage: Scope, is_only_read: bool) -> Body:
+        """Returns the body of the stage at the place of the read, or the read if the stage must stay."""
         body = stage.body
-        at: dict[Atom, Size] = dict(zip(stage.axes, read.indices, strict=True))
+        values: dict[Atom, Size] = dict(zip(stage.axes, read.indices, strict=True))
         if literal_dtype(body) != dtype_of(stage):
             return read
         if isinstance(body, Read) and body.outside is None:
             if read.outside is None:
-                return replace_axes(body, at)
-            if _permutes(stage, body):
-                moved = replace_axes(body, at)
+                return replace_axes(body, values)
+            if _is_permutation(stage, body):
+                moved = replace_axes(body, values)
                 assert isinstance(moved, Read)
                 return Read(moved.source, moved.indices, read.outside)
             return read
         larger = product(stage.shape) < product(self.reader.shape)
-        # what moves a reduction's elements, and does no more, is the reduction elsewhere; of a combination by
-        # a table that is one whose rows nobody writes out
-        moves = isinstance(self.reader.body, Read) and isinstance(body, Reduce) and not _looks_up(body, at)
+        # a reader that only moves the elements of a reduction can be the reduction itself, but not if a
+        # combination by a table would be indexed by more than axes then: its rows could not be written out
+        moves = (
+            isinstance(self.reader.body, Read)
+            and isinstance(body, Reduce)
+            and not _indexes_table(body, values)
+        )
         reduces = not moves and any(isinstance(part, Reduce) for part in bodies(body, nested=False))
-        if not only or self.reducing or larger or reduces or read.outside is not None:
+        if not is_only_read or self.reducing or larger or reduces or read.outside is not None:
             return read
-        return replace_axes(body, at)
+        return replace_axes(body, values)
 
 
-def _looks_up(body: Body, at: Mapping[Atom, Size]) -> bool:
-    """Whether a table would be read by more than an axis there."""
+def _indexes_table(body: Body, values: Mapping[Atom, Size]) -> bool:
+    """Whether a table in the body would be indexed by another size than a single axis."""
     indices = [i for read in reads(body) if isinstance(read.source, Table) for i in read.indices]
-    moved = [polynomial(at[a]) for index in indices for a in atoms(index) if a in at]
+    moved = [polynomial(values[a]) for index in indices for a in atoms(index) if a in values]
     return any(all(size != polynomial(a) for a in atoms(size) if isinstance(a, Axis)) for size in moved)
 
 
-def _permutes(stage: Scope, body: Read) -> bool:
-    """Whether it reads its source in another order of the axes, so that their edges are the same."""
+def _is_permutation(stage: Scope, body: Read) -> bool:
+    """Whether the stage is its source with permuted axes, so that both have the same edges."""
     extents = {polynomial(a): a.extent for a in stage.axes}
-    whole = len(body.indices) == len(extents) == len(set(body.indices))
-    return whole and all(extents.get(i) == n for i, n in zip(body.indices, body.source.shape, strict=True))
+    is_full = len(body.indices) == len(extents) == len(set(body.indices))
+    return is_full and all(extents.get(i) == n for i, n in zip(body.indices, body.source.shape, strict=True))

@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.expr.ir.expression_text import show
-from tensaurus.finders.fuse.composition import FUSED
+from tensaurus.finders.fuse.composition import FUSED_PREFIX
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.graph.ir.program import topological
 from tensaurus.graph.onnx.onnx_frame import graphs_in
@@ -79,7 +79,7 @@ def titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
         words = [title(node.attrs, around) if node.op is eop else str(node.op) for node in computed]
         if any(not word and node.attrs in made for word, node in zip(words, computed, strict=True)):
             return ""
-        if equation.name.startswith(FUSED):
+        if equation.name.startswith(FUSED_PREFIX):
             return " + ".join(word or str(node.op) for word, node in zip(words, computed, strict=True))
         kernels = [word for word, node in zip(words, computed, strict=True) if node.op is eop and word]
         return ", ".join([*kernels, equation.name])

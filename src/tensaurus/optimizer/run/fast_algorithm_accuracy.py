@@ -20,7 +20,7 @@ from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.inputs.perturbation import perturb_array
 from tensaurus.finders.bilinear import Bilinear
 from tensaurus.finders.bilinear.fast_convolution import Convolution
-from tensaurus.finders.bilinear.float32_error import sampled
+from tensaurus.finders.bilinear.float32_error import draw_sample
 from tensaurus.finders.bilinear.tiling import Algorithms
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
@@ -90,7 +90,7 @@ def _within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:
 @lru_cache(1000)
 def share(algorithms: Algorithms, depth: int) -> float:
     """The largest error of a sample beside what is allowed of a whole model (`check/files/judge`)."""
-    sample, rng = sampled(algorithms, depth), np.random.default_rng(1)
+    sample, rng = draw_sample(algorithms, depth), np.random.default_rng(1)
     direct = OriginalOutput(sample.exact, sample.direct(sample.data, sample.weights))
     for _ in range(COPIES):
         direct.add_perturbed(

@@ -53,7 +53,7 @@ def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[T
         if kernels.without:
             raise TensaurusError(f"no kernels are generated: {kernels.without}")
         roofline = Roofline.here(records, machine)
-        fusions = Fuse(roofline=roofline).of(original.program)
+        fusions = Fuse(roofline=roofline).find_fusions(original.program)
         progress.phase("tuning")
         for number, fusion in enumerate(fusions):
             progress.stage("kernel", number + 1, len(fusions))
