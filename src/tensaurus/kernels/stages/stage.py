@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 
 from tensaurus.expr.analysis.summation_regions import NEUTRAL
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
+from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.integer_types import integer_literal
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
@@ -42,6 +43,7 @@ __all__ = [
     "neutral_element",
     "operand_dtypes",
     "build_stages",
+    "format_stages",
 ]
 
 # The element type of a literal where no operand beside it has a type.
@@ -72,6 +74,15 @@ class Stage:
     def sources(self) -> tuple[Tensor, ...]:
         """The tensors that the body reads, each once, in the order of the first reads."""
         return tuple(dict.fromkeys(r.source for r in reads(self.body) if isinstance(r.source, Tensor)))
+
+
+def format_stages(stages: Sequence[Stage]) -> str:
+    """Return one line for each stage: the tensor and the expression of its loop nest."""
+    lines = []
+    for stage in stages:
+        body = Reduce(stage.monoid, stage.reduced, stage.body) if stage.reduced else stage.body
+        lines.append(f"{stage.tensor.name} = {show(Scope(stage.axes, body))}")
+    return "\n".join(lines)
 
 
 def extent(a: Axis) -> int:
