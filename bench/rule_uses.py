@@ -33,7 +33,7 @@ from tensaurus.app.zoo.selection import select
 from tensaurus.egraph.extract.local_search import quick
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.egraph.match.saturate import Limits
-from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Read
 from tensaurus.graph.ir.node import apply, source
@@ -128,7 +128,7 @@ def computes(op: Op) -> bool:
     kinds, attrs = next(iter(examples_of(op)))
     args = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(kinds)]
     node = apply(op, args, dict(attrs))
-    return any(cast_target(fn) is None for scope in scopes_of(node) for fn in functions(scope))
+    return any(cast_target(fn) is None for scope in scopes_of(node) for fn in called_functions(scope))
 
 
 def layout(rule: Rule) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.analysis.breaking_values import drawn_integers
+from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.ir.integer_types import integer_limits
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType
@@ -73,4 +73,4 @@ def _integers(dtype: str, shape: tuple[int, ...], rng: Random, sign: str, bounds
         return rng.choice(listed, shape)
     if rng.random() < 0.6:
         return rng.integers(max(low, -9), 10, shape)
-    return drawn_integers(dtype, shape, rng, [*listed, *NEAR])
+    return draw_integers(dtype, shape, rng, [*listed, *NEAR])

@@ -10,7 +10,7 @@ import numpy as np
 from sketches.elements import Array, Random
 from sketches.operators import extend
 from sketches.sketch import Sketch, Undrawn
-from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
+from tensaurus.expr.analysis.breaking_values import draw_integers, draw_integers_near
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType, registry
@@ -48,8 +48,8 @@ def _drawn_around(sketch: Sketch, dtype: str, shape: tuple[int, ...]) -> Array:
     """Elements around what meets a constant, among others from all of the type."""
     constants = (v for v in sketch.constants.values() if v.dtype.kind in "iu")
     near = set(_meeting({int(n) for value in constants for n in value.reshape(-1)}))
-    around = integers_near(dtype, shape, sketch.rng, near)
-    anywhere = drawn_integers(dtype, shape, sketch.rng, near)
+    around = draw_integers_near(dtype, shape, sketch.rng, near)
+    anywhere = draw_integers(dtype, shape, sketch.rng, near)
     found = np.where(sketch.rng.random(shape) < 0.6, around, anywhere)
     return np.asarray(found, numpy_dtype(dtype))
 

@@ -10,7 +10,7 @@ from tensaurus.check.inputs.integer_uses import IntegerUses
 from tensaurus.check.program.field_check import check_field
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers
 from tensaurus.check.program.real_check import check_reals
-from tensaurus.expr.analysis.breaking_values import integers_near
+from tensaurus.expr.analysis.breaking_values import draw_integers_near
 from tensaurus.graph.ir.node import Node, apply, constant, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType, registry
@@ -120,7 +120,7 @@ def test_results_of_other_shapes_differ_in_float64() -> None:
 
 
 def test_numbers_that_are_none_of_the_type_are_drawn_around_nowhere() -> None:
-    drawn = integers_near("int8", (3,), np.random.default_rng(0), [1000])
+    drawn = draw_integers_near("int8", (3,), np.random.default_rng(0), [1000])
     assert drawn.shape == (3,) and drawn.dtype == np.int8
 
 

@@ -23,7 +23,7 @@ from tensaurus.app.zoo.longformer import sliding_window_attention
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
-from tensaurus.expr.analysis.index_map import renumbers, split
+from tensaurus.expr.analysis.index_map import is_reshape, place_of_number
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.evaluate.prime_field import Prime
@@ -456,7 +456,7 @@ def reshaped_reads(seed: int) -> Scope:
     others = [axis(n, "j") for n in (*shape[:first], *shape[first + len(run) :])]
     number = polynomial(k) + rng.choice((0, 0, 0, -1, 1))
     indices = list(map(polynomial, others))
-    indices[first:first] = split(number, run)
+    indices[first:first] = place_of_number(number, run)
     axes = [k, *others]
     rng.shuffle(axes)
     outside = None if k.extent == prod(run) and number == polynomial(k) else Const(rng.choice((0, 5)))
@@ -488,15 +488,15 @@ def test_what_renumbers_is_a_reshape() -> None:
         kept = number_of(prod(scope.shape)) == numbers.size and np.array_equal(
             interpret(scope, {x: numbers.astype(float)}, Reals()).ravel(), numbers.ravel()
         )
-        assert kept or not renumbers(scope), show(scope)
-        said += renumbers(scope)
+        assert kept or not is_reshape(scope), show(scope)
+        said += is_reshape(scope)
     assert said > 50
     for n in (0, 1, 3):
         a, b = axis(2, "a"), axis(n, "b")
         scope = Scope((a, b), Read(Tensor("x", (2 * n,)), (n * polynomial(a) + polynomial(b),)))
-        assert renumbers(scope)
+        assert is_reshape(scope)
         turned = Scope((b, a), Read(Tensor("x", (2, n)), (polynomial(a), polynomial(b))))
-        assert renumbers(turned) is (n == 1)
+        assert is_reshape(turned) is (n == 1)
 
 
 # --------------------------------------------------------------------------------- in the e-graph

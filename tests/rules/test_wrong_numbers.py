@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tensaurus.expr.analysis.breaking_values import drawn_integers
+from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.analysis.turning_points import Watched, turning_points
 from tensaurus.expr.ir.integer_types import integer_limits
 from tensaurus.rules.language.evidence import Tested, parse_evidence
@@ -215,7 +215,7 @@ def test_what_turns_is_watched() -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
 def test_integers_come_from_everywhere(dtype: str) -> None:
     low, high = integer_limits(dtype)
-    draw = partial(drawn_integers, dtype, (50,), near=[71, 99])
+    draw = partial(draw_integers, dtype, (50,), near=[71, 99])
     drawn = np.concatenate([draw(rng=np.random.default_rng(seed)) for seed in range(100)])
     assert str(drawn.dtype) == dtype
     assert {low, high, 71, 99, 70, 100} <= set(drawn.tolist())

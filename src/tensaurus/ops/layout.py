@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensaurus.expr.analysis.index_map import reshaped
+from tensaurus.expr.analysis.index_map import reshape_map
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
 from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, product
@@ -73,7 +73,7 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 
 def regrouped(x: Tensor, sizes: Sequence[Size]) -> Scope:
     """x read in row-major order into these sizes: only dimensions that really mix are mixed."""
-    places = reshaped(x.shape, sizes)
+    places = reshape_map(x.shape, sizes)
     if places is None:
         raise Untypable(f"whether {x.shape} lines up with {tuple(sizes)} is not known")
     return Scope(places.axes, x[places.indices])

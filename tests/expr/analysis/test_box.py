@@ -14,15 +14,15 @@ from tensaurus.expr.analysis.box import (
     Box,
     Progression,
     difference,
+    full_box,
+    intersect_progressions,
     intersection,
-    interval_of,
+    interval_progression,
     is_empty,
     is_partition,
-    meet,
-    progressions,
-    remainder,
-    whole,
-    without,
+    split_into_progressions,
+    subtract_boxes,
+    subtract_progression,
 )
 from tensaurus.expr.sizes.size import Symbol, evaluate, polynomial
 
@@ -44,9 +44,9 @@ def places(box: Box) -> set[tuple[int, ...]]:
 @given(sides, sides)
 @settings(max_examples=400)
 def test_progressions_are_sets(a: Progression, b: Progression) -> None:
-    common = meet(a, b)
+    common = intersect_progressions(a, b)
     assert common is not None and members(common) == members(a) & members(b)
-    rest = without(a, b)
+    rest = subtract_progression(a, b)
     assert rest is not None and all(side.count != 0 for side in rest)
     assert sum(len(members(side)) for side in rest) == len(members(a) - members(b))
     assert set().union(*map(members, rest)) == members(a) - members(b)
@@ -70,7 +70,7 @@ def test_intersections_and_differences_are_those_of_sets(a: Box, b: Box) -> None
 @given(boxes, st.lists(boxes, max_size=4))
 @settings(max_examples=300)
 def test_partitions_are_told(box: Box, others: list[Box]) -> None:
-    rest = remainder(box, others)
+    rest = subtract_boxes(box, others)
     assert rest is not None
     assert set().union(*map(places, rest)) == places(box) - set().union(*map(places, others))
     every = [place for other in others for place in places(other)]
@@ -81,29 +81,29 @@ def test_partitions_are_told(box: Box, others: list[Box]) -> None:
 @given(st.sets(st.integers(0, 30)))
 @settings(max_examples=200)
 def test_indices_are_few_progressions(indices: set[int]) -> None:
-    found = list(progressions(np.array(sorted(indices), int)))
+    found = list(split_into_progressions(np.array(sorted(indices), int)))
     assert sorted(i for side in found for i in members(side)) == sorted(indices)
     assert len(found) <= max(1, len(indices))
 
 
 def test_runs_and_lattices_are_one_progression_each() -> None:
-    assert [str(s) for s in progressions(np.array([2, 4, 6, 8]))] == ["2:9:2"]
-    assert [str(s) for s in progressions(np.array([0, 2, 3, 4, 5]))] == ["0:1", "2:6"]
-    assert list(progressions(np.array([], int))) == []
+    assert [str(s) for s in split_into_progressions(np.array([2, 4, 6, 8]))] == ["2:9:2"]
+    assert [str(s) for s in split_into_progressions(np.array([0, 2, 3, 4, 5]))] == ["0:1", "2:6"]
+    assert list(split_into_progressions(np.array([], int))) == []
 
 
 def test_rank_0_has_one_place() -> None:
-    assert whole(()).points == 1 and () in whole(())
-    assert difference(whole(()), whole(())) == () and is_partition([whole(())], whole(()))
-    assert is_partition([], whole(())) is False
+    assert full_box(()).points == 1 and () in full_box(())
+    assert difference(full_box(()), full_box(())) == () and is_partition([full_box(())], full_box(()))
+    assert is_partition([], full_box(())) is False
 
 
 @pytest.mark.parametrize("start", [0, 1, N, N - 1])
 @pytest.mark.parametrize("stop", [0, 2, K, N, N + K])
 @pytest.mark.parametrize("low", [0, K, 3])
 def test_symbolic_intervals_hold_for_all_symbols(start: Any, stop: Any, low: Any) -> None:
-    a, b = interval_of(start, stop), interval_of(low, N + 2)
-    common, rest = meet(a, b), without(a, b)
+    a, b = interval_progression(start, stop), interval_progression(low, N + 2)
+    common, rest = intersect_progressions(a, b), subtract_progression(a, b)
     assert common is not None and rest is not None
     for n, k in product(range(1, 6), repeat=2):
         sizes = {Symbol("N", 1): n, Symbol("K", 1): k}
@@ -115,11 +115,11 @@ def test_symbolic_intervals_hold_for_all_symbols(start: Any, stop: Any, low: Any
 
 
 def test_what_symbols_do_not_decide_is_none() -> None:
-    assert is_empty(whole((N,))) is False and is_empty(whole((N - 1,))) is None
+    assert is_empty(full_box((N,))) is False and is_empty(full_box((N - 1,))) is None
     lattice = Box((Progression(0, N, 2),))
-    assert intersection(lattice, whole((K,))) is None and difference(lattice, whole((K,))) is None
-    assert is_partition([whole((N,)), Box((interval_of(N, N + K),))], whole((N + K,))) is True
-    assert is_partition([whole((N,))], whole((K,))) is None
+    assert intersection(lattice, full_box((K,))) is None and difference(lattice, full_box((K,))) is None
+    assert is_partition([full_box((N,)), Box((interval_progression(N, N + K),))], full_box((N + K,))) is True
+    assert is_partition([full_box((N,))], full_box((K,))) is None
     with pytest.raises(ValueError, match="symbols"):
         assert 3 in Progression(0, N)
     with pytest.raises(ValueError, match="step"):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from op_samples import named, samples, scope_of, with_symbol
 
-from tensaurus.expr.analysis.box import Box, Progression, intersection, is_partition, whole
-from tensaurus.expr.analysis.constant_regions import known_constant
+from tensaurus.expr.analysis.box import Box, Progression, full_box, intersection, is_partition
+from tensaurus.expr.analysis.constant_regions import constant_boxes
 from tensaurus.expr.analysis.summation_regions import NEUTRAL, Region, boxes
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
@@ -139,7 +139,7 @@ def holds(scope: Scope, regions: tuple[Region, ...], *, exactly: bool = False) -
     for region in regions:
         seen[np.ix_(*map(members, region.box.sides))] += 1
     assert (seen == 1).all()
-    assert len(regions) > 300 or is_partition([region.box for region in regions], whole(shape))
+    assert len(regions) > 300 or is_partition([region.box for region in regions], full_box(shape))
     if any(region.summations is None for region in regions):
         assert len(regions) == 1
         return
@@ -192,7 +192,7 @@ def known_in(scope: Scope, *, exactly: bool = False) -> None:
         with np.errstate(all="ignore"):
             results.append(np.asarray(interpret(scope, drawn(scope, draw), Reals())))
     claimed = np.zeros(results[0].shape, bool)
-    for box, value in known_constant(scope):
+    for box, value in constant_boxes(scope):
         place = np.ix_(*map(members, box.sides))
         for result in results:
             assert np.all(np.asarray(result[place], dtype=float) == float(value)), (str(box), value)
@@ -276,7 +276,7 @@ def test_boxes_are_propagated_through_scopes() -> None:
 def test_a_transposed_convolution_has_lattices() -> None:
     scope = scope_of("ConvTranspose f32[1,1,9] f32[1,1,2] strides=(3,)")
     assert [str(r.box.sides[2]) for r in boxes(scope)] == ["0:25:3", "1:26:3", "2:24:3"]
-    assert [(str(box.sides[2]), value) for box, value in known_constant(scope)] == [("2:24:3", 0)]
+    assert [(str(box.sides[2]), value) for box, value in constant_boxes(scope)] == [("2:24:3", 0)]
 
 
 def test_theorem_1_on_a_reshaped_convolution() -> None:
@@ -373,7 +373,7 @@ def test_what_cannot_be_told_is_one_region_of_which_nothing_is_known() -> None:
     x, at = Tensor("x", (5,)), Tensor("at", (7,), "int64")
     guarded = compute((7,), lambda i: x.padded(0)[look(at[i], 0, 9)])
     (region,) = boxes(guarded)
-    assert region.summations is None and not region.affine and known_constant(guarded) == ()
+    assert region.summations is None and not region.affine and constant_boxes(guarded) == ()
     gathered = compute((7,), lambda i: x[look(at[i], 0, 4)])
     (region,) = boxes(gathered)
     assert region.summations == () and not region.affine
@@ -392,20 +392,20 @@ def test_empty_and_scalar_outputs() -> None:
     assert boxes(compute((0, 3), lambda i, j: x.padded(0)[i + j])) == ()
     (region,) = boxes(compute((), lambda: total((7,), lambda r: x.padded(0)[r])))
     assert region.summations is not None and str(region.summations[0].points) == "[0:5]"
-    assert [(str(b), v) for b, v in known_constant(compute((2, 3), lambda i, j: 5))] == [("[0:2, 0:3]", 5)]
-    assert known_constant(compute((3,), lambda i: i)) == () == known_constant(compute((2,), lambda i: x[i]))
+    assert [(str(b), v) for b, v in constant_boxes(compute((2, 3), lambda i, j: 5))] == [("[0:2, 0:3]", 5)]
+    assert constant_boxes(compute((3,), lambda i: i)) == () == constant_boxes(compute((2,), lambda i: x[i]))
     empty = compute((2,), lambda i: fold("max", (0,), lambda r: x[r]))
-    assert known_constant(empty) == ((whole((2,)), -np.inf),)
+    assert constant_boxes(empty) == ((full_box((2,)), -np.inf),)
 
 
 def test_constants_are_computed_where_they_do_not_wrap() -> None:
     x, small = Tensor("x", (5,)), Tensor("u", (5,), "uint8")
     ones = compute((7,), lambda i: total((3,), lambda r: where([i - 5], 1, x.padded(0)[i - 1])) * 2)
-    assert [(str(b), v) for b, v in known_constant(ones)] == [
+    assert [(str(b), v) for b, v in constant_boxes(ones)] == [
         ("[0:1]", 0), ("[5:6]", 6), ("[6:7]", 6)
     ]  # fmt: skip
     wrapped = compute((7,), lambda i: small.padded(200)[i] + 100)
-    assert known_constant(wrapped) == ()
+    assert constant_boxes(wrapped) == ()
     known_in(ones, exactly=True)
 
 

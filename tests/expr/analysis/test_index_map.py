@@ -20,7 +20,7 @@ from tensaurus.expr.analysis.index_map import (
     inverse,
     is_bijective,
     is_injective,
-    reshaped,
+    reshape_map,
 )
 from tensaurus.expr.ir.scope import Tensor, axis, look
 from tensaurus.expr.sizes.size import Size, Symbol, evaluate, is_same_size, polynomial
@@ -84,12 +84,12 @@ def changes(draw: Any) -> IndexMap:
                 f = IndexMap(f.axes, tuple(n - 1 - i for n, i in zip(shape, f.indices, strict=True)))
             case "reshape":
                 new = draw(st.permutations(shape))
-                step = reshaped(shape, new)
+                step = reshape_map(shape, new)
                 assert step is not None
                 back = inverse(step)
                 f = compose(back if back is not None else identity(shape), f)
             case "split":
-                step = reshaped([prod(shape)], shape)
+                step = reshape_map([prod(shape)], shape)
                 assert step is not None
                 f = compose(step, f)
     step = st.tuples(st.integers(-2, 2), st.sampled_from([1, 1, 2, 3]))
@@ -182,11 +182,11 @@ def test_composition_is_that_of_the_tables(inner: IndexMap, data: Any) -> None:
     ],
 )  # fmt: skip
 def test_reshapes_keep_the_row_major_order(old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    f = reshaped(old, new)
+    f = reshape_map(old, new)
     assert f is not None and list(table(f).values()) == list(product(*map(range, old)))
     assert is_bijective(f, old)
     holds(f)
-    assert reshaped(old, (*new, 2)) is None or 0 in old
+    assert reshape_map(old, (*new, 2)) is None or 0 in old
 
 
 def test_symbolic_reshapes_are_bijective_where_factors_line_up() -> None:
@@ -194,14 +194,14 @@ def test_symbolic_reshapes_are_bijective_where_factors_line_up() -> None:
         ((N, K, M), (N, K * M)), ((N * K, M), (N, K * M)), ((N, 12), (N, 3, 4)), ((4 * N, K), (2, 2 * N, K)),
         ((N, K, 6), (K * N, 2, 3)),
     ]:  # fmt: skip
-        f = reshaped(old, new)
+        f = reshape_map(old, new)
         assert f is not None
         assert is_bijective(f, old) is True, (old, new)
         back = inverse(f)
         assert back is not None and all(map(is_same_size, back.shape, old))
         assert all(map(is_same_size, compose(f, back).indices, map(polynomial, back.axes)))
-    assert reshaped((N, K), (N, M)) is None
-    assert reshaped((N,), (0,)) is None
+    assert reshape_map((N, K), (N, M)) is None
+    assert reshape_map((N,), (0,)) is None
 
 
 def test_symbolic_claims() -> None:

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tensaurus.expr.analysis.index_map import reshaped
+from tensaurus.expr.analysis.index_map import reshape_map
 from tensaurus.expr.evaluate import contract as module
 from tensaurus.expr.evaluate.fields import Array, Field, Prime, Rationals, Reals, Symbols
 from tensaurus.expr.evaluate.interpret import interpret
@@ -250,7 +250,7 @@ def test_contraction_of_three_factors_with_a_shared_batch() -> None:
 )
 def test_a_reshape_is_read_in_place(old: tuple[int, ...], new: tuple[int, ...], field: Field) -> None:
     x = Tensor("x", old)
-    assert (places := reshaped(old, new)) is not None
+    assert (places := reshape_map(old, new)) is not None
     scope = Scope(places.axes, x[places.indices])
     data = np.arange(np.prod(old, dtype=int)).reshape(old).astype(np.uint64 if field is not REALS else float)
     # as stored, transposed in memory, and a part of more

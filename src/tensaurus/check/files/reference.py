@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from tensaurus.check.files.reference_answers import ReferenceAnswers, hash_of
 from tensaurus.check.inputs.integer_uses import IntegerUses, find_integer_uses
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers
-from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS, is_float
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.graph.ir.node import OPAQUE, Node
@@ -145,7 +145,7 @@ def narrowest_digits(program: Program) -> int:
         if not isinstance(node.op, Op) or not any(map(is_float, dtypes)):
             continue
         scopes = node.op.scopes(node.kinds(), node.attrs)
-        if any(cast_target(fn) is None for scope in scopes for fn in functions(scope)):
+        if any(cast_target(fn) is None for scope in scopes for fn in called_functions(scope)):
             digits += [FLOAT_FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
     return min(digits)
 

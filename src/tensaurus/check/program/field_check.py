@@ -17,7 +17,7 @@ import numpy as np
 from tensaurus.check.inputs.integer_uses import shared_place_limits
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspecified_elements
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
-from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
+from tensaurus.expr.analysis.breaking_values import draw_integers, draw_integers_near
 from tensaurus.expr.evaluate.fields import Array
 from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, Pairs
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer, to_int64
@@ -115,7 +115,7 @@ class _IntegerDraws:
         if kind.dtype != "bool" and (not self.wide or name in self.ranges):
             return np.asarray(rng.integers(*self.ranges.get(name, (0, 1)), shape, endpoint=True))
         near = [int(n) for n in self.near.get(name, ())]
-        draw = integers_near if near and rng.random() < 0.5 else drawn_integers
+        draw = draw_integers_near if near and rng.random() < 0.5 else draw_integers
         values = draw(kind.dtype, shape, rng, near)
         return values if kind.dtype == "bool" else to_int64(values)
 

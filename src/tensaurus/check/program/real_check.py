@@ -11,7 +11,7 @@ from tensaurus.check.inputs.integer_uses import Limits, shared_place_limits
 from tensaurus.check.program.field_check import FieldCheck
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspecified_elements
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
-from tensaurus.expr.analysis.breaking_values import drawn_integers, integers_near
+from tensaurus.expr.analysis.breaking_values import draw_integers, draw_integers_near
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.integer_types import is_integer, to_int64
 from tensaurus.graph.ir.program import Program
@@ -101,7 +101,7 @@ def _draw_input(
         return np.asarray(rng.integers(0, 2, shape), bool)
     if is_integer(kind.dtype):
         if is_wide:
-            draw = integers_near if near and rng.random() < 0.5 else drawn_integers
+            draw = draw_integers_near if near and rng.random() < 0.5 else draw_integers
             return to_int64(draw(kind.dtype, shape, rng, [int(n) for n in near]))
         return np.asarray(rng.integers(0, 10, shape))
     plain = np.asarray(rng.standard_normal(shape) * 4)

@@ -1,10 +1,10 @@
-"""Boxes: products of arithmetic progressions of indices, one for each dimension.
+"""Boxes are products of arithmetic progressions of indices, one for each dimension.
 
     side  ::=  start, start + step, ..., start + step * (count - 1)
     box   ::=  side * side * ...
 
-A side of step 1 is an interval; others are the lattices that strides and dilations leave.  Numbers always
-decide; symbols do where their bounds do, and None is returned where they do not.
+A side of step 1 is an interval; others are the lattices that strides and dilations leave.  Operations on
+numbers always have an answer; with symbols they return None where the bounds of the symbols do not decide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, larges
 
 @dataclass(frozen=True)
 class Progression:
-    """The indices start + step * k for k in range(count); step is positive, and 1 for one index or none."""
+    """The indices start + step * k for k in range(count); step is positive, and 1 for at most one index."""
 
     start: Size
     count: Size  # at least 0, whatever its symbols are
@@ -52,7 +52,7 @@ class Progression:
         return self.start + place * self.step
 
     def __contains__(self, index: int) -> bool:
-        """Whether a number is one of the indices, which must be numbers."""
+        """Return whether a number is one of the indices, which must be numbers."""
         start, count = _numbers(self)
         return 0 <= index - start <= self.step * (count - 1) and (index - start) % self.step == 0
 
@@ -61,12 +61,12 @@ class Progression:
         return f"{self.start}:{self.stop}{step}"
 
 
-def interval_of(start: Size, stop: Size) -> Progression:
-    """start, start + 1, ... stop - 1, none where stop is below start."""
+def interval_progression(start: Size, stop: Size) -> Progression:
+    """Return start, start + 1, ... stop - 1; no index where stop is below start."""
     return Progression(start, largest(stop - start, 0))
 
 
-def _concrete(*sides: Progression) -> bool:
+def _have_numbers(*sides: Progression) -> bool:
     return all(isinstance(n, int) for side in sides for n in (side.start, side.count))
 
 
@@ -76,44 +76,44 @@ def _numbers(side: Progression) -> tuple[int, int]:
     return side.start, side.count
 
 
-def meet(a: Progression, b: Progression) -> Progression | None:
-    """The indices of both; None where symbols do not say which."""
-    if not _concrete(a, b):
+def intersect_progressions(a: Progression, b: Progression) -> Progression | None:
+    """Return the indices of both; None where symbols do not decide."""
+    if not _have_numbers(a, b):
         if a.step != 1 or b.step != 1:
             return None
-        return interval_of(largest(a.start, b.start), smallest(a.stop, b.stop))
+        return interval_progression(largest(a.start, b.start), smallest(a.stop, b.stop))
     (first, count), (second, other) = _numbers(a), _numbers(b)
     if count == 0 or other == 0:
         return Progression(0, 0)
     # Chinese remainders: the common indices, if any, recur at the least common multiple of the steps
-    shared = gcd(a.step, b.step)
-    if (second - first) % shared:
+    common_step = gcd(a.step, b.step)
+    if (second - first) % common_step:
         return Progression(0, 0)
-    step = a.step // shared * b.step
-    turns = (second - first) // shared * pow(a.step // shared, -1, b.step // shared)
+    step = a.step // common_step * b.step
+    steps_to_common = (second - first) // common_step * pow(a.step // common_step, -1, b.step // common_step)
     low = max(first, second)
     high = min(first + a.step * (count - 1), second + b.step * (other - 1))
-    return enclosing(low + (first + turns * a.step - low) % step, high, step)
+    return progression_between(low + (first + steps_to_common * a.step - low) % step, high, step)
 
 
-def without(a: Progression, b: Progression) -> tuple[Progression, ...] | None:
-    """The indices of a that are not in b, as disjoint sides; None where symbols do not say which."""
-    common = meet(a, b)
+def subtract_progression(a: Progression, b: Progression) -> tuple[Progression, ...] | None:
+    """Return the indices of a that are not in b as disjoint sides; None where symbols do not decide."""
+    common = intersect_progressions(a, b)
     if common is None:
         return None
-    if not _concrete(a, b):
-        head = interval_of(a.start, smallest(a.stop, common.start))
-        tail = interval_of(largest(a.start, common.stop), a.stop)
+    if not _have_numbers(a, b):
+        head = interval_progression(a.start, smallest(a.stop, common.start))
+        tail = interval_progression(largest(a.start, common.stop), a.stop)
         return tuple(s for s in (head, tail) if not is_same_size(s.count, 0))
-    (start, count), (first, shared) = _numbers(a), _numbers(common)
-    if shared == 0:
+    (start, count), (first, common_count) = _numbers(a), _numbers(common)
+    if common_count == 0:
         return (a,) if count else ()
-    skipped = max(common.step // a.step, 1) if shared > 1 else 1
+    ratio = max(common.step // a.step, 1) if common_count > 1 else 1
     before = (first - start) // a.step
-    after = before + (shared - 1) * skipped + 1
-    pieces = [Progression(start, before, a.step), Progression(a[after], count - after, a.step)]
-    pieces += [Progression(first + a.step * k, shared - 1, a.step * skipped) for k in range(1, skipped)]
-    return tuple(sorted((p for p in pieces if p.count != 0), key=lambda p: _numbers(p)[0]))
+    after = before + (common_count - 1) * ratio + 1
+    sides = [Progression(start, before, a.step), Progression(a[after], count - after, a.step)]
+    sides += [Progression(first + a.step * k, common_count - 1, a.step * ratio) for k in range(1, ratio)]
+    return tuple(sorted((p for p in sides if p.count != 0), key=lambda p: _numbers(p)[0]))
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Box:
 
     @property
     def points(self) -> Size:
-        """How many index tuples there are."""
+        """The number of index tuples."""
         return product(side.count for side in self.sides)  # type: ignore[no-any-return]
 
     @property
@@ -134,7 +134,7 @@ class Box:
 
     @property
     def last(self) -> tuple[Size, ...]:
-        """The greatest in each dimension."""
+        """The greatest index in each dimension."""
         return tuple(side.last for side in self.sides)
 
     def __contains__(self, place: Sequence[int]) -> bool:
@@ -144,64 +144,64 @@ class Box:
         return f"[{', '.join(map(str, self.sides))}]"
 
 
-def whole(shape: Iterable[Size]) -> Box:
-    """Every index tuple of a tensor."""
+def full_box(shape: Iterable[Size]) -> Box:
+    """Return the box of every index tuple of a tensor."""
     return Box(tuple(Progression(0, size) for size in shape))
 
 
 def is_empty(box: Box) -> bool | None:
-    """Whether it has no index tuple; None where symbols do not say."""
+    """Return whether the box has no index tuple; None where symbols do not decide."""
     if any(is_same_size(side.count, 0) for side in box.sides):
         return True
     return False if all(is_nonnegative(side.count - 1) for side in box.sides) else None
 
 
 def intersection(a: Box, b: Box) -> Box | None:
-    """The index tuples of both; None where symbols do not say which."""
-    sides = [meet(x, y) for x, y in zip(a.sides, b.sides, strict=True)]
+    """Return the index tuples of both; None where symbols do not decide."""
+    sides = [intersect_progressions(x, y) for x, y in zip(a.sides, b.sides, strict=True)]
     return Box(tuple(s for s in sides if s is not None)) if None not in sides else None
 
 
 def difference(a: Box, b: Box) -> tuple[Box, ...] | None:
-    """The index tuples of a that are not in b, as disjoint boxes; None where symbols do not say which."""
-    pieces: list[Box] = []
-    inside: list[Progression] = []
+    """Return the index tuples of a that are not in b as disjoint boxes; None where symbols do not decide."""
+    boxes: list[Box] = []
+    common_sides: list[Progression] = []
     if (common := intersection(a, b)) is not None and is_empty(common):
         return () if is_empty(a) else (a,)
     for place, (x, y) in enumerate(zip(a.sides, b.sides, strict=True)):
-        outside, shared = without(x, y), meet(x, y)
-        if outside is None or shared is None:
+        outside, common_side = subtract_progression(x, y), intersect_progressions(x, y)
+        if outside is None or common_side is None:
             return None
-        pieces += [Box((*inside, side, *a.sides[place + 1 :])) for side in outside]
-        inside.append(shared)
-    return tuple(piece for piece in pieces if not is_empty(piece))
+        boxes += [Box((*common_sides, side, *a.sides[place + 1 :])) for side in outside]
+        common_sides.append(common_side)
+    return tuple(piece for piece in boxes if not is_empty(piece))
 
 
-def remainder(box: Box, taken: Iterable[Box]) -> tuple[Box, ...] | None:
-    """What of the box none of the others covers, as disjoint boxes; None where symbols do not say."""
-    left: tuple[Box, ...] = () if is_empty(box) else (box,)
-    for other in taken:
-        pieces = [difference(piece, other) for piece in left]
+def subtract_boxes(box: Box, others: Iterable[Box]) -> tuple[Box, ...] | None:
+    """Return the part of the box that no other covers as disjoint boxes; None where symbols do not decide."""
+    uncovered: tuple[Box, ...] = () if is_empty(box) else (box,)
+    for other in others:
+        pieces = [difference(piece, other) for piece in uncovered]
         if None in pieces:
             return None
-        left = tuple(part for piece in pieces if piece is not None for part in piece)
-    return left
+        uncovered = tuple(part for piece in pieces if piece is not None for part in piece)
+    return uncovered
 
 
 def is_partition(boxes: Sequence[Box], box: Box) -> bool | None:
-    """Whether each index tuple of the box is in exactly one of the boxes, and no other is in any."""
-    rest = remainder(box, boxes)
-    outside = [remainder(piece, [box]) for piece in boxes]
-    shared = [intersection(a, b) for a, b in combinations(boxes, 2)]
-    if rest is None or None in outside or None in shared:
+    """Return whether each index tuple of the box is in exactly one of the boxes, and they have no others."""
+    rest = subtract_boxes(box, boxes)
+    outside = [subtract_boxes(piece, [box]) for piece in boxes]
+    overlaps = [intersection(a, b) for a, b in combinations(boxes, 2)]
+    if rest is None or None in outside or None in overlaps:
         return None
     empty: list[bool | None] = [is_empty(piece) for group in outside if group for piece in group]
-    empty += [is_empty(piece) for piece in (*rest, *(s for s in shared if s is not None))]
+    empty += [is_empty(piece) for piece in (*rest, *(s for s in overlaps if s is not None))]
     return False if False in empty else None if None in empty else True
 
 
-def progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progression]:
-    """Sorted distinct indices as few disjoint progressions: greedily the longest run of one step."""
+def split_into_progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progression]:
+    """Yield sorted distinct indices as few disjoint progressions: greedily the longest run of one step."""
     steps = np.diff(indices)
     ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]  # where runs of one step end
     start = 0
@@ -214,6 +214,6 @@ def progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progression]:
         start = stop
 
 
-def enclosing(low: Size, high: Size, step: int = 1) -> Progression:
-    """The progression from low, of this step, up to high at most."""
+def progression_between(low: Size, high: Size, step: int = 1) -> Progression:
+    """Return the progression from low, of this step, up to high at most."""
     return Progression(low, (high - low) // step + 1, step)

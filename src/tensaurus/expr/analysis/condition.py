@@ -1,4 +1,4 @@
-"""Conditions: sizes that are all at least 0, and at which points of which axes they are."""
+"""Evaluate conditions, conjunctions of sizes >= 0, at all points of axes."""
 
 from __future__ import annotations
 
@@ -26,88 +26,89 @@ from tensaurus.expr.sizes.size import (
     substitute,
 )
 
-POINTS = 1 << 20  # points at which one condition is evaluated
+MAX_POINTS = 1 << 20  # at which one condition is evaluated; with more it counts as undecided
 
 Condition = tuple[Size, ...]
-Held = np.ndarray[Any, np.dtype[np.bool_]]
+TruthTable = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class Unknown(Exception):
-    """A condition that is read from a tensor, or that symbols do not decide."""
+class Undecided(Exception):
+    """Raised for a condition that depends on a tensor, or that symbols do not decide."""
 
 
-def conditions(body: Body) -> tuple[Condition, ...]:
-    """What must hold for some part of the body to be chosen; sizes that share axes are one condition."""
-    tests: dict[Condition, None] = {}
+def collect_conditions(body: Body) -> tuple[Condition, ...]:
+    """Return the conditions of all selects in the body; guards that share axes are one condition."""
+    found: dict[Condition, None] = {}
 
     def visit(part: Body) -> None:
         if isinstance(part, Select):
-            axes = sorted(set().union(*map(axes_of, part.guard)), key=str)
-            for group in connected(axes, [(size,) for size in part.guard]):
-                tests[tuple(g for g in part.guard if not atoms(g).isdisjoint(group))] = None
-            tests.update({(g,): None for g in part.guard if not axes_of(g)})
+            axes = sorted(set().union(*map(sorted_axes, part.guard)), key=str)
+            for group in group_axes(axes, [(size,) for size in part.guard]):
+                found[tuple(g for g in part.guard if not atoms(g).isdisjoint(group))] = None
+            found.update({(g,): None for g in part.guard if not sorted_axes(g)})
         for child in children(part):
             visit(child)
 
     visit(body)
-    return tuple(tests)
+    return tuple(found)
 
 
-def connected(axes: Sequence[Axis], tests: Sequence[Condition]) -> list[tuple[Axis, ...]]:
-    """The axes in groups that no condition joins."""
+def group_axes(axes: Sequence[Axis], all_conditions: Sequence[Condition]) -> list[tuple[Axis, ...]]:
+    """Return the axes in groups such that no condition has axes of two groups."""
     groups = [{a} for a in axes]
-    for test in tests:
-        met = [g for g in groups if meets(test, g)]
-        groups = [g for g in groups if g not in met] + ([set().union(*met)] if met else [])
+    for condition in all_conditions:
+        joined = [g for g in groups if depends_on(condition, g)]
+        groups = [g for g in groups if g not in joined] + ([set().union(*joined)] if joined else [])
     return sorted((tuple(a for a in axes if a in g) for g in groups), key=lambda g: axes.index(g[0]))
 
 
-def meets(test: Condition, axes: Iterable[Axis]) -> bool:
-    return any(not atoms(size).isdisjoint(axes) for size in test)
+def depends_on(condition: Condition, axes: Iterable[Axis]) -> bool:
+    """Return whether the condition contains one of the axes."""
+    return any(not atoms(size).isdisjoint(axes) for size in condition)
 
 
-def at(test: Condition, place: Mapping[Atom, Any]) -> Condition:
-    return tuple(substitute(size, place) for size in test)
+def substitute_place(condition: Condition, place: Mapping[Atom, Any]) -> Condition:
+    return tuple(substitute(size, place) for size in condition)
 
 
-def decided(size: Size, places: Sequence[Mapping[Atom, Any]]) -> Size:
-    """The size at the first of some places, which are alike to it, where its sign is decided.
+def size_at_deciding_place(size: Size, places: Sequence[Mapping[Atom, Any]]) -> Size:
+    """Return the size at the first of some equivalent places at which its sign is decided, else at the last.
 
-    1 <= i < H - 1 says that H - 1 - i > 0; where H - 1 is not known to be more than 1, i = H - 2 shows it.
+    1 <= i < H - 1 implies H - 1 - i > 0.  Where H - 1 may be 1, i = 1 does not show that, but i = H - 2 does.
     """
     at_places: list[Size] = [substitute(size, place) for place in places]
     for here in at_places[:-1]:
         try:
-            holds((here,), axes_of(here))
+            truth_table((here,), sorted_axes(here))
             return here
-        except Unknown:
+        except Undecided:
             continue
     return at_places[-1]
 
 
-def axes_of(*sizes: Size) -> list[Axis]:
-    """The axes of some sizes, in one order."""
+def sorted_axes(*sizes: Size) -> list[Axis]:
+    """Return the axes of some sizes, sorted by name."""
     return sorted((a for a in set().union(*map(atoms, sizes)) if isinstance(a, Axis)), key=str)
 
 
-def holds(test: Condition, axes: Sequence[Axis]) -> Held:
-    """Whether all sizes are at least 0, at each point of the axes.  Raises Unknown."""
+def truth_table(condition: Condition, axes: Sequence[Axis]) -> TruthTable:
+    """Return whether all sizes are at least 0, at each point of the axes.  Raises Undecided."""
     shape = tuple(a.extent for a in axes if isinstance(a.extent, int))
-    if len(shape) < len(axes) or prod(shape) > POINTS:
-        raise Unknown(f"{test} over {axes}")
+    if len(shape) < len(axes) or prod(shape) > MAX_POINTS:
+        raise Undecided(f"{condition} over {axes}")
     points: dict[Atom, Any] = dict(zip(axes, np.indices(shape, sparse=True), strict=True))
-    return np.broadcast_to(reduce(np.logical_and, [_signs(size, points) for size in test]), shape)
+    return np.broadcast_to(reduce(np.logical_and, [_signs(size, points) for size in condition]), shape)
 
 
-def _signs(size: Size, points: Mapping[Atom, Any]) -> Held:
-    inside = atoms(size)
-    if not any(isinstance(atom, Symbol) for atom in inside):
-        if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in inside):
-            raise Unknown(f"the sign of {size}")
+def _signs(size: Size, points: Mapping[Atom, Any]) -> TruthTable:
+    nested_atoms = atoms(size)
+    if not any(isinstance(atom, Symbol) for atom in nested_atoms):
+        if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in nested_atoms):
+            raise Undecided(f"the sign of {size}")
         return np.asarray(evaluate(size, points.__getitem__) >= 0)
-    form = affine_coefficients(size, axes_of(size))
+    form = affine_coefficients(size, sorted_axes(size))
     if form is None or not all(isinstance(slope, int) for slope in form[0].values()):
-        raise Unknown(f"the sign of {size}")
+        raise Undecided(f"the sign of {size}")
     values = np.asarray(sum((points[b] * s for b, s in form[0].items()), start=0))
     signs = {u: _sign(form[1] + u) for u in np.unique(values).tolist()}
     return np.vectorize(signs.__getitem__, otypes=[bool])(values) if values.size else values > 0
@@ -118,4 +119,4 @@ def _sign(size: Size) -> bool:
         return True
     if is_negative(size):
         return False
-    raise Unknown(f"the sign of {size}")
+    raise Undecided(f"the sign of {size}")

@@ -1,6 +1,8 @@
-"""Where an expression is a constant, whatever its tensors hold: borders of a Pad, zeros between elements.
+"""Find the boxes where an expression is constant, whatever its tensors hold.
 
     L[i:5](x[i - 1] | 0)          x of 3 elements          0:1 is 0, 4:5 is 0
+
+Such boxes are the borders of a Pad, and the zeros between spread elements.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from tensaurus.expr.analysis.box import Box
-from tensaurus.expr.analysis.condition import POINTS, Unknown, conditions, decided, holds
+from tensaurus.expr.analysis.condition import (
+    MAX_POINTS,
+    Undecided,
+    collect_conditions,
+    size_at_deciding_place,
+    truth_table,
+)
 from tensaurus.expr.analysis.summation_regions import NEUTRAL, boxes, ends, literals
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scalar_functions import cast_target
@@ -38,47 +46,49 @@ from tensaurus.expr.sizes.size import (
 
 Value = bool | int | float | Fraction
 Objects = np.ndarray[Any, np.dtype[np.object_]]
-SMALL = range(128)  # numbers that every type of integers holds
+SMALL_INTEGERS = range(128)  # in every integer type: arithmetic on others may wrap
 
 
-def known_constant(scope: Scope) -> tuple[tuple[Box, Value], ...]:
-    """Disjoint boxes of the output where it is a constant, each with that constant.
+def constant_boxes(scope: Scope) -> tuple[tuple[Box, Value], ...]:
+    """Return disjoint boxes of the output where it is constant, each with the constant.
 
-    What is found is so over the reals; not every constant is found: functions but +, -, *, max and min are
-    not computed, and of integers only small ones, which wrap in no type.
+    The result holds over the reals.  Not every constant is found: functions other than +, -, *, max and min
+    are not computed, and of integers only small ones, which wrap in no type.
     """
     constants = []
     dtypes = dtype_of(scope), *(t.dtype for t in tensors(scope))
-    floats = all(dtype.startswith(("float", "bfloat")) for dtype in dtypes)
+    has_floats_only = all(dtype.startswith(("float", "bfloat")) for dtype in dtypes)
     for region in boxes(scope):
         if region.summations is None:
             continue
-        places = ends(scope, region.box)
-        moving = {
+        end_places_of_box = ends(scope, region.box)
+        varying_axes = {
             a for a, side in zip(scope.axes, region.box.sides, strict=True) if not is_same_size(side.count, 1)
         }
-        value = _Place(flatten(scope), places, moving, floats).value
+        value = _ConstantEvaluator(flatten(scope), end_places_of_box, varying_axes, has_floats_only).value
         if value is not None:
             constants.append((region.box, value))
     return tuple(constants)
 
 
-class _Place:
-    """What the body is at a place of its output, or at either of two alike.
+class _ConstantEvaluator:
+    """Evaluates a body at equivalent places of its output; `value` is None where it is not constant.
 
     Arrays have a dimension for each reduced axis that some condition or size depends on, the inner ones
-    first; None stands for what is not known.
+    first; their elements are None where the value is not known.
     """
 
-    def __init__(self, body: Body, places: Sequence[Mapping[Atom, Any]], moving: set[Axis], floats: bool):
-        self.places, self.moving, self.floats = places, moving, floats
-        self.seen = set().union(*map(atoms, (*chain(*conditions(body)), *literals(body))))
+    def __init__(
+        self, body: Body, places: Sequence[Mapping[Atom, Any]], varying_axes: set[Axis], has_floats_only: bool
+    ):
+        self.places, self.varying_axes, self.has_floats_only = places, varying_axes, has_floats_only
+        self.relevant_atoms = set().union(*map(atoms, (*chain(*collect_conditions(body)), *literals(body))))
         self.points: dict[Atom, Any] = {}
         self.shape: tuple[int, ...] = ()
         self.axes: tuple[Axis, ...] = ()
         try:
             self.value: Value | None = self.body(body).item()
-        except Unknown:
+        except Undecided:
             self.value = None
 
     def body(self, body: Body) -> Objects:
@@ -86,8 +96,8 @@ class _Place:
             case Const(value):
                 return self.number(value) if isinstance(value, Poly) else _array(value)
             case Select(guard, then, other):
-                held = holds(tuple(decided(g, self.places) for g in guard), self.axes)
-                return np.where(held, self.body(then), self.body(other))
+                is_held = truth_table(tuple(size_at_deciding_place(g, self.places) for g in guard), self.axes)
+                return np.where(is_held, self.body(then), self.body(other))
             case Call(fn, args):
                 return self.call(fn, [self.body(arg) for arg in args])
             case Reduce(monoid, axes, inner):
@@ -95,76 +105,78 @@ class _Place:
         return _array(None)
 
     def number(self, size: Size) -> Objects:
-        """A size as an element."""
-        inside = {a for a in atoms(size) if not isinstance(a, (Floor, Largest))}
-        if not self.moving.isdisjoint(inside) or not inside <= {*self.points, *self.places[0]}:
+        """Return a size as a number, None where it is not constant."""
+        own_atoms = {a for a in atoms(size) if not isinstance(a, (Floor, Largest))}
+        if not self.varying_axes.isdisjoint(own_atoms) or not own_atoms <= {*self.points, *self.places[0]}:
             return _array(None)
-        here = substitute(size, self.places[0])
-        if not {a for a in atoms(here) if not isinstance(a, (Floor, Largest))} <= set(self.points):
+        size_here = substitute(size, self.places[0])
+        if not {a for a in atoms(size_here) if not isinstance(a, (Floor, Largest))} <= set(self.points):
             return _array(None)
-        return np.asarray(evaluate(here, self.points.__getitem__)).astype(object)
+        return np.asarray(evaluate(size_here, self.points.__getitem__)).astype(object)
 
     def call(self, fn: str, args: list[Objects]) -> Objects:
         target = cast_target(fn)
         if target is not None:
-            held = (0, 1) if target != "bool" else ()
-            return _each(lambda a: a if _numbers(a) and a in held else None, *args)
+            kept_values = (0, 1) if target != "bool" else ()
+            return _each(lambda a: a if _are_numbers(a) and a in kept_values else None, *args)
         match fn:
             case "add":
-                return _each(lambda a, b: self.exact(a + b) if _numbers(a, b) else None, *args)
+                return _each(lambda a, b: self.if_exact(a + b) if _are_numbers(a, b) else None, *args)
             case "sub":
-                return _each(lambda a, b: self.exact(a - b) if _numbers(a, b) else None, *args)
+                return _each(lambda a, b: self.if_exact(a - b) if _are_numbers(a, b) else None, *args)
             case "neg":
-                return _each(lambda a: self.exact(-a) if _numbers(a) else None, *args)
+                return _each(lambda a: self.if_exact(-a) if _are_numbers(a) else None, *args)
             case "mul":
-                return _each(self.multiplied, *args)
+                return _each(self.multiply, *args)
             case "max":
-                return _each(lambda a, b: max(a, b) if _numbers(a, b) else None, *args)
+                return _each(lambda a, b: max(a, b) if _are_numbers(a, b) else None, *args)
             case "min":
-                return _each(lambda a, b: min(a, b) if _numbers(a, b) else None, *args)
+                return _each(lambda a, b: min(a, b) if _are_numbers(a, b) else None, *args)
         return _array(None)
 
-    def exact(self, value: Any) -> Any:
-        """The value, if the element type holds it."""
-        return value if value == value and (self.floats or value in SMALL) else None
+    def if_exact(self, value: Any) -> Any:
+        """Return the value if every element type that the scope uses holds it, else None."""
+        return value if value == value and (self.has_floats_only or value in SMALL_INTEGERS) else None
 
-    def multiplied(self, a: Any, b: Any) -> Any:
-        if _numbers(a, b):
-            return self.exact(a * b)
-        return 0 if any(_numbers(x) and x == 0 and y is None for x, y in ((a, b), (b, a))) else None
+    def multiply(self, a: Any, b: Any) -> Any:
+        if _are_numbers(a, b):
+            return self.if_exact(a * b)
+        return 0 if any(_are_numbers(x) and x == 0 and y is None for x, y in ((a, b), (b, a))) else None
 
     def reduce(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Objects:
         neutral = NEUTRAL[monoid]
         if any(is_same_size(a.extent, 0) for a in axes):
             return _array(neutral)
-        count = product(a.extent for a in axes if a not in self.seen)
-        extents = [a.extent for a in axes if a in self.seen]
+        count = product(a.extent for a in axes if a not in self.relevant_atoms)
+        extents = [a.extent for a in axes if a in self.relevant_atoms]
         sizes = tuple(n for n in extents if isinstance(n, int))
-        if len(sizes) < len(extents) or prod(sizes) * prod(self.shape) > POINTS:
-            raise Unknown(f"a reduction over {axes}")
+        if len(sizes) < len(extents) or prod(sizes) * prod(self.shape) > MAX_POINTS:
+            raise Undecided(f"a reduction over {axes}")
         outer = self.shape, self.axes, dict(self.points)
-        self.axes = (*(a for a in axes if a in self.seen), *self.axes)
+        self.axes = (*(a for a in axes if a in self.relevant_atoms), *self.axes)
         self.shape = (*sizes, *self.shape)
         for place, a in enumerate(self.axes):
             self.points[a] = np.arange(self.shape[place]).reshape(-1, *[1] * (len(self.shape) - place - 1))
         values = np.broadcast_to(self.body(inner), self.shape)
         self.shape, self.axes, self.points = outer
         rows = values.reshape(-1, *self.shape)
-        totals = np.apply_along_axis(lambda row: _array(self.total(monoid, list(row), count)), 0, rows)
+        totals = np.apply_along_axis(
+            lambda row: _array(self.reduce_values(monoid, list(row), count)), 0, rows
+        )
         return np.asarray(totals, dtype=object)
 
-    def total(self, monoid: str, values: list[Any], count: Size) -> Any:
-        """The reduction of known values, each of them `count` times."""
+    def reduce_values(self, monoid: str, values: list[Any], count: Size) -> Any:
+        """Return the reduction of known values, each of them `count` times."""
         neutral = NEUTRAL[monoid]
-        if not _numbers(*values):
+        if not _are_numbers(*values):
             return None
         if all(value == neutral for value in values):
             return values[0] if values else neutral
         if monoid in ("max", "min"):
             return (max if monoid == "max" else min)(values) if is_nonnegative(count - 1) else None
-        if not isinstance(count, int) or monoid == "prod" and count * len(values) > len(SMALL):
+        if not isinstance(count, int) or monoid == "prod" and count * len(values) > len(SMALL_INTEGERS):
             return None
-        return self.exact(sum(values) * count if monoid == "sum" else prod(values) ** count)
+        return self.if_exact(sum(values) * count if monoid == "sum" else prod(values) ** count)
 
 
 def _array(value: Any) -> Objects:
@@ -172,10 +184,10 @@ def _array(value: Any) -> Objects:
 
 
 def _each(function: Any, *arrays: Objects) -> Objects:
-    """A function of elements, of which some may be None."""
+    """Apply a function to elements, some of which may be None."""
     return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), dtype=object)
 
 
-def _numbers(*values: Any) -> bool:
-    """Whether all are known and numbers, infinities too but not NaN."""
+def _are_numbers(*values: Any) -> bool:
+    """Return whether all values are known numbers, infinities included, NaN excluded."""
     return all(isinstance(v, (int, float, Fraction)) and not isinstance(v, bool) and v == v for v in values)

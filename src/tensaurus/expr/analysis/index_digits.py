@@ -1,4 +1,4 @@
-"""Quasi-affine indices over digits of their axes, where they are affine, and as linear forms of variables.
+"""Rewrite quasi-affine indices over digits of their axes, where they become affine.
 
     (i:6)  ->  (i // 3, i % 3)          with  i = 3*h + d         (h:2, d:3)  ->  (h, d)
     (h:2, d:3)  ->  (3*h + d) // 2      with  3*h + d = t         (t:6)  ->  t // 2
@@ -31,13 +31,13 @@ from tensaurus.expr.sizes.size import (
 
 
 @dataclass(frozen=True)
-class Digits:
+class DigitForm:
     """Indices over digits of their axes.
 
     axes      the digits
-    indices   the indices over them
-    places    the axes themselves over them, one to one
-    exact     every choice of digits is a point of the axes' ranges (else those are a part of the choices)
+    indices   the indices over the digits
+    places    the original axes over the digits, one to one
+    exact     every choice of digits is a point of the axes' ranges (else some choices are beyond them)
     """
 
     axes: tuple[Axis, ...]
@@ -45,56 +45,59 @@ class Digits:
     places: tuple[Size, ...]
     exact: bool = True
 
-    def replaced(self, axes: Sequence[Axis], values: dict[Atom, Any], exact: bool = True) -> Digits:
+    def with_values(self, axes: Sequence[Axis], values: dict[Atom, Any], exact: bool = True) -> DigitForm:
+        """Return the form over other digits, with sizes for the old ones."""
         indices, places = (
             tuple(substitute(size, values) for size in group) for group in (self.indices, self.places)
         )
-        return Digits(tuple(axes), indices, places, self.exact and exact)
+        return DigitForm(tuple(axes), indices, places, self.exact and exact)
 
 
 @lru_cache(maxsize=4096)
-def digits(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> Digits:
-    """The indices over digits in which more of them are affine; axes of one point are gone."""
+def digit_form(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> DigitForm:
+    """Return the indices over digits in which more of them are affine; axes of one point are dropped."""
     places: tuple[Size, ...] = tuple(map(polynomial, axes))
     if any(is_same_size(a.extent, 0) for a in axes):
-        return Digits(axes, indices, places)
-    single: dict[Atom, Any] = {a: 0 for a in axes if is_same_size(a.extent, 1)}
-    form = Digits((), indices, places).replaced([a for a in axes if a not in single], single)
-    while (one := _merged_pair(form)) is not None:
-        form = one
-    while values := _turned(form):
-        form = form.replaced(form.axes, values)
+        return DigitForm(axes, indices, places)
+    fixed_axes: dict[Atom, Any] = {a: 0 for a in axes if is_same_size(a.extent, 1)}
+    form = DigitForm((), indices, places).with_values([a for a in axes if a not in fixed_axes], fixed_axes)
+    while (merged := _merge_pair(form)) is not None:
+        form = merged
+    while values := _quotients_of_axes(form):
+        form = form.with_values(form.axes, values)
     for a in form.axes:
-        form = _divided(form, a)
+        form = _split_axis(form, a)
     return form
 
 
-def _merged_pair(f: Digits) -> Digits | None:
-    """Two axes that occur only as D*h + d, with d over D values, as one."""
-    for high, low in permutations(f.axes, 2):
-        one = axis(high.extent * low.extent)
-        forth: dict[Atom, Any] = {high: 0, low: polynomial(one)}
-        back: dict[Atom, Any] = {one: polynomial(high) * low.extent + polynomial(low)}
-        if not all(is_same_size(substitute(substitute(i, forth), back), i) for i in f.indices):
+def _merge_pair(form: DigitForm) -> DigitForm | None:
+    """Return the form with two axes, which occur only as D*h + d with d < D, merged into one; else None."""
+    for high, low in permutations(form.axes, 2):
+        merged_axis = axis(high.extent * low.extent)
+        to_merged: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
+        back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
+        if not all(is_same_size(substitute(substitute(i, to_merged), back), i) for i in form.indices):
             continue
-        values: dict[Atom, Any] = {high: one // low.extent, low: one % low.extent}
-        merged = f.replaced([one if a == high else a for a in f.axes if a != low], values)
-        indices = tuple(substitute(i, forth) for i in f.indices)
-        return Digits(merged.axes, indices, merged.places, f.exact)
+        values: dict[Atom, Any] = {high: merged_axis // low.extent, low: merged_axis % low.extent}
+        merged_form = form.with_values(
+            [merged_axis if a == high else a for a in form.axes if a != low], values
+        )
+        indices = tuple(substitute(i, to_merged) for i in form.indices)
+        return DigitForm(merged_form.axes, indices, merged_form.places, form.exact)
     return None
 
 
-def _turned(f: Digits) -> dict[Atom, Any]:
-    """Quotients as those of an axis alone, where they are: (i + 1) // 2 is i - i // 2.
+def _quotients_of_axes(form: DigitForm) -> dict[Atom, Any]:
+    """Return values that turn quotients into quotients of an axis alone: (i + 1) // 2 is i - i // 2.
 
-    t // k = -((k - 1 - t) // k): what is divided after it was negated.
+    By t // k = -((k - 1 - t) // k): the dividend is negated first.
     """
     values: dict[Atom, Any] = {}
-    for atom in set().union(*map(atoms, f.indices)):
+    for atom in set().union(*map(atoms, form.indices)):
         if isinstance(atom, Floor) and isinstance(atom.bottom, int) and not _is_axis(atom.top):
-            other = 0 - floordiv(atom.bottom - 1 - atom.top, atom.bottom)
-            if all(_is_axis(part.top) for part in atoms(other) if isinstance(part, Floor)):
-                values[atom] = other
+            negated = 0 - floordiv(atom.bottom - 1 - atom.top, atom.bottom)
+            if all(_is_axis(floor.top) for floor in atoms(negated) if isinstance(floor, Floor)):
+                values[atom] = negated
     return values
 
 
@@ -103,33 +106,35 @@ def _is_axis(size: Size) -> bool:
     return len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and isinstance(terms[0][0][0], Axis)
 
 
-def _divided(f: Digits, a: Axis) -> Digits:
-    """The axis as its digits, where it is divided by numbers that divide each other."""
+def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
+    """Return the form with an axis split into digits, where all its divisors divide each other."""
     steps: list[Size] = []
-    for index in f.indices:
+    for index in form.indices:
         for atom in sorted(atoms(index), key=str) if not isinstance(index, int) else ():
             if isinstance(atom, Floor) and terms_of(atom.top) == terms_of(a) and atom.bottom not in steps:
                 steps.append(atom.bottom)
-    chain: list[Size] = [1]
+    radices: list[Size] = [1]
     while steps:
-        next_ = next((s for s in steps if all(is_same_size(t % s, 0) for t in steps)), None)
-        if next_ is None or not is_same_size(next_ % chain[-1], 0):
-            return f
-        steps.remove(next_)
-        chain.append(next_)
-    if len(chain) == 1:
-        return f
-    counts = [floordiv(b, s) for s, b in zip(chain, chain[1:], strict=False)]
-    counts.append(0 - floordiv(0 - a.extent, chain[-1]))
-    parts = [axis(count) for count in counts]
-    value = sum((polynomial(d) * s for d, s in zip(parts, chain, strict=True)), start=polynomial(0))
-    spread = [d for b in f.axes for d in (reversed(parts) if b == a else (b,))]
-    return f.replaced(spread, {a: value}, is_same_size(counts[-1] * chain[-1], a.extent))
+        next_step = next((s for s in steps if all(is_same_size(t % s, 0) for t in steps)), None)
+        if next_step is None or not is_same_size(next_step % radices[-1], 0):
+            return form
+        steps.remove(next_step)
+        radices.append(next_step)
+    if len(radices) == 1:
+        return form
+    counts = [floordiv(b, s) for s, b in zip(radices, radices[1:], strict=False)]
+    counts.append(0 - floordiv(0 - a.extent, radices[-1]))
+    new_digits = [axis(count) for count in counts]
+    value = sum((polynomial(d) * s for d, s in zip(new_digits, radices, strict=True)), start=polynomial(0))
+    new_axes = [d for b in form.axes for d in (reversed(new_digits) if b == a else (b,))]
+    return form.with_values(new_axes, {a: value}, is_same_size(counts[-1] * radices[-1], a.extent))
 
 
 @dataclass(frozen=True)
 class Variable:
-    """What linear forms are of: an axis, or what is no form of axes, as (i + 1) // 2; with its bounds."""
+    """A variable of linear forms: an axis, or an atom that is no linear form, as (i + 1) // 2; with its
+    bounds.
+    """
 
     axes: frozenset[Axis]
     low: Size | None
@@ -137,66 +142,72 @@ class Variable:
 
     @property
     def count(self) -> Size | None:
-        """How many values lie within the bounds."""
+        """The number of values within the bounds."""
         return None if self.low is None or self.high is None else self.high - self.low + 1
 
 
 @dataclass(frozen=True)
-class Linear:
-    """rest + sum of slope * variable; variables are named by axes."""
+class LinearForm:
+    """The size rest + sum of slope * variable; variables are named by axes."""
 
     slopes: dict[Axis, Size]
     rest: Size
 
 
-def linear(form: Digits) -> tuple[list[Linear], dict[Axis, Variable]] | None:
-    """The indices as linear forms of variables; None where they are products of axes."""
-    stands: dict[Atom, Axis] = {}
+def linear_forms(form: DigitForm) -> tuple[list[LinearForm], dict[Axis, Variable]] | None:
+    """Return the indices as linear forms of variables; None where they contain products of axes."""
+    variable_of: dict[Atom, Axis] = {}
     variables = {a: Variable(frozenset({a}), 0, a.extent - 1) for a in form.axes}
-    known = frozenset(form.axes)
+    form_axes = frozenset(form.axes)
     rows = []
     for index in form.indices:
         for factors, _ in terms_of(index):
             for atom in factors:
-                inside = known & atoms(polynomial(atom))
-                if atom not in known and atom not in stands and inside:
-                    stands[atom] = axis(0, "v")
-                    variables[stands[atom]] = Variable(inside, *interval(polynomial(atom)))
-        values: dict[Atom, Any] = {atom: polynomial(one) for atom, one in stands.items()}
-        row = affine_coefficients(substitute(index, values), [*form.axes, *stands.values()])
+                own_axes = form_axes & atoms(polynomial(atom))
+                if atom not in form_axes and atom not in variable_of and own_axes:
+                    variable_of[atom] = axis(0, "v")
+                    variables[variable_of[atom]] = Variable(own_axes, *interval(polynomial(atom)))
+        values: dict[Atom, Any] = {atom: polynomial(variable) for atom, variable in variable_of.items()}
+        row = affine_coefficients(substitute(index, values), [*form.axes, *variable_of.values()])
         if row is None:
             return None
-        rows.append(Linear({a: s for a, s in row[0].items() if not is_same_size(s, 0)}, row[1]))
+        rows.append(LinearForm({a: s for a, s in row[0].items() if not is_same_size(s, 0)}, row[1]))
     return rows, variables
 
 
 def sign_of(slope: Size) -> int | None:
-    """The sign of a size that is not zero."""
+    """Return the sign of a size that is not zero, None where it is not decided."""
     return 1 if is_nonnegative(slope - 1) else -1 if is_nonnegative(-1 - slope) else None
 
 
-def ordered(row: Linear, counts: Mapping[Axis, Size], *, dense: bool) -> list[Axis] | None:
-    """The variables by growing slope such that their values never give one index twice.
+def order_by_slope(row: LinearForm, counts: Mapping[Axis, Size], *, dense: bool) -> list[Axis] | None:
+    """Return the variables by growing slope such that their values never give one index twice.
 
-    Each slope is greater than what the smaller ones reach together; `dense` asks for multiples of the
-    least one without gaps instead, possibly reached twice.  None where that is not so, or not known.
+    Each slope is greater than the span that the smaller ones reach together.  With `dense`, slopes must
+    instead be multiples of the least one, without gaps; indices may be reached twice.  None where neither is
+    known.
     """
-    left = {a: abs_ for a, s in row.slopes.items() if (abs_ := _magnitude(s)) is not None}
-    if len(left) < len(row.slopes):
+    magnitudes = {a: abs_ for a, s in row.slopes.items() if (abs_ := _magnitude(s)) is not None}
+    if len(magnitudes) < len(row.slopes):
         return None
     order: list[Axis] = []
-    reach: Size = 0
-    while left:
-        least = next((a for a in left if all(is_nonnegative(s - left[a]) for s in left.values())), None)
+    reached_span: Size = 0
+    while magnitudes:
+        least = next(
+            (a for a in magnitudes if all(is_nonnegative(s - magnitudes[a]) for s in magnitudes.values())),
+            None,
+        )
         if least is None:
             return None
-        slope = left.pop(least)
-        unit = _magnitude(row.slopes[order[0]]) if order else slope
-        assert unit is not None
-        fits = is_same_size(slope % unit, 0) and is_nonnegative(reach + unit - slope)
-        if not (fits or not order if dense else is_nonnegative(slope - reach - 1)):
+        slope = magnitudes.pop(least)
+        smallest_slope = _magnitude(row.slopes[order[0]]) if order else slope
+        assert smallest_slope is not None
+        fits = is_same_size(slope % smallest_slope, 0) and is_nonnegative(
+            reached_span + smallest_slope - slope
+        )
+        if not (fits or not order if dense else is_nonnegative(slope - reached_span - 1)):
             return None
-        reach = reach + slope * (counts[least] - 1)
+        reached_span = reached_span + slope * (counts[least] - 1)
         order.append(least)
     return order
 

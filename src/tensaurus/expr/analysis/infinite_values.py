@@ -1,8 +1,9 @@
-"""Which expressions may be infinite where their tensors hold common numbers, or infinities of their own.
+"""Find expressions that may be infinite, where their tensors hold ordinary numbers or may be infinite too.
 
-    neg(x), max(x, 0)  where x may be        min(1, max(x, 0)), tanh(x)  nowhere        1 / x  everywhere
+    neg(x), max(x, 0)  where x may be        min(1, max(x, 0)), tanh(x)  never        1 / x  everywhere
 
-A sum of several terms is left out: infinite terms of both signs make it NaN, with every factor.
+Factors of a sum of several terms are excluded: infinite terms of both signs make the sum NaN, whatever a
+factor is.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from tensaurus.expr.ir.walk import bodies
 
 __all__ = ["POLES", "Infinities"]
 
-POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})  # infinite of finite numbers
+POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})   # infinite for some finite numbers
 NEUTRAL = {"max": Const(-inf), "min": Const(inf)}
-NARROW = 65504.0  # the largest float16: a conversion makes infinity of what is larger
+LARGEST_FLOAT16 = 65504.0  # a conversion makes larger numbers infinite
 
 
 class Infinities:
-    """Answers for the bodies of one operator.
+    """Says which bodies of one operator may be infinite.
 
     given     bounds of the tensors' elements, whatever the operators before them are given
-    infinite  whether a tensor's elements may be infinite where others' are numbers
+    infinite  whether a tensor's elements may be infinite where others' are ordinary numbers
     """
 
     def __init__(self, given: Mapping[Source, Bounds], infinite: Callable[[Tensor], bool]):
@@ -50,10 +51,10 @@ class Infinities:
             case Const(value):
                 return isinstance(value, float) and isinf(value)
             case Read(source, _, outside):
-                beyond = outside is not None and self.arise_in(outside, summed)
+                may_be_outside = outside is not None and self.arise_in(outside, summed)
                 if isinstance(source, Scope):
-                    return beyond or self.arise_in(source.body, summed)
-                return beyond or not summed and isinstance(source, Tensor) and self.infinite(source)
+                    return may_be_outside or self.arise_in(source.body, summed)
+                return may_be_outside or not summed and isinstance(source, Tensor) and self.infinite(source)
             case Select(_, then, other):
                 return self.arise_in(then, summed) or self.arise_in(other, summed)
             case Reduce("sum", axes, inner) if any(axis.extent != 1 for axis in axes):
@@ -66,7 +67,10 @@ class Infinities:
             case Call(fn, args):
                 if fn in FUNCTIONS and FUNCTIONS[fn].result == "bool":
                     return False
-                if cast_target(fn) == "float16" and max(map(abs, bounds_of(args[0], self.given))) > NARROW:
+                if (
+                    cast_target(fn) == "float16"
+                    and max(map(abs, bounds_of(args[0], self.given))) > LARGEST_FLOAT16
+                ):
                     return True
                 return _has_pole(body) or any(self.arise_in(arg, summed) for arg in args[fn == "where" :])
         return False

@@ -1,10 +1,10 @@
-"""The iterator mapping table of an expression: which iterator enters which dimension of which operand.
+"""Build the iterator mapping table of an expression: which iterator enters which dimension of which operand.
 
     L[b, m, n](sum[k](A[b, m, k] * B[b, k, n]))
 
     Y/Y/Y  b        Y/N/Y  m        N/Y/Y  n        Y/Y/N  k            (in A / in B / in the output)
 
-EINNET, section 5.1 and table 2.  `finders/derive` reads from it what operators are.
+EINNET, section 5.1 and table 2.  `finders/derive` matches expressions to operators by this table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tensaurus.expr.analysis.index_digits import Digits, Linear, digits, linear
+from tensaurus.expr.analysis.index_digits import DigitForm, LinearForm, digit_form, linear_forms
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import children
 from tensaurus.expr.sizes.size import Axis, Size, atoms, polynomial
@@ -25,13 +25,13 @@ Pattern = tuple[bool, ...]
 class Operand:
     """A read, or the output, whose dimensions are linear forms of iterators.
 
-    source    what is read, None for the output
+    source    the tensor that is read, None for the output
     outside   the value of the read beyond its source's edges, None where it stays inside
     """
 
     source: Source | None
     shape: tuple[Size, ...]
-    dimensions: tuple[Linear, ...]
+    dimensions: tuple[LinearForm, ...]
     outside: Const | None = None
 
 
@@ -39,12 +39,12 @@ class Operand:
 class IteratorTable:
     """The iterators of an expression and its operands, in order of their reads, the output last.
 
-    monoids   what each iterator is reduced by, "" for one of the output
+    monoids   the monoid that reduces each iterator, "" for one of the output
     form      the indices over iterators: digits of the expression's axes, without those of one point
     """
 
     scope: Scope
-    form: Digits
+    form: DigitForm
     monoids: Mapping[Axis, str]
     operands: tuple[Operand, ...]
 
@@ -53,9 +53,11 @@ class IteratorTable:
         return self.form.axes
 
     def pattern(self, iterator: Axis, order: Sequence[int] | None = None) -> Pattern:
-        """Whether it enters each operand, in this order of the operands."""
-        chosen = self.operands if order is None else [self.operands[k] for k in order]
-        return tuple(any(iterator in form.slopes for form in operand.dimensions) for operand in chosen)
+        """Return whether the iterator enters each operand, in this order of the operands."""
+        operands = self.operands if order is None else [self.operands[k] for k in order]
+        return tuple(
+            any(iterator in dimension.slopes for dimension in operand.dimensions) for operand in operands
+        )
 
     @property
     def groups(self) -> dict[Pattern, tuple[Axis, ...]]:
@@ -71,14 +73,14 @@ class IteratorTable:
 
 
 def iterator_table(scope: Scope) -> IteratorTable | None:
-    """The table; None where an index is not affine in digits of the axes (Gather, 7 // 2)."""
+    """Return the table; None where an index is not affine in digits of the axes (Gather, 7 // 2)."""
     reads = list(_reads(scope.body))
-    monoids = {**dict.fromkeys(scope.axes, ""), **_reduced(scope.body)}
+    monoids = {**dict.fromkeys(scope.axes, ""), **_monoid_by_axis(scope.body)}
     indices = (*(i for r in reads for i in r.indices), *map(polynomial, scope.axes))
-    # iterators of several reductions must not become one
-    apart = () if _reductions(scope.body) < 2 else tuple(map(polynomial, monoids))
-    form = digits(tuple(monoids), (*indices, *apart))
-    forms = linear(form)
+    # axes of several reductions must not be merged: each is then an index of its own
+    kept_apart = () if _reduction_count(scope.body) < 2 else tuple(map(polynomial, monoids))
+    form = digit_form(tuple(monoids), (*indices, *kept_apart))
+    forms = linear_forms(form)
     if forms is None or not form.exact or not set(forms[1]) <= set(form.axes):
         return None
     rows = iter(forms[0])
@@ -86,10 +88,10 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
         Operand(r.source, r.source.shape, tuple(next(rows) for _ in r.indices), r.outside) for r in reads
     ]
     operands.append(Operand(None, scope.shape, tuple(islice(rows, scope.rank))))
-    of: dict[Axis, str] = {}
+    monoid_of: dict[Axis, str] = {}
     for monoid, place in zip(monoids.values(), form.places, strict=True):
-        of.update(dict.fromkeys(_axes(place), monoid))
-    return IteratorTable(scope, form, of, tuple(operands))
+        monoid_of.update(dict.fromkeys(_axes(place), monoid))
+    return IteratorTable(scope, form, monoid_of, tuple(operands))
 
 
 def _axes(size: Size) -> list[Axis]:
@@ -103,15 +105,15 @@ def _reads(body: Body) -> Iterator[Read]:
         yield from _reads(child)
 
 
-def _reduced(body: Body) -> dict[Axis, str]:
+def _monoid_by_axis(body: Body) -> dict[Axis, str]:
     monoids = dict.fromkeys(body.axes, body.monoid) if isinstance(body, Reduce) else {}
     for child in children(body):
-        monoids.update(_reduced(child))
+        monoids.update(_monoid_by_axis(child))
     return monoids
 
 
-def _reductions(body: Body) -> int:
-    """How many reductions there are, one straight inside another by the same monoid not counted."""
+def _reduction_count(body: Body) -> int:
+    """Return the number of reductions, counting directly nested ones by one monoid once."""
     inner = children(body)
     nested = isinstance(body, Reduce) and isinstance(inner[0], Reduce) and inner[0].monoid == body.monoid
-    return sum(map(_reductions, inner)) + (isinstance(body, Reduce) and not nested)
+    return sum(map(_reduction_count, inner)) + (isinstance(body, Reduce) and not nested)

@@ -24,18 +24,25 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.box import Box, Progression, interval_of, is_empty, progressions, whole
+from tensaurus.expr.analysis.box import (
+    Box,
+    Progression,
+    full_box,
+    interval_progression,
+    is_empty,
+    split_into_progressions,
+)
 from tensaurus.expr.analysis.condition import (
-    POINTS,
+    MAX_POINTS,
     Condition,
-    Unknown,
-    at,
-    axes_of,
-    conditions,
-    connected,
-    decided,
-    holds,
-    meets,
+    Undecided,
+    collect_conditions,
+    depends_on,
+    group_axes,
+    size_at_deciding_place,
+    sorted_axes,
+    substitute_place,
+    truth_table,
 )
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
@@ -96,7 +103,7 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
     """
     try:
         body = flatten(scope)
-        cells = _partition(scope.axes, conditions(body), list(_indices(body)) if affine else [])
+        cells = _partition(scope.axes, collect_conditions(body), list(_indices(body)) if affine else [])
         regions = []
         for cell in cells:
             box = Box(tuple(cell[a] for a in scope.axes))
@@ -104,12 +111,15 @@ def boxes(scope: Scope, *, affine: bool = False) -> tuple[Region, ...]:
                 continue
             known = tuple(_summations(body, ends(scope, box), ()))
             fixed = all(
-                is_same_size(cell[a].count, 1) for size in literals(body) for a in axes_of(size) if a in cell
+                is_same_size(cell[a].count, 1)
+                for size in literals(body)
+                for a in sorted_axes(size)
+                if a in cell
             )
             regions.append(Region(box, known, fixed and all(_is_affine(i, cell) for i in _indices(body))))
         return tuple(regions)
-    except (Unknown, FlatBodyTooLarge):
-        return (Region(whole(scope.shape), None, False),)
+    except (Undecided, FlatBodyTooLarge):
+        return (Region(full_box(scope.shape), None, False),)
 
 
 def literals(body: Body) -> Iterator[Size]:
@@ -162,9 +172,9 @@ def _partition(axes: Sequence[Axis], tests: Sequence[Condition], indices: Sequen
     """The cells of the axes' box in which each condition holds for the same points."""
     for size in chain.from_iterable(tests):
         if any(not isinstance(atom, (Axis, Symbol, Floor, Largest)) for atom in atoms(size)):
-            raise Unknown(f"the sign of {size}")
+            raise Undecided(f"the sign of {size}")
     periods = {a: reduce(lcm, (_period(i, a) or 1 for i in indices), 1) for a in axes}
-    open_ = [test for test in tests if meets(test, axes)]
+    open_ = [test for test in tests if depends_on(test, axes)]
     return [cell for cell, _ in _cells(axes, open_, periods)]
 
 
@@ -172,13 +182,13 @@ def _cells(
     axes: Sequence[Axis], tests: Sequence[Condition], periods: Mapping[Axis, int]
 ) -> list[tuple[Cell, Signs]]:
     """The cells, each with where the conditions hold there."""
-    settled = tuple(holds(t, axes_of(*t)).tobytes() for t in tests if not meets(t, axes))
+    settled = tuple(truth_table(t, sorted_axes(*t)).tobytes() for t in tests if not depends_on(t, axes))
     parts: list[list[tuple[Cell, Signs]]] = [[({}, settled)]]
-    for group in connected(axes, tests):
-        about = [test for test in tests if meets(test, group)]
+    for group in group_axes(axes, tests):
+        about = [test for test in tests if depends_on(test, group)]
         parts.append((_sides if len(group) == 1 else _slices)(group, about, periods))
     if prod(map(len, parts)) > BOXES:
-        raise Unknown("too many boxes")
+        raise Undecided("too many boxes")
     joined = []
     for one in choices(*parts):
         cells, signs = zip(*one, strict=True)
@@ -192,21 +202,23 @@ def _slices(
     """Cells of axes that conditions join: slices along the shortest axis, equal ones put together."""
     extents = [a.extent for a in axes if isinstance(a.extent, int)]
     if len(extents) < len(axes):
-        raise Unknown("conditions that join axes without numbers")
+        raise Undecided("conditions that join axes without numbers")
     if prod(sorted(extents)[:-1]) > SLICES:
-        raise Unknown("too many slices")
+        raise Undecided("too many slices")
     shortest = axes[extents.index(min(extents))]
     rest = [a for a in axes if a != shortest]
     places: dict[Any, list[int]] = {}
     for value in range(min(extents)):
-        for cell, signs in _cells(rest, [at(test, {shortest: value}) for test in tests], periods):
+        for cell, signs in _cells(
+            rest, [substitute_place(test, {shortest: value}) for test in tests], periods
+        ):
             places.setdefault((tuple(cell.items()), signs, value % periods[shortest]), []).append(value)
         if len(places) > BOXES:
-            raise Unknown("too many boxes")
+            raise Undecided("too many boxes")
     return [
         ({shortest: side, **dict(cell)}, signs)
         for (cell, signs, _), values in places.items()
-        for side in progressions(np.array(values))
+        for side in split_into_progressions(np.array(values))
     ]
 
 
@@ -220,16 +232,16 @@ def _sides(
         return [({a: Progression(0, a.extent)}, ())]
     if not isinstance(a.extent, int) or any(isinstance(atom, Symbol) for s in sizes for atom in atoms(s)):
         if periods[a] != 1:
-            raise Unknown(f"{a.extent} in steps of {periods[a]}")
+            raise Undecided(f"{a.extent} in steps of {periods[a]}")
         return [({a: side}, ()) for side in _symbolic_sides(a, sizes)]
     alike: dict[tuple[int, Signs], list[Indices]] = {}
     for members in _classes(a, a.extent, sizes, periods[a]):
-        here = [at(test, {a: int(members[0])}) for test in tests]
-        signs = tuple(holds(test, axes_of(*test)).tobytes() for test in here)
+        here = [substitute_place(test, {a: int(members[0])}) for test in tests]
+        signs = tuple(truth_table(test, sorted_axes(*test)).tobytes() for test in here)
         alike.setdefault((int(members[0]) % periods[a], signs), []).append(members)
     cells: list[tuple[Cell, Signs]] = []
     for (_, signs), groups in sorted(alike.items(), key=lambda item: min(int(g[0]) for g in item[1])):
-        cells += [({a: side}, signs) for side in progressions(np.sort(np.concatenate(groups)))]
+        cells += [({a: side}, signs) for side in split_into_progressions(np.sort(np.concatenate(groups)))]
     return cells
 
 
@@ -243,7 +255,7 @@ def _classes(a: Axis, extent: int, sizes: Sequence[Size], period: int) -> list[I
     kinds = values % period
     for size, changes in zip(sizes, cuts, strict=True):
         if changes is None:
-            rows = holds((size,), [a, *(b for b in axes_of(size) if b != a)]).reshape(extent, -1)
+            rows = truth_table((size,), [a, *(b for b in sorted_axes(size) if b != a)]).reshape(extent, -1)
             labels = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
         else:
             labels = np.searchsorted(np.unique(changes), values, side="right")
@@ -265,7 +277,7 @@ def _cuts(size: Size, a: Axis) -> list[Any] | None:
     values = np.zeros(1, np.int64)
     for b in others:
         step = form[0].get(b, 0)
-        if not isinstance(step, int) or not isinstance(b.extent, int) or len(values) * b.extent > POINTS:
+        if not isinstance(step, int) or not isinstance(b.extent, int) or len(values) * b.extent > MAX_POINTS:
             return None
         values = np.unique(values[:, None] + step * np.arange(b.extent))
     if slope == 0:
@@ -280,7 +292,7 @@ def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
     for size in sizes:
         changes = _cuts(size, a)
         if changes is None:
-            raise Unknown(f"the sign of {size}")
+            raise Undecided(f"the sign of {size}")
         for cut in changes:
             if not (
                 is_nonnegative(0 - cut)
@@ -292,10 +304,10 @@ def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
     while cuts:
         least = next((c for c in cuts if all(is_nonnegative(d - c) for d in cuts)), None)
         if least is None:
-            raise Unknown(f"the order of {cuts}")
+            raise Undecided(f"the order of {cuts}")
         cuts.remove(least)
         ends.append(smallest(largest(least, 0), a.extent))
-    return [interval_of(low, high) for low, high in zip(ends, [*ends[1:], a.extent], strict=True)]
+    return [interval_progression(low, high) for low, high in zip(ends, [*ends[1:], a.extent], strict=True)]
 
 
 # ------------------------------------------------------------------------------ within one box
@@ -308,7 +320,7 @@ def _summations(
     if isinstance(body, Reduce):
         around = (*around, *body.axes)
         guards = support(body.body, NEUTRAL[body.monoid])
-        yield Summation(around, _product(around, [decided(g, places) for g in guards]))
+        yield Summation(around, _product(around, [size_at_deciding_place(g, places) for g in guards]))
     for child in children(body):
         yield from _summations(child, places, around)
 
@@ -316,16 +328,16 @@ def _summations(
 def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
     """The points of the axes at which all sizes are at least 0, where they are a product of progressions."""
     sides = {a: Progression(0, a.extent) for a in axes}
-    if not all(holds((g,), ()) for g in guards if not meets((g,), axes)):
-        return whole((0,) * len(axes))
-    for group in connected(axes, [(g,) for g in guards]):
-        about = tuple(g for g in guards if meets((g,), group))
+    if not all(truth_table((g,), ()) for g in guards if not depends_on((g,), axes)):
+        return full_box((0,) * len(axes))
+    for group in group_axes(axes, [(g,) for g in guards]):
+        about = tuple(g for g in guards if depends_on((g,), group))
         if not about:
             continue
-        held = holds(about, group)
+        held = truth_table(about, group)
         for place, a in enumerate(group):
             spots = np.flatnonzero(held.any(axis=tuple(d for d in range(len(group)) if d != place)))
-            runs = list(progressions(spots)) or [Progression(0, 0)]
+            runs = list(split_into_progressions(spots)) or [Progression(0, 0)]
             if len(runs) > 1:
                 return None
             sides[a] = runs[0]

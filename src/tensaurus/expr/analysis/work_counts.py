@@ -1,4 +1,4 @@
-"""What an expression costs, and which functions it calls: all computed from its records."""
+"""Count the work of an expression, and list the functions it calls."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tensaurus.expr.sizes.size import Atom, Floor, Size, atoms, evaluate, larges
 
 
 def flops(scope: Scope) -> Size:
-    """Scalar functions evaluated plus steps of reductions, over all elements.
+    """Return the number of scalar function calls plus steps of reductions, over all elements.
 
-    An inner scope counts once per element of its own, however often it is read; of a guarded choice the
-    dearer branch counts; indices and conversions count nothing.
+    An inner scope counts once per element of its own, however often it is read; of a select the dearer branch
+    counts; indices and conversions count nothing.
     """
 
     def count(body: Body) -> Any:
@@ -35,8 +35,8 @@ def flops(scope: Scope) -> Size:
     return sum(product(s.shape) * count(s.body) for s in scopes(scope))  # type: ignore[no-any-return]
 
 
-def functions(scope: Scope) -> Iterator[str]:
-    """The scalar functions that it calls, and the monoids that it reduces by; those of inner scopes, too."""
+def called_functions(scope: Scope) -> Iterator[str]:
+    """Yield the scalar functions it calls, and the monoids it reduces by, inner scopes included."""
     for body in bodies(scope):
         if isinstance(body, Call):
             yield body.fn
@@ -45,10 +45,10 @@ def functions(scope: Scope) -> Iterator[str]:
 
 
 def multiply_adds(scope: Scope) -> Size:
-    """Products that are added up, over all elements: what convolutions and matrix products do.
+    """Return the number of products that are added up, over all elements, as in convolutions.
 
-    One of the same two elements counts once. As is usual, zeros beyond the edges count; zeros between the
-    elements of a factor (a transposed convolution has them) do not.
+    A product of the same two elements counts once.  As is usual, zeros beyond the edges count; zeros between
+    the elements of a factor, as in a transposed convolution, do not.
     """
 
     def count(body: Body, points: Any) -> Any:
@@ -56,13 +56,13 @@ def multiply_adds(scope: Scope) -> Size:
             return sum(count(child, points) for child in children(body))
         points = points * product(axis.extent for axis in body.axes)
         factors = _factors(body.body) if body.monoid == "sum" else None
-        return count(body.body, points) + (0 if factors is None else _products(factors, points))
+        return count(body.body, points) + (0 if factors is None else _product_count(factors, points))
 
     return sum(count(s.body, product(s.shape)) for s in scopes(scope))  # type: ignore[no-any-return]
 
 
 def _factors(term: Body) -> tuple[Read, ...] | None:
-    """What a term of a sum multiplies; None where it is no product."""
+    """Return the reads that a term of a sum multiplies; None where it is no product."""
     match term:
         case Call("mul", args):
             return tuple(item for arg in args for item in reads(arg))
@@ -71,8 +71,8 @@ def _factors(term: Body) -> tuple[Read, ...] | None:
     return next((found for child in children(term) if (found := _factors(child)) is not None), None)
 
 
-def _products(factors: tuple[Read, ...], points: Any) -> Any:
-    """How many products there are where the term is evaluated at so many points."""
+def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
+    """Return the number of products of a term that is evaluated at this many points."""
     amounts = []
     for read in factors:
         density = _density(read.source) if isinstance(read.source, Scope) else Fraction(1)
@@ -80,7 +80,7 @@ def _products(factors: tuple[Read, ...], points: Any) -> Any:
         amounts.append(product(read.source.shape) * density)
     if len(factors) != 2:
         return points
-    # Two elements meet where they agree on the indices that both reads share.
+    # two elements are multiplied if they agree on the indices that both reads share
     first, second = (dict(zip(read.indices, read.source.shape, strict=True)) for read in factors)
     shared = product(extent for index, extent in first.items() if second.get(index) == extent)
     pairs = [*amounts, shared, points]
@@ -90,17 +90,17 @@ def _products(factors: tuple[Read, ...], points: Any) -> Any:
 
 
 def _density(scope: Scope) -> Fraction:
-    """The share of the elements that a guard of the whole body does not set to 0; 1 where sizes are open."""
+    """Return the fraction of elements that a guard of the whole body does not set to 0; 1 for open sizes."""
     body = scope.body
     if not isinstance(body, Select) or body.other != Const(0):
         return Fraction(1)
-    found = {atom for size in body.guard for atom in atoms(size) if not isinstance(atom, Floor)}
-    axes = [axis for axis in scope.axes if axis in found]
+    guard_atoms = {atom for size in body.guard for atom in atoms(size) if not isinstance(atom, Floor)}
+    axes = [axis for axis in scope.axes if axis in guard_atoms]
     extents = [axis.extent for axis in axes if isinstance(axis.extent, int)]
-    if len(extents) < len(found):
+    if len(extents) < len(guard_atoms):
         return Fraction(1)
     grid = np.indices(tuple(extents), sparse=True)
     place: dict[Atom, Any] = dict(zip(axes, grid, strict=True))
-    held = reduce(np.logical_and, (evaluate(size, place.__getitem__) >= 0 for size in body.guard))
-    points = np.broadcast_to(held, tuple(extents))
+    is_held = reduce(np.logical_and, (evaluate(size, place.__getitem__) >= 0 for size in body.guard))
+    points = np.broadcast_to(is_held, tuple(extents))
     return Fraction(int(points.sum()), max(1, points.size))

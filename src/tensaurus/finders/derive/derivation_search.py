@@ -15,7 +15,7 @@ from itertools import count, takewhile
 from math import inf
 from time import monotonic
 
-from tensaurus.expr.analysis.index_map import renumbers
+from tensaurus.expr.analysis.index_map import is_reshape
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import reads, tensors
@@ -286,7 +286,7 @@ class Search:
             total += self.roofline.seconds(operations(node), moved) / REACHED
         weights = {x for x, node in state.nodes if ahead(node, self.weights)}
         for stage in state.stages:
-            if renumbers(stage) or weights.issuperset(tensors(stage)):
+            if is_reshape(stage) or weights.issuperset(tensors(stage)):
                 continue
             sources = {id(read.source): read.source for read in reads(stage)}.values()
             moved = 4 * sum(number_of(product(s.shape)) for s in (stage, *sources))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.index_map import renumbers
+from tensaurus.expr.analysis.index_map import is_reshape
 from tensaurus.expr.analysis.work_counts import flops
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
@@ -165,7 +165,7 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
     """
     body = scope.body
     shape = [number_of(n) for n in scope.shape]
-    if isinstance(body, Read) and isinstance(body.source, Tensor) and 0 not in shape and renumbers(scope):
+    if isinstance(body, Read) and isinstance(body.source, Tensor) and 0 not in shape and is_reshape(scope):
         return reshaped(nodes[body.source], shape)
     used = tensors(scope)
     if not used:

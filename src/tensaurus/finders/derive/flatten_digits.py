@@ -12,7 +12,7 @@ from itertools import groupby
 from math import prod
 from typing import TypeAlias
 
-from tensaurus.expr.analysis.index_map import fused
+from tensaurus.expr.analysis.index_map import row_major_number
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import Rewriting, reads, tensors
 from tensaurus.expr.sizes.size import Floor, Size, atoms
@@ -56,7 +56,7 @@ def _mends(read: Read, groups: Groups) -> bool:
             continue
         shape = _sizes(read.source.shape, group)
         apart = [read.indices[d] for d in group]
-        if _has_quotient(fused(apart, shape)):
+        if _has_quotient(row_major_number(apart, shape)):
             return False
         if read.outside is not None and not all(map(inside, apart, shape)):
             return False
@@ -82,6 +82,7 @@ class _Flattening(Rewriting):
         if not isinstance(x, Tensor) or x not in self.made:
             return found
         indices = [
-            fused([found.indices[d] for d in group], _sizes(x.shape, group)) for group in self.groups[x]
+            row_major_number([found.indices[d] for d in group], _sizes(x.shape, group))
+            for group in self.groups[x]
         ]
         return Read(self.made[x], tuple(indices), found.outside)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, Tensor, axis, within
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.normal.intern import intern_scope
@@ -142,7 +142,7 @@ def _moves(node: Node) -> bool:
 def _moving(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes) -> bool:
     """Whether every element of all outputs is an argument's, or a constant."""
     found = op.scopes(kinds, attrs)
-    return bool(found) and all(set(functions(scope)) <= MOVES for scope in found)
+    return bool(found) and all(set(called_functions(scope)) <= MOVES for scope in found)
 
 
 def _changing(node: Node) -> list[Node]:

@@ -16,8 +16,8 @@ from fractions import Fraction
 from math import gcd, prod
 from typing import Any, TypeAlias
 
-from tensaurus.expr.analysis.index_map import fused
-from tensaurus.expr.analysis.index_map import split as digits_of
+from tensaurus.expr.analysis.index_map import place_of_number as digits_of
+from tensaurus.expr.analysis.index_map import row_major_number
 from tensaurus.expr.analysis.iterator_table import Pattern
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, axis
@@ -220,7 +220,7 @@ def _matched(
         assert isinstance(dimension, tuple)
         axes = [b for a in dimension for b in own[a]]
         shape.append(prod(map(_number, axes)))
-        indices.append(fused(axes, [b.extent for b in axes]))
+        indices.append(row_major_number(axes, [b.extent for b in axes]))
     if not operator.single:
         return Matched(operator, attrs, (data, weights), tuple(shape), tuple(indices))
     assert factors.number is not None

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from tensaurus.expr.analysis.index_map import fused
-from tensaurus.expr.analysis.index_map import split as digits_of
+from tensaurus.expr.analysis.index_map import place_of_number as digits_of
+from tensaurus.expr.analysis.index_map import row_major_number
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import (
     Body,
@@ -234,7 +234,7 @@ class _Frame:
         stage, private = self.views[view].stage, self.views[view].private
         first = self.views[0]
         mine = {b: a for a, b in self.places[view].items()}
-        number = fused(private, [a.extent for a in private]) + sum(self.counts[:view])
+        number = row_major_number(private, [a.extent for a in private]) + sum(self.counts[:view])
         spots: list[Size] = []
         for a in first.stage.axes:
             if a in mine:

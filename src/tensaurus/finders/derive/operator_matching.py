@@ -18,7 +18,7 @@ from functools import cache
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from tensaurus.expr.analysis.index_digits import Linear, ordered
+from tensaurus.expr.analysis.index_digits import LinearForm, order_by_slope
 from tensaurus.expr.analysis.iterator_table import IteratorTable, Pattern, iterator_table
 from tensaurus.expr.ir.scope import Call, Const, Read, Reduce, Scope, Tensor
 from tensaurus.expr.ir.walk import operands
@@ -264,9 +264,9 @@ def _dimensions(table: IteratorTable, number: int) -> tuple[Dimension, ...] | No
     return tuple(made)
 
 
-def _radix(form: Linear, extent: Any) -> tuple[Axis, ...] | None:
+def _radix(form: LinearForm, extent: Any) -> tuple[Axis, ...] | None:
     """The iterators whose mixed-radix number a dimension of this extent is."""
-    order = ordered(form, {a: a.extent for a in form.slopes}, dense=False)
+    order = order_by_slope(form, {a: a.extent for a in form.slopes}, dense=False)
     if order is None or form.rest != 0:
         return None
     reach: Any = 1

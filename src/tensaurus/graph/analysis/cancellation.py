@@ -31,7 +31,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.evaluate.fields import Array, Reals
 from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS, is_float
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source
@@ -148,7 +148,7 @@ def kind_of(op: Op, kinds: tuple[TensorType | None, ...], attrs: tuple[tuple[str
         return SUM
     if fn in ("mul", "div"):
         return PRODUCT
-    return None if fn is not None or any(functions(op.scopes(kinds, attrs)[0])) else MOVE
+    return None if fn is not None or any(called_functions(op.scopes(kinds, attrs)[0])) else MOVE
 
 
 def loses(before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node], moved: bool) -> bool:
@@ -175,7 +175,7 @@ def _operation(
     match scope.body:
         case Call(fn, args) if fn in LINEAR and len(args) == 2 and all(isinstance(a, Read) for a in args):
             return fn
-    called = set(functions(scope))
+    called = set(called_functions(scope))
     return "sum" if called <= LINEAR and called & SUMS else None
 
 

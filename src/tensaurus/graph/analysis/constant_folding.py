@@ -7,7 +7,7 @@ from math import inf, prod
 
 import numpy as np
 
-from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.evaluate.fields import Array, Reals
 from tensaurus.expr.ir.element_types import is_rounding_cast
 from tensaurus.expr.ir.scalar_functions import cast_target
@@ -166,7 +166,7 @@ def _jumps(nodes: list[Node]) -> bool:
         if isinstance(node.op, Op) and any(_is_float(a.tensor) for a in node.args if a is not None):
             kinds = node.kinds()
             for scope in node.op.scopes(kinds, node.attrs):
-                if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in functions(scope)):
+                if any(fn in JUMPS or "int" in (cast_target(fn) or "") for fn in called_functions(scope)):
                     return True
                 if any(map(is_rounding_cast, bodies(scope))):
                     return True

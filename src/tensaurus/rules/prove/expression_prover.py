@@ -15,7 +15,7 @@ from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property, partial
 
-from tensaurus.expr.analysis.work_counts import functions
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Const, Scope, Source, Tensor, call
@@ -187,4 +187,4 @@ def _asked(
 
 def _computes(*scopes: Scope) -> bool:
     """Whether a function of elements is called, or a reduction of them; conversions are none."""
-    return any(cast_target(fn) is None for scope in scopes for fn in functions(scope))
+    return any(cast_target(fn) is None for scope in scopes for fn in called_functions(scope))

@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from tensaurus.expr.analysis.breaking_values import drawn_integers
+from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.analysis.turning_points import Watched, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field, Reals
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
@@ -43,7 +43,7 @@ class Draws:
         return field.random(shape, rng)
 
     def integers(self, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, name: str) -> Array:
-        return drawn_integers(dtype, shape, rng, [*self.whole, *map(int, self.near.get(name, ()))])
+        return draw_integers(dtype, shape, rng, [*self.whole, *map(int, self.near.get(name, ()))])
 
 
 class Special(Draws):

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.breaking_values import drawn_integers
+from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.ir.scope import Body
 from tensaurus.graph.ir.node import CONSTANT, Node, constant, source
 from tensaurus.graph.ir.program import topological
@@ -354,7 +354,7 @@ def _data(kind: TensorType, rng: np.random.Generator, own: Sequence[Fraction], p
     """Dyadic numbers: exact in every field; where the law asks for them, around its `own`, too."""
     shape = tuple(n for n in kind.shape if isinstance(n, int))
     if not kind.dtype.startswith("float"):
-        return drawn_integers(kind.dtype, shape, rng, [int(n) for n in own if n.denominator == 1])
+        return draw_integers(kind.dtype, shape, rng, [int(n) for n in own if n.denominator == 1])
     if pinned and own and rng.random() < 0.3:
         around = [float(n) + step for n in own for step in AROUND]
         return np.asarray(rng.choice(around, shape)).astype(kind.dtype)

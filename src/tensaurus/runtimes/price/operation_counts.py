@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.index_map import renumbers
+from tensaurus.expr.analysis.index_map import is_reshape
 from tensaurus.expr.analysis.work_counts import flops, multiply_adds
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.sizes.size import Arithmetic
@@ -67,7 +67,7 @@ def free(node: Node) -> bool:
 def aliases(node: Node) -> bool:
     """Whether it only gives its input another shape, so that a runtime copies nothing."""
     found = scopes_of(node)
-    return node.op is not eop and len(found) == 1 and renumbers(found[0])
+    return node.op is not eop and len(found) == 1 and is_reshape(found[0])
 
 
 def elements(node: Node) -> int:
