@@ -24,7 +24,7 @@ def with_outputs(text: str) -> str:
     def run(block: re.Match[str]) -> str:
         printed = io.StringIO()
         with redirect_stdout(printed):
-            exec(compile(block["code"], "docs/tour.md", "exec"), namespace)  # the page is this repository's own
+            exec(compile(block["code"], "docs/tour.md", "exec"), namespace)  # this repository's own page
         output = printed.getvalue().rstrip()
         return f"```python\n{block['code']}```\n" + (f"\n```text\n{output}\n```\n" if output else "")
 
