@@ -59,7 +59,7 @@ from tensaurus.rules.language.match import expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.scratch import temporary
 
 TABLES = Path(__file__).parent / "tables"
@@ -230,7 +230,7 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
     """Seconds by standard operators on each runtime and, where it has eOperators, with kernels."""
     found = {}
     with temporary() as folder, Database(folder / "times.db") as records:
-        program, feeds = alone(piece, OPSET)
+        program, feeds = standalone_model(piece, OPSET)
         build = Builds(folder, expander(library()), folded=False)(program)
         for backend in ("onnxruntime", "openvino"):
             found[backend] = timed(backend, build, feeds, machine.threads)
@@ -291,7 +291,7 @@ def model_of(name: str) -> onnx.ModelProto | None:
     # whose elements `alone` draws
     fixed = {x: constant(np.zeros(x.tensor.shape, np.float32)) for x in weights if x is not None}
     root = again(node, tuple(None if x is None else fixed.get(x, x) for x in node.args))
-    program, _ = alone(Piece.of(root), OPSET)
+    program, _ = standalone_model(Piece.of(root), OPSET)
     return export_model(program)
 
 

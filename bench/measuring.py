@@ -22,8 +22,8 @@ from tensaurus.system.scratch import temporary
 @contextmanager
 def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCosts]:
     """What measures a program's operators, each with one copy of its weights."""
-    machine, copies = Machine.here(), weight_costs.COPIES
-    weight_costs.COPIES = 1
+    machine, copies = Machine.here(), weight_costs.MAX_COPIES
+    weight_costs.MAX_COPIES = 1
     try:
         with (
             Database(path) as database,
@@ -37,4 +37,4 @@ def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCo
                 database, stopwatch, backend, machine, opset, builds, expand, roofline=roofline
             )
     finally:
-        weight_costs.COPIES = copies
+        weight_costs.MAX_COPIES = copies

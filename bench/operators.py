@@ -40,7 +40,7 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Stopwatch
 from tensaurus.runtimes.price.roofline import Roofline, estimate
-from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.scratch import temporary
 
 TABLE = Path(__file__).parent / "tables" / "operators.csv"
@@ -162,7 +162,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         kernels = TunedKernels(tuner, lambda: tuning)
         begin = monotonic()
         builds = Builds(folder, expander(library()), kernels, linked_library, folded=False)
-        program, feeds = alone(kernel, OPSET)
+        program, feeds = standalone_model(kernel, OPSET)
         build = builds(program)
         seconds = monotonic() - begin
         tuner.close()
@@ -176,7 +176,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
 def peers(piece: Piece, machine: Machine) -> dict[str, float]:
     """Seconds of the runtimes that are installed."""
     with temporary() as folder:
-        program, feeds = alone(piece, OPSET)
+        program, feeds = standalone_model(piece, OPSET)
         build = Builds(folder)(program)
         names = [name for name in ("onnxruntime", "openvino") if backends.find(name).installed()]
         return {name: timed(name, build, feeds, machine.threads) for name in names}

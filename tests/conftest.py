@@ -45,10 +45,10 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
         return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})
 
     monkeypatch.setattr(end_to_end_times, "compare", compared)
-    monkeypatch.setattr(measure, "BURST", 0.005)
-    monkeypatch.setattr(measure, "LONGEST", 0.5)
-    monkeypatch.setattr(observe, "SHORTEST", 0.01)
-    monkeypatch.setattr(observe, "LONGEST", 0.02)
+    monkeypatch.setattr(measure, "BURST_SECONDS", 0.005)
+    monkeypatch.setattr(measure, "MAX_PAIR_SECONDS", 0.5)
+    monkeypatch.setattr(observe, "MIN_TURN_SECONDS", 0.01)
+    monkeypatch.setattr(observe, "MAX_TURN_SECONDS", 0.02)
 
 
 @pytest.fixture(autouse=True)

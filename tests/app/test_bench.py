@@ -171,13 +171,13 @@ def test_the_loop_of_multiply_adds_ends(width: int) -> None:
     flag = {512: "avx512f", 256: "fma"}[width]
     if flag not in machine_peaks._processor_flags():
         pytest.skip(f"the processor has no {flag}")
-    machine_peaks._Machine(machine_peaks._loop(width))(3)
+    machine_peaks._MachineCode(machine_peaks._loop_code(width))(3)
 
 
 def test_the_machine_code_takes_its_argument() -> None:
     if not machine_peaks._processor_flags():
         pytest.skip("not an x86-64 processor")
-    memory = machine_peaks._Machine(b"\xc7\x07\x2a\x00\x00\x00\xc3")  # mov dword [rdi], 42; ret
+    memory = machine_peaks._MachineCode(b"\xc7\x07\x2a\x00\x00\x00\xc3")  # mov dword [rdi], 42; ret
     value = ctypes.c_int32(0)
     memory(ctypes.addressof(value))
     assert value.value == 42
@@ -187,7 +187,7 @@ def test_peaks_without_executable_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(code: bytes) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(machine_peaks, "_Machine", refuse)
+    monkeypatch.setattr(machine_peaks, "_MachineCode", refuse)
     found = measure_peaks(1, repeats=2)
     assert found.instructions == "matrix product"
     assert found.flops > 1e8 and found.cache > 1e8 and found.memory > 1e8

@@ -17,7 +17,7 @@ from tensaurus.app.zoo.selection import GROUPS, select
 from tensaurus.graph.ir.census import census
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.runtimes.price.operation_counts import demand
+from tensaurus.runtimes.price.operation_counts import count_demand
 from tensaurus.system.errors import TensaurusError
 
 MODELS = (  # noqa: SIM905 (words read better)
@@ -80,7 +80,7 @@ def test_workload(work: Workload) -> None:
     program = import_model(model, {}, work.name)
     assert not census(program).opaque
     assert trained(model) / 1e6 == pytest.approx(work.parameters, rel=0.01, abs=5e-4)
-    assert demand(program).multiply_adds / batch / 1e9 == pytest.approx(
+    assert count_demand(program).multiply_adds / batch / 1e9 == pytest.approx(
         work.multiply_adds, rel=0.01, abs=5e-4
     )
     reached = live(model)
@@ -139,11 +139,11 @@ def built(make: Callable[[Builder], object]) -> Program:
     ],
 )
 def test_multiply_adds(make: Callable[[Builder], object], multiply_adds: int) -> None:
-    assert demand(built(make)).multiply_adds == multiply_adds
+    assert count_demand(built(make)).multiply_adds == multiply_adds
 
 
 def test_demand_counts_bytes() -> None:
-    found = demand(built(lambda b: b.relu(b.linear(b.input("x", 3, 8), "a", 5))))
+    found = count_demand(built(lambda b: b.relu(b.linear(b.input("x", 3, 8), "a", 5))))
     assert found.compulsory == 4 * (3 * 8 + 8 * 5 + 5 + 3 * 5)
     assert found.traffic == found.compulsory + 4 * 2 * 15
     assert found.opaque == 0

@@ -39,7 +39,7 @@ from tensaurus.optimizer.search.strategies import Effort
 from tensaurus.rules.language.evidence import Bounded
 from tensaurus.rules.prove.subnormal_constants import SUBNORMALS, Flushed, flush_subnormals, refute_flush
 from tensaurus.runtimes.price.operator_times import OperatorCosts
-from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.progress import NoProgress
 
 TINY = np.float32(1e-40)
@@ -581,9 +581,9 @@ def test_times_of_several_operators_tell_them_apart() -> None:
 
     plain, tiny = fused(weights(300, 40, share=0)), fused(weights(300, 40, share=0.25))
     assert "subnormal" not in plain.text and "subnormal 2^-2 w" in tiny.text
-    made, _ = alone(tiny, 17, copies=2)
+    made, _ = standalone_model(tiny, 17, copies=2)
     assert 0.2 < subnormal_count(made) / (2 * 300 * 40) < 0.3
-    assert subnormal_count(alone(plain, 17)[0]) == 0
+    assert subnormal_count(standalone_model(plain, 17)[0]) == 0
 
 
 def test_what_runs_in_the_original_runs_without_subnormals() -> None:

@@ -59,7 +59,7 @@ from tensaurus.runtimes.measure.observe import Observer
 from tensaurus.runtimes.price.operation_counts import operations
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import estimate
-from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.errors import TensaurusError
 
 CONV, EOP = registry["Conv"], registry["eop"]
@@ -327,7 +327,7 @@ def test_it_is_priced_as_what_it_computes(name: str) -> None:
     assert 0 < estimate(piece) < 1
     products = 2 * 3 * 8 * 8 * 9 * 16 * 16
     assert products <= operations(made) <= 1.2 * products
-    program, feeds = alone(piece, OPSET, copies=2)
+    program, feeds = standalone_model(piece, OPSET, copies=2)
     assert len(running(export_model(program, folded=False)).run(None, feeds)) == 2
 
 

@@ -58,7 +58,7 @@ from tensaurus.optimizer.search.saturation import Saturation
 from tensaurus.rules.language.equation import Equation
 from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.measure.observe import Observer
-from tensaurus.runtimes.price.kernel_quota import Rationed
+from tensaurus.runtimes.price.kernel_quota import KernelQuota
 from tensaurus.runtimes.price.operation_counts import operations
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import ONE_CORE, estimate
@@ -708,7 +708,7 @@ class Seconds:
 def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
     whole = small(residual)
     seconds = Seconds()
-    costs = Rationed(seconds, lambda: sum("eop" in text for text in seconds.times) < ration)
+    costs = KernelQuota(seconds, lambda: sum("eop" in text for text in seconds.times) < ration)
     search = Saturation(whole_library(), costs, [quick_extractor], finders=[Fuse()])
     best = search.run(whole).candidates[0].program
     kernels = {n.attrs for n in best.active if n.op is EOP}
@@ -734,7 +734,7 @@ def test_what_is_known_costs_no_ration() -> None:
     )
     plain, seconds = Piece.of(node("Relu", x)), Seconds()
     seconds.measure(first)
-    costs = Rationed(seconds, lambda: False)
+    costs = KernelQuota(seconds, lambda: False)
     assert costs.known(first) == costs.measure(first) == 0.1
     assert costs.known(second) == costs.measure(second) == inf and costs.estimate(second) == 0.05
     assert costs.known(plain) is None and costs.measure(plain) == 1.0

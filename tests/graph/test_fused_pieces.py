@@ -21,7 +21,7 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.onnx_export import export
 from tensaurus.ops import Op, TensorType
 from tensaurus.runtimes import backends
-from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.runtimes.price.standalone_model import standalone_model
 
 
 def conv_relu(b: Builder) -> Value:
@@ -128,11 +128,11 @@ def test_a_split_that_is_fused_is_inside_its_piece() -> None:
         u, v = b.nodes("Split", 2, b.input("x", 4, 8), b.constant(np.array([4, 4])), axis=1)
         return b.add(u, v)
 
-    from tensaurus.runtimes.measure.runtime_kernels import _piece
+    from tensaurus.runtimes.measure.runtime_kernels import _piece_of
 
     whole = small(split)
     names = {n: name for n, name in whole.names.items() if not n.static and n not in whole.inputs}
-    piece = _piece(frozenset(names.values()), {name: n for n, name in names.items()})
+    piece = _piece_of(frozenset(names.values()), {name: n for n, name in names.items()})
     assert piece is not None and piece.leaves == whole.inputs and len(fusions([piece])) == 1
 
 
@@ -166,7 +166,7 @@ def test_a_piece_over_other_leaves() -> None:
 
 def run_alone(piece: Piece, copies: int) -> tuple[dict[str, np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Feeds, weights and outputs of the copies on onnxruntime."""
-    program, feeds = alone(piece, 17, copies)
+    program, feeds = standalone_model(piece, 17, copies)
     made, _ = export(program, folded=False)
     session = backends.find("onnxruntime").compile(Build(made.SerializeToString()), threads=1)
     constants = [np.frombuffer(tensor.raw_data, np.float32) for tensor in made.graph.initializer]

@@ -107,7 +107,7 @@ def test_what_hung_once_is_tried_again_another_day(records: Database, ended: boo
 def test_no_room_for_copies_is_no_refusal(records: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     import tensaurus.runtimes.price.operator_times as operators
 
-    made, tried = operators.alone, []
+    made, tried = operators.standalone_model, []
 
     def alone(piece: Piece, opset: int, copies: int) -> Any:
         tried.append(copies)
@@ -115,7 +115,7 @@ def test_no_room_for_copies_is_no_refusal(records: Database, monkeypatch: pytest
             raise MemoryError
         return made(piece, opset, copies)
 
-    monkeypatch.setattr(operators, "alone", alone)
+    monkeypatch.setattr(operators, "standalone_model", alone)
     costs = costs_of(records, Stub(), None)
     assert costs.measure(Piece.of(node("Exp", X))) == 1.0
     assert len(tried) == 2 and tried[0] > 1 == tried[1]

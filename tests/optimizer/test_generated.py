@@ -47,10 +47,10 @@ from tensaurus.optimizer.run.kernel_budget import COUNT, Generated
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observer
-from tensaurus.runtimes.price.kernel_quota import Rationed
+from tensaurus.runtimes.price.kernel_quota import KernelQuota
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import ONE_CORE
-from tensaurus.runtimes.price.standalone_model import alone
+from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import NoProgress
 
@@ -110,7 +110,7 @@ def let_kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(costs: OperatorCosts, piece: Piece, text: str) -> float:
         if not any(node.op is eop for node in piece.inner):
             return 2.0
-        return 0.5 if costs.builds(alone(piece, costs.opset)[0]).libraries else inf
+        return 0.5 if costs.builds(standalone_model(piece, costs.opset)[0]).libraries else inf
 
     monkeypatch.setattr(OperatorCosts, "_measure", seconds)
     monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
@@ -481,7 +481,7 @@ def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
     x = source("x", TensorType("float32", (3,)))
     made, plain = apply(eop, [x], {"scope": "L[i:3](x0[i])"}), apply(registry["Exp"], [x])
     for more in (True, False):
-        costs, alone_ = Rationed(Alone(), lambda more=more: more), None
+        costs, alone_ = KernelQuota(Alone(), lambda more=more: more), None
         assert alone_ is None
         for node, limited in ((made, not more), (plain, False)):
             piece = Piece.of(node)

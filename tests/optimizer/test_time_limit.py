@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tensaurus.optimizer.run import time_limit
 from tensaurus.optimizer.run.time_limit import EVALUATIONS, MEASURED, SEARCHED, TimeLimit
 from tensaurus.runtimes.measure import measure
-from tensaurus.runtimes.measure.measure import ENOUGH, FEWEST, fewest_rounds, in_turns
+from tensaurus.runtimes.measure.measure import ENOUGH_SECONDS, MIN_ROUNDS, min_rounds, time_in_turns
 from tensaurus.runtimes.measure.worker import REPEATS, Round
 
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def rounds_of(runners: Sequence[Runner], rounds: int, seconds: float) -> int:
     names = [f"runner {k}" for k in range(len(runners))]
     deadline = runners[0].clock() + seconds
-    timings = in_turns(names, runners, rounds, 0.1, deadline)  # type: ignore[arg-type]
+    timings = time_in_turns(names, runners, rounds, 0.1, deadline)  # type: ignore[arg-type]
     (count,) = {len(timing.rounds) for timing in timings}
     return count
 
@@ -59,17 +59,17 @@ def rounds_of(runners: Sequence[Runner], rounds: int, seconds: float) -> int:
 def test_rounds_end_with_the_time_and_there_are_a_few_however_short_it_is(clock: Clock) -> None:
     assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 100.0) == 8
     assert rounds_of([Runner(clock, 1.0), Runner(clock, 1.0)], 8, 12.0) == 6
-    assert rounds_of([Runner(clock, 0.1), Runner(clock, 0.1)], 8, 0.0) == FEWEST
+    assert rounds_of([Runner(clock, 0.1), Runner(clock, 0.1)], 8, 0.0) == MIN_ROUNDS
     assert rounds_of([Runner(clock, 0.1)], 2, 0.0) == 2  # no more than were asked for
 
 
 def test_of_what_takes_seconds_there_are_fewer_rounds(clock: Clock) -> None:
     """Four rounds of a model of 4 s, twice over and beside a result, took a minute more than the limit."""
     turns = {0.0: 4, 0.1: 4, 0.5: 4, 0.6: 4, 1.0: 2, 2.0: 1, 4.0: 1, 100.0: 1}
-    assert {turn: fewest_rounds(turn) for turn in turns} == turns
+    assert {turn: min_rounds(turn) for turn in turns} == turns
     for takes in (0.5, 1.0, 4.0):
         rounds = rounds_of([Runner(clock, takes), Runner(clock, takes)], 8, 0.0)
-        assert rounds == fewest_rounds(takes) and rounds * takes >= ENOUGH
+        assert rounds == min_rounds(takes) and rounds * takes >= ENOUGH_SECONDS
     assert rounds_of([Runner(clock, 4.0), Runner(clock, 4.0)], 8, 1000.0) == 8
     limit = TimeLimit(40.0, clock(), load=0.5, run=4.0)
     assert limit.measuring(2) < 20
@@ -80,7 +80,7 @@ def test_disturbed_turns_are_repeated_only_where_all_rounds_have_time(clock: Clo
     runners, began = [Runner(clock, 1.0, 0.9), Runner(clock, 1.0, 0.9)], clock()
     rounds = rounds_of(runners, 8, seconds)
     turns = sum(runner.turns for runner in runners)
-    assert clock() - began <= max(seconds, 2.0 * fewest_rounds(1.0))
+    assert clock() - began <= max(seconds, 2.0 * min_rounds(1.0))
     if seconds >= 16:
         assert rounds == 8 and turns == min(int(seconds), 16 * (1 + REPEATS))
 

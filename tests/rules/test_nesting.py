@@ -26,7 +26,7 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.examples import parse_example
 from tensaurus.rules.language.nested_calls import joins, parted
-from tensaurus.runtimes.price.weight_costs import packing
+from tensaurus.runtimes.price.weight_costs import packing_key
 
 JOINED = [name for name, op in registry.items() if joins(op)]
 PARTED = [name for name, op in registry.items() if op.nested is not None]
@@ -232,7 +232,7 @@ def test_a_constant_has_a_copy_for_each_kind_of_kernel() -> None:
     ):
         whole = program(*roots)
         graph, numbers = graph_of(whole)
-        choices = Choices(graph, numbers, packing=packing)
+        choices = Choices(graph, numbers, packing_key=packing_key)
         problem = choices.problem(choices.keyed([1.0] * len(choices.pieces), byte=1.0))
         choice = quick(problem)
         assert choices.memory(choice) == size

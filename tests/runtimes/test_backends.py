@@ -15,8 +15,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Bindable, Fusing, Profiling
-from tensaurus.runtimes.backends._kernels import Kernel, per_run
-from tensaurus.runtimes.measure.runtime_kernels import charged
+from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half
+from tensaurus.runtimes.measure.runtime_kernels import charge_kernels
 from tensaurus.system.errors import TensaurusError
 
 RUNTIMES = backends.targets()
@@ -69,7 +69,7 @@ MANY_NAMES = model(  # one tensor under several output names, a passed-through i
 
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_profile_charges_every_tensor(name: str) -> None:
-    """What is fused is charged once; the profile tells of the same kernels as the graph."""
+    """What is fused is charge_kernels once; the profile tells of the same kernels as the graph."""
     backend = backends.find(name)
     assert isinstance(backend, Profiling) and isinstance(backend, Fusing)
     found = backend.profile(CONVOLUTION, {"x": floats(2, 3, 16, 16)}, threads=1, seconds=0.01)
@@ -173,13 +173,17 @@ def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
         Kernel("plain", "Op", ("s",), ("y",), none, True),  # read by nobody
     ]
     profile = list(zip(kernels, [1.0, 4.0, 8.0, 16.0, 32.0], strict=True))
-    assert charged(profile) == [(one, 1.0), (two, 4.0 + 8.0 + 16.0 + 32.0)]
+    assert charge_kernels(profile) == [(one, 1.0), (two, 4.0 + 8.0 + 16.0 + 32.0)]
     untraced = [kernels[0], Kernel("unknown", "Op", ("p",), ("q",), none), *kernels[3:]]
     profile = list(zip(untraced, [1.0, 4.0, 16.0, 32.0], strict=True))
-    assert charged(profile) == [(one, 1.0), (none, 4.0), (two, 16.0 + 32.0)]
+    assert charge_kernels(profile) == [(one, 1.0), (none, 4.0), (two, 16.0 + 32.0)]
     alone = [Kernel("only", "Op", ("x",), ("y",), none, True)]
-    assert charged([(alone[0], 1.0)]) == [(none, 1.0)]
-    assert per_run([9.0, 1.0, 2.0, 3.0]) == 2.5 and per_run([5.0]) == 5.0 and per_run([]) == 0.0
+    assert charge_kernels([(alone[0], 1.0)]) == [(none, 1.0)]
+    assert (
+        mean_of_middle_half([9.0, 1.0, 2.0, 3.0]) == 2.5
+        and mean_of_middle_half([5.0]) == 5.0
+        and mean_of_middle_half([]) == 0.0
+    )
 
 
 def test_listing_imports_no_runtime() -> None:
@@ -225,7 +229,7 @@ def test_what_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_a_runtimes_complaint_is_one_line(error: str, words: str) -> None:
-    assert backends.said(ValueError(error)) == words
+    assert backends.describe_error(ValueError(error)) == words
 
 
 @pytest.mark.parametrize("name", RUNTIMES)

@@ -14,8 +14,14 @@ from scipy.special import bdtr
 from tensaurus.check.files.equality import Equality
 from tensaurus.optimizer.result.summary import Summary
 from tensaurus.runtimes.measure import measure
-from tensaurus.runtimes.measure.comparison import CERTAIN, LOOKS, MISTAKE, Comparison, _beyond
-from tensaurus.runtimes.measure.measure import BURST, LONGEST, Pairs, in_pairs
+from tensaurus.runtimes.measure.comparison import (
+    CERTAIN_RATIO,
+    LOOKS,
+    MISTAKE_PROBABILITY,
+    Comparison,
+    _bound_rank,
+)
+from tensaurus.runtimes.measure.measure import BURST_SECONDS, MAX_PAIR_SECONDS, Pairs, time_in_pairs
 from tensaurus.runtimes.measure.worker import DISTURBED, Round
 
 GAIN = 0.02
@@ -24,8 +30,8 @@ GAIN = 0.02
 @pytest.fixture(autouse=True)
 def as_shipped(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Comparisons take the time here that they take of users: it is made up."""
-    monkeypatch.setattr(measure, "BURST", BURST)
-    monkeypatch.setattr(measure, "LONGEST", LONGEST)
+    monkeypatch.setattr(measure, "BURST_SECONDS", BURST_SECONDS)
+    monkeypatch.setattr(measure, "MAX_PAIR_SECONDS", MAX_PAIR_SECONDS)
 
 
 @dataclass
@@ -69,12 +75,12 @@ class Runner:
 def compared(
     monkeypatch: pytest.MonkeyPatch, seed: int, ratio: float, noise: float, run: float = 0.012, **more: float
 ) -> tuple[Pairs, float]:
-    """Pairs of contenders whose true ratio is known, and the seconds they took; `more` is of `in_pairs`."""
+    """Pairs of contenders whose true ratio is known, and the seconds they took."""
     host = Host(random.Random(seed))
     monkeypatch.setattr(measure, "monotonic", host)
     workers = [Runner(host, run, noise), Runner(host, run / ratio, noise)]
     end = host.now + more.pop("seconds", 1e9)
-    return in_pairs(["a", "b"], workers, GAIN, end), host.now - 100.0  # type: ignore[arg-type]
+    return time_in_pairs(["a", "b"], workers, GAIN, end), host.now - 100.0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
@@ -82,7 +88,7 @@ def test_equal_contenders_are_seldom_told_apart(noise: float, monkeypatch: pytes
     """The rate of false gains is below what `Comparison` promises, on a host whose speed jumps by 40 %."""
     runs = 200
     kept = sum(compared(monkeypatch, seed, 1.0, noise)[0].comparison.shows(GAIN) for seed in range(runs))
-    assert kept <= MISTAKE * runs
+    assert kept <= MISTAKE_PROBABILITY * runs
 
 
 @pytest.mark.parametrize(
@@ -96,7 +102,7 @@ def test_true_gains_are_seen_and_losses_never(
     kept = [comparison for comparison in found if comparison.shows(GAIN)]
     assert len(kept) >= rate * runs if rate else not kept
     within = sum(comparison.least <= ratio <= comparison.most for comparison in found)
-    assert within >= (1 - 2 * MISTAKE) * runs - 2
+    assert within >= (1 - 2 * MISTAKE_PROBABILITY) * runs - 2
 
 
 def test_what_is_decided_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +130,10 @@ def test_the_bounds_are_those_of_the_sign_test() -> None:
     """All looks together tell equal contenders apart as seldom as is promised."""
     total = 0.0
     for pairs in LOOKS:
-        beyond = _beyond(pairs)
+        beyond = _bound_rank(pairs)
         total += float(bdtr(beyond - 1, pairs, 0.5))
         assert beyond >= 1
-    assert total <= MISTAKE
+    assert total <= MISTAKE_PROBABILITY
     assert isnan(Comparison.of([1.1] * (LOOKS[0] - 1)).least)
     ended = Comparison.of([1.1] * LOOKS[0] + [0.5])  # what came after the last look moves the quartiles alone
     assert ended.least == 1.1 and ended.pairs == LOOKS[0] + 1 and ended.shows(GAIN)
@@ -135,8 +141,8 @@ def test_the_bounds_are_those_of_the_sign_test() -> None:
     assert seven.least == seven.most == 1.1 and seven.shows(GAIN)
     assert not Comparison.of([1.1] * 6 + [0.99]).shows(GAIN)
     assert not Comparison.of([1.1] * 6).shows(GAIN)
-    assert Comparison.of([CERTAIN + 0.1] * 3).shows(GAIN)
-    assert not Comparison.of([CERTAIN + 0.1] * 2).shows(GAIN)
+    assert Comparison.of([CERTAIN_RATIO + 0.1] * 3).shows(GAIN)
+    assert not Comparison.of([CERTAIN_RATIO + 0.1] * 2).shows(GAIN)
     assert not Comparison.of([1.01] * 50).shows(GAIN)  # certain, and too little
 
 
@@ -152,7 +158,7 @@ def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(random.Random(0))
     monkeypatch.setattr(measure, "monotonic", host)
     workers = [Runner(host, 0.01 * k, 0.01, 2 * DISTURBED) for k in (2, 1)]
-    assert in_pairs(["a", "b"], workers, GAIN).comparison.disturbed  # type: ignore[arg-type]
+    assert time_in_pairs(["a", "b"], workers, GAIN).comparison.disturbed  # type: ignore[arg-type]
 
 
 def test_a_summary_keeps_the_comparison_and_older_ones_have_none() -> None:

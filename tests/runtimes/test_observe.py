@@ -32,7 +32,7 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observation, Observer
 from tensaurus.runtimes.measure.worker import Worker
-from tensaurus.runtimes.price.in_context_costs import Placed, PlacedCosts
+from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
 
 RUNTIMES = backends.targets()
 
@@ -89,9 +89,9 @@ def test_what_takes_no_time_that_is_told_is_none(
 X = source("x", TensorType("float32", (2, 3)))
 
 
-def placed(place: int, operator: str, alone: float, argument: Node = X) -> Placed:
+def placed(place: int, operator: str, alone: float, argument: Node = X) -> PlacedChoice:
     made = node(operator, argument)
-    return Placed((place,), Piece.of(made), alone, frozenset([made]))
+    return PlacedChoice((place,), Piece.of(made), alone, frozenset([made]))
 
 
 def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
@@ -99,7 +99,7 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
     (relu,) = first.nodes
     second, third = placed(1, "Neg", 3.0, relu), placed(2, "Exp", 5.0)
     kernels = ((first.nodes | second.nodes, 8.0), (third.nodes, 1.0), (frozenset[Node](), 0.5))
-    known = PlacedCosts()
+    known = InContextCosts()
     known.note(Observation(9.5, kernels), [first, second, third])
     assert known.places == {(0,): 2.0, (1,): 6.0, (2,): 1.0} and known.rest == 0.5
     # of its like, what that took; of its operators, by as much dearer as those were; else as all were
@@ -113,11 +113,11 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
 
 
 def test_nothing_seen_changes_nothing() -> None:
-    assert PlacedCosts().elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
+    assert InContextCosts().elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
 
 
 def test_the_mean_of_all_looks_at_a_place_counts() -> None:
-    known, part = PlacedCosts(), placed(0, "Relu", 1.0)
+    known, part = InContextCosts(), placed(0, "Relu", 1.0)
     other = placed(1, "Exp", 1.0)
     for seconds in (4.0, 2.0):
         kernels = ((part.nodes, seconds), (other.nodes, 8.0))
@@ -145,7 +145,7 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
 
 
 def test_what_slows_everything_down_is_the_constants_price() -> None:
-    known, part = PlacedCosts(), placed(0, "Relu", 1.0)
+    known, part = InContextCosts(), placed(0, "Relu", 1.0)
     other = placed(1, "Exp", 1.0)
 
     def note(relu: float, exp: float, kept: int) -> None:

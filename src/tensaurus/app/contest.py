@@ -27,10 +27,10 @@ from tensaurus.optimizer.optimize import optimize
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.measure.machine_peaks import GLANCES, Peaks, measure_peaks
-from tensaurus.runtimes.measure.measure import Timing, in_turns
+from tensaurus.runtimes.measure.machine_peaks import QUICK_REPEATS, Peaks, measure_peaks
+from tensaurus.runtimes.measure.measure import Timing, time_in_turns
 from tensaurus.runtimes.measure.worker import Worker, WorkerError
-from tensaurus.runtimes.price.operation_counts import Demand, demand
+from tensaurus.runtimes.price.operation_counts import Demand, count_demand
 from tensaurus.system.errors import TensaurusError, naming
 from tensaurus.system.progress import NoProgress, Progress
 from tensaurus.system.scratch import temporary
@@ -130,7 +130,7 @@ class Contest:
             others = [(Build.at(file), f"{file} on") for file in self.against]
             entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
-            return self._measured(subject, entrants, feeds, demand(program))
+            return self._measured(subject, entrants, feeds, count_demand(program))
 
     def _optimized(
         self, subject: Subject, model: onnx.ModelProto, backend: str, source: Build, folder: Path
@@ -200,7 +200,7 @@ class Contest:
             for _ in range(ATTEMPTS):
                 progress.phase(f"{subject.name}: timing in turns")
                 before = self._calm()
-                taken = in_turns(names, list(entered.values()), self.rounds, ROUND)
+                taken = time_in_turns(names, list(entered.values()), self.rounds, ROUND)
                 attempts.append((min(before, self._calm()), taken))
                 if attempts[-1][0] >= CALM:
                     break
@@ -226,7 +226,7 @@ class Contest:
         setting = self.setting
         rates = (setting.peak_gflops, setting.peak_cache_gbs, setting.peak_memory_gbs)
         peaks = Peaks(setting.instructions, *(rate * 1e9 for rate in rates))
-        return peaks.reached(measure_peaks(setting.threads, GLANCES))
+        return peaks.reached(measure_peaks(setting.threads, QUICK_REPEATS))
 
     def _record(
         self,

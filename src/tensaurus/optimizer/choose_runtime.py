@@ -21,7 +21,7 @@ from tensaurus.runtimes.backends import Array, BackendError
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.end_to_end_times import SECONDS, contest_pairs, contest_times
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.measure.measure import Contender, Pairs, refusal
+from tensaurus.runtimes.measure.measure import Contender, Pairs, explain_refusal
 from tensaurus.runtimes.measure.worker import WorkerError
 from tensaurus.system import signals
 from tensaurus.system.deadline import Bounded
@@ -114,7 +114,7 @@ class _Contest:
         for name in backends.targets():
             contender = Contender(name, name, self.source)
             with Bounded(max(self._end, monotonic() + READY)):
-                reasons[name] = refusal(contender, self.feeds, self.machine.threads)
+                reasons[name] = explain_refusal(contender, self.feeds, self.machine.threads)
             reasons.setdefault(name, f"no answer within {READY:g} s")
         refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
         if len(refused) == len(reasons):

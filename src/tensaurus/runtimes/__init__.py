@@ -1,1 +1,1 @@
-"""What runs a model, how long that takes, and what the search expects it to take."""
+"""Runs models on runtimes, measures them, and prices programs that were not measured."""

@@ -28,7 +28,7 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import warm_up
 from tensaurus.runtimes.measure.runtime_kernels import nodes_of
-from tensaurus.runtimes.measure.worker import MORE_TIME, Worker
+from tensaurus.runtimes.measure.worker import RUN_LIMIT_REMEDY, Worker
 from tensaurus.runtimes.price.operation_counts import bytes_of, operations
 from tensaurus.runtimes.price.roofline import Roofline
 from tensaurus.system.errors import TensaurusError, naming
@@ -65,7 +65,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
         if words:
             progress.note(f"no sizes were given for every input; timed with {words}")
         patience = RUNS * limit
-        with Worker(name, threads=threads, timeout=patience, remedy=MORE_TIME) as worker:
+        with Worker(name, threads=threads, timeout=patience, remedy=RUN_LIMIT_REMEDY) as worker:
             warm_up(worker, build, feeds, SECONDS)
             whole = median(worker.time(SECONDS).samples)
             taken = worker.profile(build, feeds, SECONDS) or []

@@ -40,7 +40,7 @@ from tensaurus.check.inputs.try_shapes import (
     small_shapes,
 )
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, tried
+from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import Stage, silent
 from tensaurus.system.scratch import temporary
@@ -94,7 +94,7 @@ class Baseline:
             ranges, self._integer_uses(), collect_constants(both), find_differing_rows(*both)
         )
         try:
-            self._worker = self.tried(original)
+            self._worker = self.start_worker(original)
         except WorkerError as error:
             raise TensaurusError(f"the original does not run: {error}") from error
         try:
@@ -120,9 +120,9 @@ class Baseline:
         self.unfused_runner.close()
         self._worker.close()
 
-    def tried(self, model: ComparedModel) -> Worker:
+    def start_worker(self, model: ComparedModel) -> Worker:
         """Start a worker that holds the model.  Raises WorkerError."""
-        return tried(model.build, self.backend, threads=self.threads, limit=self.limit)
+        return start_worker(model.build, self.backend, threads=self.threads, limit=self.limit)
 
     def _integer_uses(self) -> IntegerUses:
         try:
@@ -224,7 +224,7 @@ class Baseline:
     def _restart_worker(self) -> None:
         """Start a worker for the original again if a run has ended it."""
         if not self._worker.alive:
-            self._worker = self.tried(self.original)
+            self._worker = self.start_worker(self.original)
 
     def _add_input(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
         """Add one input, described by `words`.  Raises WorkerError where the original does not run on it."""

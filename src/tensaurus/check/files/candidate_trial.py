@@ -37,7 +37,7 @@ class CandidateTrial:
         rows = [row for row in self.base.rows if row.results]
         findings: list[list[OutputFinding]] = []
         undecided: dict[int, list[Any]] = {}  # the candidate's results where perturbed copies may decide
-        with self.base.tried(self.base.candidate) as worker:
+        with self.base.start_worker(self.base.candidate) as worker:
             for number, row in enumerate(rows):
                 self.base.stage("result, input", number + 1, len(rows))
                 results = run(worker, row.feed.arrays)

@@ -82,7 +82,7 @@ def _pinned_baseline(base: Baseline, pair: PinnedPair, place: Path) -> Baseline:
     candidate = ComparedModel.read(Build.of(pair.candidate, place, base.candidate.build.libraries), {}, place)
     scores = Build.of(pair.scores, place, base.original.build.libraries)
     feeds = []
-    with base.tried(ComparedModel.read(scores, {}, place)) as worker:
+    with base.start_worker(ComparedModel.read(scores, {}, place)) as worker:
         for row in base.rows:
             if not row.results:  # what is no number has no order
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.runtimes import backends
-from tensaurus.runtimes.measure.worker import Worker, tried
+from tensaurus.runtimes.measure.worker import Worker, start_worker
 
 FALLBACK_RUNTIME = "onnxruntime"  # takes the place of a backend that cannot run a model unfused
 
@@ -31,7 +31,9 @@ class UnfusedRunner:
         """Return all outputs of a model; `whose` names its process.  Raises WorkerError."""
         worker = self._workers.get(whose)
         if worker is None or not worker.alive:
-            worker = tried(model.build, self.name, threads=self._threads, limit=self._limit, plain=True)
+            worker = start_worker(
+                model.build, self.name, threads=self._threads, limit=self._limit, plain=True
+            )
             self._workers[whose] = worker
         worker.feed(arrays)
         return list(worker.run())

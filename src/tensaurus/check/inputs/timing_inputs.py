@@ -15,7 +15,7 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.graph_importer import symbol_of
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import Array
-from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, tried
+from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
 
 
@@ -38,7 +38,7 @@ def sample_feeds(
     """
     refusal = ""
     try:
-        trial = tried(build, backend, threads=threads, limit=limit)
+        trial = start_worker(build, backend, threads=threads, limit=limit)
     except WorkerError as error:
         raise TensaurusError(f"{backend} does not run it: {error}") from error
     with trial as worker:

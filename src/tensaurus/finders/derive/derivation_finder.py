@@ -23,7 +23,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.equation import Equation
-from tensaurus.runtimes.price.operation_counts import free, number_of, scopes_of
+from tensaurus.runtimes.price.operation_counts import is_free, number_of, scopes_of
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 from tensaurus.system.errors import TensaurusError
 
@@ -100,7 +100,7 @@ class Derive:
     def times(self, part: Part) -> tuple[float, float]:
         """What the part takes, and what operators of the runtime that do as much may be expected to."""
         # at least: nobody measures alone what a runtime fuses
-        now = sum(filter(None, (self.seconds(node) for node in part.inner if not free(node))))
+        now = sum(filter(None, (self.seconds(node) for node in part.inner if not is_free(node))))
         least = 0.0
         for piece, product in zip(part.pieces, part.products, strict=True):
             work = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED

@@ -37,7 +37,7 @@ from tensaurus.finders.derive.uniform_constants import alike, filled
 from tensaurus.graph.analysis.program_expression import expression
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import topological
-from tensaurus.runtimes.price.operation_counts import aliases, bytes_of, number_of, operations, scopes_of
+from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, number_of, operations, scopes_of
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 
 __all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "Derived", "Search", "initial"]
@@ -280,7 +280,7 @@ class Search:
                 continue
             seen.add(node)
             waiting += [arg for arg in node.args if arg is not None]
-            if aliases(node):
+            if is_alias(node):
                 continue
             moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
             total += self.roofline.seconds(operations(node), moved) / REACHED

@@ -8,7 +8,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import topological
 from tensaurus.graph.lower.standard_operators import standard
 from tensaurus.ops.eop import eop
-from tensaurus.runtimes.price.operation_counts import aliases, bytes_of, free, operations
+from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, is_free, operations
 from tensaurus.runtimes.price.roofline import Roofline
 
 __all__ = ["REACHED", "ahead", "written"]
@@ -37,12 +37,12 @@ def written(
         if node not in known:
             args = [arg for arg in node.args if arg is not None]
             inner = topological([standard(node)], args) if node.op is eop else [node]
-            known[node] = sum(_alone(one, roofline) for one in inner if not free(one))
+            known[node] = sum(_alone(one, roofline) for one in inner if not is_free(one))
     return sum(known[node] for node in nodes)
 
 
 def _alone(node: Node, roofline: Roofline) -> float:
-    if aliases(node):
+    if is_alias(node):
         return 0.0
     moved = sum(bytes_of(kind) for one in (node, *filter(None, node.args)) for kind in one.types)
     return CALL + roofline.seconds(operations(node), moved) / REACHED

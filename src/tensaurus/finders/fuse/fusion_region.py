@@ -24,7 +24,7 @@ from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.rules.language.match import scalar_value
-from tensaurus.runtimes.price.operation_counts import aliases, bytes_of, elements
+from tensaurus.runtimes.price.operation_counts import bytes_of, elements, is_alias
 from tensaurus.runtimes.price.roofline import Roofline
 
 __all__ = ["is_literal", "find_regions"]
@@ -100,7 +100,7 @@ class _RegionFinder:
         """Removes reshapes at the end of a region, as runtimes copy nothing for them."""
         while region:
             last = max(region, key=self.place.__getitem__)
-            if not (self._is_layout(last) and aliases(last)):
+            if not (self._is_layout(last) and is_alias(last)):
                 break
             region -= {last}
         return region

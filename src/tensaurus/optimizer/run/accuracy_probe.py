@@ -20,7 +20,7 @@ from tensaurus.check.inputs.model_constants import collect_constants
 from tensaurus.check.inputs.model_interface import required_inputs
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import Array
-from tensaurus.runtimes.measure.worker import tried
+from tensaurus.runtimes.measure.worker import start_worker
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.scratch import temporary
 
@@ -65,7 +65,7 @@ class Trial:
             original = Build.of(pair.original, self.folder, libraries[0])
             changed = Build.of(pair.candidate, self.folder, libraries[1])
             scores = Build.of(pair.scores, self.folder, libraries[0])
-            with tried(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
+            with start_worker(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
                 pins = [pair.pinned_inputs(run(worker, arrays)) for arrays in inputs]
             feeds = [
                 Feed("timed", {**arrays, **own}, frozenset(own))
@@ -87,7 +87,7 @@ class Trial:
         rows: list[list[OriginalOutput]] = []
         with (
             Reference(self.threads, self.limit, answers) as reference,
-            tried(source, self.backend, threads=self.threads, limit=self.limit) as worker,
+            start_worker(source, self.backend, threads=self.threads, limit=self.limit) as worker,
         ):
             for feed in feeds:
                 sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes

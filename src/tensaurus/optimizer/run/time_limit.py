@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import monotonic
 
-from tensaurus.runtimes.measure.comparison import FEW, LOOKS
-from tensaurus.runtimes.measure.measure import BURST, fewest_rounds
+from tensaurus.runtimes.measure.comparison import CERTAIN_PAIRS, LOOKS
+from tensaurus.runtimes.measure.measure import BURST_SECONDS, min_rounds
 
 __all__ = ["TimeLimit"]
 
@@ -16,7 +16,8 @@ EVALUATIONS = 26  # of the float64 reference in a check of one result, about
 REPLAYED = 8  # runs of the reference that take as long as the replay of the rewrites, in most networks less
 LOADS, RUNS = 4, 55  # of processes that get a model ready, and of runs, in that check, about
 FIRST = 0.6  # of the time for measuring, the first time's: more models, and more processes
-RUNS_AT_LEAST = 2 * (2 + 1 + FEW)  # of the original and one result: a round, and a few pairs, both warmed up
+# Of the original and one result: a round, and a few pairs, both warmed up.
+RUNS_AT_LEAST = 2 * (2 + 1 + CERTAIN_PAIRS)
 SLACK = 0.05  # of the time limit, by which a comparison may take longer than was foreseen
 LATE = 5.0  # seconds by which processes may be late on a busy machine
 LONG_RUN = 1.0  # seconds; of shorter ones a few more are no matter
@@ -63,12 +64,12 @@ class TimeLimit:
     def measuring(self, models: int) -> float:
         """Seconds that it takes to compare so many models, at least."""
         turn = max(self.turn, self.run)
-        return models * (self.load + (1 + fewest_rounds(turn)) * turn)
+        return models * (self.load + (1 + min_rounds(turn)) * turn)
 
     @property
     def comparing(self) -> float:
         """Seconds that it takes to compare the fastest of them with the original, by as few pairs as tell."""
-        return 2 * (self.load + (1 + LOOKS[0]) * max(BURST, self.run))
+        return 2 * (self.load + (1 + LOOKS[0]) * max(BURST_SECONDS, self.run))
 
     def patience(self, models: int) -> float:
         """Seconds after which comparing so many models is ended, where it goes on after its time."""

@@ -38,8 +38,8 @@ from tensaurus.optimizer.search.program_pool import Cheapest, Extracted, Program
 from tensaurus.optimizer.search.rank_programs import Ranking
 from tensaurus.optimizer.search.run_finders import ENTERING, Showing
 from tensaurus.runtimes.measure.observe import Observation
-from tensaurus.runtimes.price.costs import Alone, Costs, Prices
-from tensaurus.runtimes.price.weight_costs import packing
+from tensaurus.runtimes.price.costs import Costs, Prices, StandaloneCosts
+from tensaurus.runtimes.price.weight_costs import packing_key
 from tensaurus.system.signals import Interruptible
 
 __all__ = ["Saturation"]
@@ -76,7 +76,7 @@ class Saturation:
     """
 
     ruleset: Ruleset
-    alone: Alone
+    alone: StandaloneCosts
     extractors: Sequence[Extractor]
     fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
     observe: Callable[[Program], Observation | None] = lambda program: None
@@ -158,7 +158,7 @@ class _Search:
 
     def goes_on(self) -> bool:
         """Whether there is more time, from now on."""
-        if self.ended_by != "time" and not self.costs.over:
+        if self.ended_by != "time" and not self.costs.is_measuring_over:
             return False
         original = self.programs.original
         found = original is not None and self.programs.best < (1 - WORTH) * original.seconds
@@ -233,7 +233,7 @@ class _Search:
         observed = self._look(best)
         self._show(self.program)  # what finders make of it depends on what its operators take
         if self.limits.deadline is not None:  # what is known at the end must be chosen among, and be run
-            self.costs.until = (1 - MEASURED) * monotonic() + MEASURED * self.limits.deadline
+            self.costs.measuring_deadline = (1 - MEASURED) * monotonic() + MEASURED * self.limits.deadline
         self._ask_other()
         if not observed:
             self._settled()
@@ -242,7 +242,7 @@ class _Search:
         # before that, as each kernel among others' operators pays for layouts, what many gain together
         own = allowance.footprint
         for favour, read, looks in (*FAVOURED, (1.0, own, FIRST), (1.0, inf, LOOKS)):
-            self.costs.favour = favour
+            self.costs.kernel_cost_factor = favour
             allowance.begin(read)
             for _ in range(looks):
                 best = self._settled()
@@ -254,7 +254,9 @@ class _Search:
                 self._look(best)
 
     def _choices(self, before: float = inf) -> Choices:
-        return Choices(self.graph, self.roots, self.patterns, before=before, own=self.own, packing=packing)
+        return Choices(
+            self.graph, self.roots, self.patterns, before=before, own=self.own, packing=packing_key
+        )
 
     def _ask_other(self) -> None:
         """Let the programs of the other search into the e-graph, with the rewrites that lead to them."""
@@ -329,7 +331,7 @@ class _Search:
                     return best
                 starts.append(choice)
                 self.steps += 1
-                plain = choices.problem(prices.of_choices(favour=1))
+                plain = choices.problem(prices.of_choices(kernel_cost_factor=1))
                 unsure = prices.unsure(gains(plain, choice, prices.sure_choices))
                 in_time = self._measure(prices, unsure)
                 allowance, read = self.costs.allowance, choices.footprint(choice)

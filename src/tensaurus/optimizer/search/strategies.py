@@ -23,7 +23,7 @@ from tensaurus.optimizer.search.saturation import Saturation
 from tensaurus.rules.language.match import Rewriter
 from tensaurus.rules.language.rule import Rule
 from tensaurus.runtimes.measure.observe import Observation
-from tensaurus.runtimes.price.kernel_quota import Rationed
+from tensaurus.runtimes.price.kernel_quota import KernelQuota
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 
 __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "tiers"]
@@ -111,7 +111,7 @@ class Saturating:
 
         search = Saturation(
             self._ruleset,
-            Rationed(self._runtime.costs, self._runtime.kernels),
+            KernelQuota(self._runtime.costs, self._runtime.kernels),
             extractors,
             self._runtime.fused,
             self._runtime.observe,

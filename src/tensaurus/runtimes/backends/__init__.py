@@ -1,7 +1,7 @@
-"""What runs an ONNX model: one file per backend, found by its module name.
+"""Defines the protocols of backends, the runtimes that run ONNX models, and finds backends by name.
 
-A backend module defines one `BACKEND` and imports its runtime only when it compiles a model; a module whose
-name begins with an underscore is a part of others.
+Each backend is a module here that defines one `BACKEND` and imports its runtime only when it compiles a
+model. Modules whose names begin with an underscore are no backends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "installed",
     "peers",
     "require",
-    "said",
+    "describe_error",
     "targets",
 ]
 
@@ -45,7 +45,7 @@ Array = NDArray[Any]
 
 
 class BackendError(TensaurusError, ValueError):
-    """An unknown backend, or a model or feed that a backend refuses; one line."""
+    """The backend is unknown, or refuses a model or an input; the message is one line."""
 
 
 class Port(Protocol):
@@ -56,12 +56,12 @@ class Port(Protocol):
 
     @property
     def type(self) -> str:
-        """Such as tensor(float)."""
+        """The type as text, such as tensor(float)."""
         ...
 
     @property
     def shape(self) -> Sequence[int | str | None]:
-        """Sizes; of one that is open its name, or None."""
+        """The sizes; for an open one its name, or None."""
         ...
 
 
@@ -69,15 +69,15 @@ class Session(Protocol):
     """A compiled model."""
 
     def get_inputs(self) -> Sequence[Port]:
-        """What must be fed, in the model's order."""
+        """Return the inputs without a default, in the model's order."""
         ...
 
     def get_outputs(self) -> Sequence[Port]:
-        """In the model's order."""
+        """Return the outputs, in the model's order."""
         ...
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Array]) -> list[Array]:
-        """The named outputs, or all of them in the model's order; the caller owns the arrays.
+        """Return the named outputs, or all of them in the model's order; the caller owns the arrays.
 
         Raises BackendError for unknown names, missing inputs, and wrong types or shapes.
         """
@@ -89,9 +89,9 @@ class Bindable(Session, Protocol):
     """A session that can run without the cost of passing arrays through Python; timing uses it."""
 
     def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
-        """A call that computes all outputs from `feeds` and leaves them in the runtime's memory.
+        """Return a function that computes all outputs from `feeds` and leaves them in the runtime's memory.
 
-        Raises BackendError, as the call does.
+        Raises BackendError; so does the function.
         """
         ...
 
@@ -104,46 +104,46 @@ class Backend(Protocol):
 
     @property
     def package(self) -> str:
-        """What to install for it."""
+        """The pip package of the runtime."""
         ...
 
     @property
     def target(self) -> bool:
-        """Whether models may be optimized for it; others are there to check or to measure against."""
+        """Whether models may be optimized for this backend; others serve to check or to compare times."""
         ...
 
     @property
     def peer(self) -> bool:
-        """Whether people serve models with it, so that it is worth measuring."""
+        """Whether people serve models with this backend, so that a comparison with its times is of use."""
         ...
 
     @property
     def libraries(self) -> bool:
-        """Whether it loads onnxruntime's libraries of custom operators."""
+        """Whether the backend loads libraries of custom operators, which are made for onnxruntime."""
         return False
 
     @property
     def exact(self) -> bool:
-        """Whether it computes in the model's own precision, or in a higher one."""
+        """Whether the backend computes in the model's own precision, or in a higher one."""
         ...
 
     def version(self) -> str:
-        """The runtime's version, without importing it."""
+        """Return the runtime's version, without importing the runtime."""
         ...
 
     def installed(self) -> bool:
-        """Whether the runtime can be imported, without importing it."""
+        """Return whether the runtime can be imported, without doing so."""
         ...
 
     def compile(self, build: Build, *, threads: int) -> Session:
-        """A session on `threads` threads.
+        """Return a session on `threads` threads.
 
         Raises BackendError if the runtime refuses the model or a library, or can load no libraries.
         """
         ...
 
     def supports(self, node: Node) -> bool:
-        """False where the runtime cannot run such a node at all; what is measured knows more."""
+        """Return False where the runtime cannot run such a node at all; measuring may find more refusals."""
         return True
 
 
@@ -152,21 +152,21 @@ class Configurable(Protocol):
     """A backend whose sessions take settings of the runtime's own."""
 
     def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> Session:
-        """What `compile` gives, with the runtime's own options and execution providers; None: ours.
+        """Compile with the runtime's own options and execution providers; None stands for our defaults.
 
-        Raises BackendError for what is none of the runtime's.
+        Raises BackendError for options of another kind.
         """
         ...
 
 
 @runtime_checkable
 class Fusing(Protocol):
-    """A backend that can tell which nodes of a model it runs as one."""
+    """A backend that can tell which nodes of a model it runs as one kernel."""
 
     def kernels(self, build: Build) -> list[frozenset[str]]:
-        """Of each of the runtime's own kernels, the tensors of the model that it computes, inner ones too.
+        """Return for each of the runtime's kernels the tensors of the model that it computes, inner ones too.
 
-        Read from the graph that the runtime has optimized; kernels that cannot be traced are left out.
+        They are read from the graph that the runtime optimized; kernels that cannot be traced are left out.
         Raises BackendError if the runtime refuses the model.
         """
         ...
@@ -177,42 +177,42 @@ class Plain(Protocol):
     """A backend that can run a model node by node, as it is written."""
 
     def plain(self, build: Build, *, threads: int) -> Session:
-        """What `compile` gives, without the runtime's own rewriting of the graph."""
+        """Compile without the runtime's own optimizations of the graph."""
         ...
 
 
 @runtime_checkable
 class Profiling(Protocol):
-    """A backend that can tell where the time of a model goes."""
+    """A backend that can tell the time of each kernel of a model."""
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[Kernel, float]]:
-        """The runtime's own kernels with the seconds of each.
+        """Return the runtime's kernels with the seconds of each in one run, by the runtime's own clock.
 
-        By the runtime's own clock, of one run, over runs that take about `seconds`.  Raises BackendError if
-        the runtime refuses the model.
+        The seconds are means over runs that take about `seconds` together.  Raises BackendError if the
+        runtime refuses the model.
         """
         ...
 
 
 def find(name: str) -> Backend:
-    """The backend of that module name; raises BackendError if there is none."""
+    """Return the backend of that module name.  Raises BackendError if there is none."""
     if name not in _names():
         raise BackendError(f"no backend {name!r}; installed: {', '.join(installed()) or 'none'}")
     return cast(Backend, import_module(f"{__name__}.{name}").BACKEND)
 
 
 def require(name: str) -> Backend:
-    """The backend of that name; raises BackendError if there is none or its runtime is not installed."""
+    """Return the backend of that name.  Raises BackendError if there is none or its runtime is missing."""
     backend = find(name)
     if not backend.installed():
         raise BackendError(f"{name} is not installed", remedy=f"pip install {backend.package}")
     return backend
 
 
-def said(error: Exception, most: int = 300) -> str:
-    """A runtime's complaint in one line: without status codes and places in its source, cut at `most`."""
+def describe_error(error: Exception, most: int = 300) -> str:
+    """Return a runtime's message in one line, without status codes and source positions, cut at `most`."""
     text = " ".join(str(error).split()) or type(error).__name__
     text = _NOISE.sub("", text)
     return text if len(text) <= most else f"{text[:most]}..."
@@ -226,19 +226,19 @@ _NOISE = re.compile(
 
 
 def installed() -> list[str]:
-    """Names of the backends whose runtime is installed, sorted."""
+    """Return the names of the backends whose runtime is installed, sorted."""
     return [name for name in _names() if find(name).installed()]
 
 
 def targets() -> list[str]:
-    """Names of the installed backends that models may be optimized for, sorted."""
+    """Return the names of the installed backends for which models may be optimized, sorted."""
     return [name for name in installed() if find(name).target]
 
 
 def peers() -> list[str]:
-    """Names of the installed backends that people serve models with: targets first, then sorted."""
-    found = [name for name in installed() if find(name).peer]
-    return sorted(found, key=lambda name: (not find(name).target, name))
+    """Return the names of the installed backends with which people serve models, targets first, sorted."""
+    names = [name for name in installed() if find(name).peer]
+    return sorted(names, key=lambda name: (not find(name).target, name))
 
 
 def _names() -> list[str]:

@@ -1,4 +1,4 @@
-"""The kernels of the graph that a runtime makes of a model."""
+"""Describes the kernels of a runtime: the nodes of the graph into which it turns a model."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Kernel", "per_run", "traced"]
+__all__ = ["Kernel", "mean_of_middle_half", "trace_tensors"]
 
 
 @dataclass(frozen=True)
 class Kernel:
     """One node of the runtime's graph.
 
-    inputs, outputs  names in that graph
-    tensors          of the model, those that it computes, inner ones too; none of a conversion, and of what
-                     could not be traced
-    conversion       whether it only lays out anew what others have computed
+    inputs, outputs  names of tensors in that graph
+    tensors          tensors of the model that the kernel computes, inner ones too; none for a conversion, and
+                     where they could not be traced
+    conversion       whether the kernel only changes the layout of a tensor
     """
 
     name: str
@@ -31,9 +31,12 @@ class Kernel:
     conversion: bool = False
 
 
-def per_run(samples: Sequence[float]) -> float:
-    """The mean of the middle half: of whole microseconds, a median would lose what lies between them."""
-    if not samples:  # it never ran
+def mean_of_middle_half(samples: Sequence[float]) -> float:
+    """Return the mean of the middle half of the samples; 0 where there are none.
+
+    Clocks count whole microseconds: a median could not tell times between two of them.
+    """
+    if not samples:
         return 0.0
     ordered = sorted(samples)
     quarter = len(ordered) // 4
@@ -41,22 +44,22 @@ def per_run(samples: Sequence[float]) -> float:
     return sum(middle) / len(middle)
 
 
-def traced(
+def trace_tensors(
     outputs: Iterable[str],
     stops: AbstractSet[str],
     makers: Mapping[str, onnx.NodeProto],
     inputs: AbstractSet[str],
 ) -> frozenset[str]:
-    """The tensors between a kernel's outputs and its inputs; none where that leads past its inputs."""
-    found: set[str] = set()
+    """Return the tensors between a kernel's outputs and `stops`; none where a path leads to model inputs."""
+    computed: set[str] = set()
     stack = [name for name in outputs if name]
     while stack:
         name = stack.pop()
-        if name in found or name in stops or not name:
+        if name in computed or name in stops or not name:
             continue
         if name in inputs:
             return frozenset()
         if name in makers:
-            found.add(name)
+            computed.add(name)
             stack.extend(makers[name].input)
-    return frozenset(found)
+    return frozenset(computed)

@@ -1,4 +1,4 @@
-"""The graph that onnxruntime runs, read back to the model: what each of its kernels computes."""
+"""Traces the kernels of the graph that onnxruntime runs back to the tensors of the model."""
 
 from __future__ import annotations
 
@@ -6,47 +6,51 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from tensaurus.runtimes.backends._kernels import Kernel, traced
+from tensaurus.runtimes.backends._kernels import Kernel, trace_tensors
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["named"]
+__all__ = ["trace_kernels"]
 
 BLOCKED = "com.microsoft.nchwc"  # the domain of operators on blocked layouts
-CONVERSIONS = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast"})  # where it inserts them
+# Operators that onnxruntime inserts to change layouts or types.
+CONVERSIONS = frozenset({"ReorderInput", "ReorderOutput", "Transpose", "Cast"})
 
 
-def named(
+def trace_kernels(
     model: onnx.ModelProto,
     running: Sequence[onnx.NodeProto],
     earlier: Callable[[], Sequence[onnx.NodeProto]],
 ) -> list[Kernel]:
-    """The nodes of the graph that runs, with what they compute of the model's tensors.
+    """Return the nodes of the graph that runs as kernels, with the model's tensors that each computes.
 
-    Blocked layouts rename tensors, which the graph before explains; it is asked for where some are renamed.
+    Blocked layouts rename tensors.  `earlier` returns the graph before the choice of layouts, which tells the
+    old names; it is called only if a tensor was renamed.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     renamed = any(name and name not in makers for node in running for name in node.output)
-    # where a model has thousands of outputs, optimizing it once more takes many seconds
+    # optimizing a model with thousands of outputs once more takes many seconds
     plain = _plain(running, earlier()) if renamed else {}
     inputs = {value.name for value in model.graph.input}
     known = makers.keys() | inputs
     called = [[{plain.get(n, n) for n in names} for names in (node.input, node.output)] for node in running]
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     for group, (node, own) in zip(_linked(called, known), zip(running, called, strict=True), strict=True):
-        tensors = traced(sorted(own[1]), own[0], makers, inputs)
+        tensors = trace_tensors(sorted(own[1]), own[0], makers, inputs)
         if not tensors and len(group) > 1:
             stops, ends = (set[str]().union(*(called[k][side] for k in group)) & known for side in (0, 1))
-            tensors = traced(sorted(ends), stops, makers, inputs)
+            tensors = trace_tensors(sorted(ends), stops, makers, inputs)
         moves = not tensors and node.op_type in CONVERSIONS
-        found.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
-    return found
+        kernels.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
+    return kernels
 
 
 def _linked(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
-    """Of each node, by what it reads and makes, those that it is linked to by tensors that nobody knows: a
-    product with what is added to it runs as a Gemm between two Reshapes.
+    """Return for each node the group of nodes that tensors unknown to the model connect with it.
+
+    onnxruntime runs a matrix product with a sum as a Gemm between two Reshapes, which form such a group.
+    `called` holds the tensors that each node reads and makes.
     """
     groups = [[place] for place in range(len(called))]
     makers = {name: place for place, (_, made) in enumerate(called) for name in made - known if name}
@@ -61,7 +65,7 @@ def _linked(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> li
 
 
 def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto]) -> dict[str, str]:
-    """What the tensors of the graph that runs are called in the graph before layouts were chosen."""
+    """Return the names of the tensors of the running graph in the graph before the choice of layouts."""
     before = {node.output[0]: node for node in earlier}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in earlier:
@@ -77,7 +81,7 @@ def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto])
             twin = before.get(plain.get(node.output[0], ""))
         for name, own in zip(node.input, twin.input if twin is not None else (), strict=False):
             plain.setdefault(name, own)
-    # what no twin reads: it is added to a convolution, by the kernel of that
+    # a tensor that no twin reads is the sum that the kernel of a convolution computes, too
     for node, twin in zip(running, twins, strict=True):
         if twin is not None and (name := _end(node, twin, readers)):
             plain.setdefault(node.output[0], name)
@@ -87,7 +91,10 @@ def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto])
 def _end(
     node: onnx.NodeProto, twin: onnx.NodeProto, readers: Mapping[str, Sequence[onnx.NodeProto]]
 ) -> str | None:
-    """What an operator computes, which may have taken in a sum and an activation that read its twin."""
+    """Return the name of a node's output in the earlier graph, in which `twin` is the same node.
+
+    The node may have taken in a sum and an activation that read its twin.
+    """
     name = str(twin.output[0])
     taken = sum(map(bool, node.input)) - sum(map(bool, twin.input))
     activated = [any(a.name == "activation" for a in each.attribute) for each in (node, twin)]

@@ -1,4 +1,4 @@
-"""What a caller sees of a model, as onnxruntime shows it, for runtimes that keep less of it."""
+"""Describes the inputs and outputs of a model as onnxruntime does, for runtimes that keep less of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["NamedPort", "ports_of"]
 
 @dataclass(frozen=True)
 class NamedPort:
-    """See `backends.Port`."""
+    """A port with its own data, see `backends.Port`."""
 
     name: str
     type: str
@@ -22,7 +22,7 @@ class NamedPort:
 
 
 def ports_of(model: onnx.ModelProto) -> tuple[list[NamedPort], list[NamedPort]]:
-    """The inputs that have no default, and the outputs."""
+    """Return the inputs without a default, and the outputs."""
     graph = model.graph
     weights = {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     return _ports(v for v in graph.input if v.name not in weights), _ports(graph.output)

@@ -1,4 +1,4 @@
-"""torch.compile with Inductor: weights frozen to constants, as its documentation advises for inference."""
+"""Runs models by torch.compile with Inductor, weights frozen, as its documentation advises for inference."""
 
 from tensaurus.runtimes.backends.torch import Torch
 

@@ -1,4 +1,4 @@
-"""onnxruntime on the CPU with every graph optimization."""
+"""Runs models on onnxruntime on the CPU with every graph optimization."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, said
-from tensaurus.runtimes.backends._kernels import Kernel, per_run
-from tensaurus.runtimes.backends._onnxruntime_graph import named
+from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, describe_error
+from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half
+from tensaurus.runtimes.backends._onnxruntime_graph import trace_kernels
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.scratch import temporary
 
@@ -40,7 +40,7 @@ class _Session:
         try:
             return list(self.inner.run(None if output_names is None else list(output_names), dict(feeds)))
         except Exception as error:
-            raise BackendError(f"onnxruntime: {said(error)}") from error
+            raise BackendError(f"onnxruntime: {describe_error(error)}") from error
 
     def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
         import onnxruntime as ort
@@ -56,8 +56,8 @@ class _Session:
                 binding.bind_ortvalue_input(name, value)
             outputs = [output.name for output in self.inner.get_outputs()]
         except Exception as error:
-            raise BackendError(f"onnxruntime: {said(error)}") from error
-        keeps = True  # what a run leaves in the outputs' memory, the next writes over
+            raise BackendError(f"onnxruntime: {describe_error(error)}") from error
+        keeps = True  # whether each run writes over the outputs of the last
 
         def bound() -> None:
             binding.clear_binding_outputs()
@@ -72,18 +72,18 @@ class _Session:
                         self.inner.run_with_iobinding(binding)
                         return
                     except Exception:
-                        # of an output that it finds there the runtime wants the rank that the model declares,
-                        # of one that it allocates it does not
+                        # an output in memory that exists must have the rank that the model declares; one that
+                        # the runtime allocates need not
                         keeps = False
                 bound()
                 self.inner.run_with_iobinding(binding)
             except Exception as error:
-                raise BackendError(f"onnxruntime: {said(error)}") from error
+                raise BackendError(f"onnxruntime: {describe_error(error)}") from error
 
         try:
             bound()
         except Exception as error:
-            raise BackendError(f"onnxruntime: {said(error)}") from error
+            raise BackendError(f"onnxruntime: {describe_error(error)}") from error
         return call
 
 
@@ -103,11 +103,11 @@ class _OnnxRuntime(Backend):
         return find_spec("onnxruntime") is not None
 
     def compile(self, build: Build, *, threads: int) -> _Session:
-        """A session on `threads` threads that runs one node after the other."""
+        """Return a session on `threads` threads that runs one node after the other."""
         return _Session(_opened(build, _options(threads)))
 
     def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
-        """With a SessionOptions, to which the libraries are added, and names of execution providers."""
+        """Compile with a SessionOptions, to which libraries are added, and names of execution providers."""
         import onnxruntime as ort
 
         if options is not None and not isinstance(options, ort.SessionOptions):
@@ -115,7 +115,7 @@ class _OnnxRuntime(Backend):
         return _Session(_opened(build, _options(threads) if options is None else options, providers))
 
     def plain(self, build: Build, *, threads: int) -> _Session:
-        """With every graph optimization off."""
+        """Compile with every graph optimization off."""
         import onnxruntime as ort
 
         options = _options(threads)
@@ -123,18 +123,21 @@ class _OnnxRuntime(Backend):
         return _Session(_opened(build, options))
 
     def kernels(self, build: Build) -> list[frozenset[str]]:
-        """Of the graph that runs; it renames tensors in blocked layouts, which the graph before explains."""
+        """Return the tensors of each kernel in the graph that runs.
+
+        Tensors in blocked layouts have new names there; the graph before the choice of layouts tells the old.
+        """
         return [kernel.tensors for kernel in _kernels(build) if kernel.tensors]
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[Kernel, float]]:
-        """By the events that onnxruntime writes of each node; those of nodes inside bodies are in theirs."""
+        """Time the kernels by onnxruntime's events; the time of an If or Loop includes the nodes inside."""
         options = _options(threads)
         options.enable_profiling = True
         with temporary() as folder:
             options.profile_file_prefix = str(folder / "profile")
-            # each session gives other names to the conversions that it inserts: its own graph is asked
+            # each session gives other names to the conversions that it inserts, so its own graph is read
             session, running = _saved(build, options, folder)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
@@ -150,9 +153,9 @@ class _OnnxRuntime(Backend):
         return list(zip(kernels, _taken(kernels, events, runs), strict=True))
 
 
-KERNEL_TIME = "_kernel_time"  # ends the name of an event
-WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least...
-LONG = 2.0  # ...within so many seconds, and one after that
+KERNEL_TIME = "_kernel_time"  # the suffix of the names of events
+WARM, FEWEST = 2, 6  # first runs that do not count; runs that count, at least
+LONG = 2.0  # seconds after which one run that counts is enough
 
 
 def _options(threads: int) -> Any:
@@ -174,24 +177,24 @@ def _opened(build: Build, options: Any, providers: Any = None) -> Any:
         try:
             options.register_custom_ops_library(str(library))
         except Exception as error:
-            raise BackendError(f"onnxruntime: {library} cannot be loaded: {said(error)}") from error
+            raise BackendError(f"onnxruntime: {library} cannot be loaded: {describe_error(error)}") from error
     source = build.model if isinstance(build.model, bytes) else str(build.model)
     try:
         return ort.InferenceSession(source, options, providers=providers or ["CPUExecutionProvider"])
     except Exception as error:
-        raise BackendError(f"onnxruntime: {said(error)}") from error
+        raise BackendError(f"onnxruntime: {describe_error(error)}") from error
 
 
-# of models, by their digests: of a large one each takes seconds
+# Graphs by the digests of models: for a large model each takes seconds.
 _known: dict[str, list[Kernel]] = {}
 _extended: dict[str, list[onnx.NodeProto]] = {}
 
 
 def _kernels(build: Build) -> list[Kernel]:
-    """The nodes of the graph that runs, once for each model."""
+    """Return the kernels of the graph that runs, computed once for each model."""
     try:
         digest = build.digest
-    except TensaurusError:  # which the runtime says better
+    except TensaurusError:  # the runtime's own error says more
         return _named(build, _optimized(build, _options(1)))
     if digest not in _known:
         _known[digest] = _named(build, _optimized(build, _options(1)))
@@ -199,14 +202,15 @@ def _kernels(build: Build) -> list[Kernel]:
 
 
 def _named(build: Build, running: Sequence[onnx.NodeProto]) -> list[Kernel]:
-    """The nodes of the graph that runs, with what they compute of the model's tensors."""
-    return named(build.proto(weights=False), running, lambda: _earlier(build))
+    """Return the nodes of the graph that runs as kernels, with the model's tensors that they compute."""
+    return trace_kernels(build.proto(weights=False), running, lambda: _earlier(build))
 
 
 def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
-    """Seconds of each kernel, by its name; those without one by their operator, in the order of the graph.
+    """Return the seconds of each kernel: events belong to it by name, or by operator if nodes have no names.
 
-    The graph's order is not that in which nodes run, where it has branches.
+    Events of nodes without names are matched in the order of the graph, in which nodes run where it has no
+    branches.
     """
     alike: dict[tuple[str, str], list[int]] = {}
     for place, kernel in enumerate(kernels):
@@ -222,14 +226,14 @@ def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs:
     seconds = [0.0] * len(kernels)
     for key, places in alike.items():
         count = len(places)
-        if len(spent[key]) == runs * count:  # else some are of nodes inside of others
+        if len(spent[key]) == runs * count:  # otherwise some events are of nodes inside bodies
             for number, place in enumerate(places):
-                seconds[place] = per_run(spent[key][number + WARM * count :: count])
+                seconds[place] = mean_of_middle_half(spent[key][number + WARM * count :: count])
     return seconds
 
 
 def _earlier(build: Build) -> list[onnx.NodeProto]:
-    """The nodes of the graph before layouts are chosen, once for each model."""
+    """Return the nodes of the graph before layouts are chosen, computed once for each model."""
     import onnxruntime as ort
 
     if build.digest not in _extended:
@@ -240,13 +244,13 @@ def _earlier(build: Build) -> list[onnx.NodeProto]:
 
 
 def _optimized(build: Build, options: Any) -> list[onnx.NodeProto]:
-    """The nodes of the graph that onnxruntime makes of the model."""
+    """Return the nodes of the graph into which onnxruntime turns the model."""
     with temporary() as folder:
         return _saved(build, options, folder)[1]
 
 
 def _saved(build: Build, options: Any, folder: Path) -> tuple[Any, list[onnx.NodeProto]]:
-    """A session, and the nodes of the graph that it runs."""
+    """Return a session, and the nodes of the graph that it runs."""
     import onnx
 
     options.log_severity_level = 4

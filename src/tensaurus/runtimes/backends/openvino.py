@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, in float32 unless it is told otherwise, for one request at a time."""
+"""Runs models on OpenVINO on the CPU, in float32 by default, one request at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, said
-from tensaurus.runtimes.backends._kernels import Kernel, per_run, traced
+from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, describe_error
+from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half, trace_tensors
 from tensaurus.runtimes.backends._ports import ports_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = ["BACKEND", "OpenVino"]
 
 @cache
 def _runtime() -> Any:
-    """The openvino module, imported with its telemetry absent (it then falls back to a stub)."""
+    """Import the openvino module without its telemetry, for which it then takes a stub."""
     name = "openvino_telemetry"
     if name in sys.modules:
         import openvino
@@ -43,7 +43,7 @@ def _runtime() -> Any:
 
 @cache
 def _core(libraries: tuple[Path, ...] = ()) -> Any:
-    """One for each set of libraries: what is added to one stays."""
+    """Return the core of a set of libraries; each set has its own, as a core keeps what was added."""
     core = _runtime().Core()
     for library in libraries:
         core.add_extension(str(library))
@@ -78,7 +78,7 @@ class _Session:
             self._request.infer(share_outputs=True)
             results = [np.array(self._request.get_output_tensor(place).data) for place in places]
         except Exception as error:
-            raise BackendError(f"openvino: {said(error)}") from error
+            raise BackendError(f"openvino: {describe_error(error)}") from error
         del held
         return results
 
@@ -89,12 +89,12 @@ class _Session:
             try:
                 self._request.infer(share_outputs=True)
             except Exception as error:
-                raise BackendError(f"openvino: {said(error)}") from error
+                raise BackendError(f"openvino: {describe_error(error)}") from error
 
         return call
 
     def counters(self) -> list[tuple[str, float]]:
-        """Of each kernel that ran, its name and the seconds that it took, in the last run."""
+        """Return the name and the seconds of each kernel in the last run."""
         return [
             (entry.node_name, entry.real_time.total_seconds())
             for entry in self._request.get_profiling_info()
@@ -119,7 +119,7 @@ class _Session:
                 tensor = _runtime().Tensor(array, shared_memory=array.flags.writeable)
                 self._request.set_tensor(port, tensor)
             except Exception as error:
-                raise BackendError(f"openvino: input {names[0]!r}: {said(error)}") from error
+                raise BackendError(f"openvino: input {names[0]!r}: {describe_error(error)}") from error
             held.append((array, tensor))
         return held
 
@@ -142,11 +142,11 @@ class OpenVino(Backend):
         return find_spec("openvino") is not None
 
     def compile(self, build: Build, *, threads: int) -> _Session:
-        """A session of one stream on `threads` threads."""
+        """Return a session of one stream on `threads` threads."""
         return self._session(build, threads)
 
     def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
-        """With properties of openvino's, by name."""
+        """Compile with openvino's properties, by name."""
         if providers is not None:
             raise BackendError("openvino: it has no execution providers", remedy="Leave out `providers`.")
         if not isinstance(options, Mapping):
@@ -158,14 +158,14 @@ class OpenVino(Backend):
         return _Session(compiled, ports_of(build.proto(weights=False)))
 
     def kernels(self, build: Build) -> list[frozenset[str]]:
-        """By the layers that openvino says each of its own was made of."""
+        """Return the tensors of each kernel, by the layers of the model of which openvino made it."""
         found = _kernels(self._compiled(build, 1), build.proto(weights=False))
         return [kernel.tensors for kernel in found if kernel.tensors]
 
     def profile(
         self, build: Build, feeds: Mapping[str, Array], *, threads: int, seconds: float
     ) -> list[tuple[Kernel, float]]:
-        """By openvino's own counters, read after every run."""
+        """Time the kernels by openvino's own counters, read after every run."""
         compiled, proto = self._compiled(build, threads, PERF_COUNT=True), build.proto(weights=False)
         session = _Session(compiled, ports_of(proto))
         call = session.bind(feeds)
@@ -178,7 +178,7 @@ class OpenVino(Backend):
                 for name, spent in session.counters():
                     taken[name].append(spent)
         kernels = _kernels(compiled, proto)
-        return [(kernel, per_run(taken[kernel.name])) for kernel in kernels]
+        return [(kernel, mean_of_middle_half(taken[kernel.name])) for kernel in kernels]
 
     def _compiled(self, build: Build, threads: int, **more: Any) -> Any:
         settings: dict[str, Any] = {
@@ -192,19 +192,19 @@ class OpenVino(Backend):
             core = _core(build.libraries)
         except Exception as error:
             names = ", ".join(map(str, build.libraries))
-            raise BackendError(f"openvino: {names} cannot be loaded: {said(error)}") from error
+            raise BackendError(f"openvino: {names} cannot be loaded: {describe_error(error)}") from error
         try:
             source = core.read_model(build.model if isinstance(build.model, bytes) else str(build.model))
             return core.compile_model(source, "CPU", settings | more)
         except Exception as error:
-            raise BackendError(f"openvino: {said(error)}") from error
+            raise BackendError(f"openvino: {describe_error(error)}") from error
 
 
-WARM, FEWEST = 2, 6  # runs that are not counted, and runs that are, at least
+WARM, FEWEST = 2, 6  # first runs that do not count; runs that count, at least
 
 
 def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:
-    """The nodes of the graph that runs, in order; it names the layers of the model that each computes."""
+    """Return the nodes of the graph that runs, in order; each names the model's layers that it computes."""
     makers = {name: node for node in model.graph.node for name in node.output if name}
     # a layer has the name of its node, or of its node's output
     named = {node.name: [name for name in node.output if name] for node in model.graph.node}
@@ -217,8 +217,8 @@ def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:
     for node, own in zip(running, ends, strict=True):
         name, kind = node.get_friendly_name(), node.get_rt_info()["layerType"].astype(str)
         inputs = tuple(port.get_node().get_friendly_name() for port in node.input_values())
-        # what was folded into another layer has lost its name
-        tensors = traced(own, everyone.difference(own), makers, frozenset())
+        # layers that were folded into another have lost their names
+        tensors = trace_tensors(own, everyone.difference(own), makers, frozenset())
         found.append(Kernel(name, kind, inputs, (name,), tensors, conversion=not own))
     return found
 

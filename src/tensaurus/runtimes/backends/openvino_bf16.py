@@ -1,4 +1,4 @@
-"""OpenVINO at its default precision, bfloat16 where the processor computes in it: a peer."""
+"""Runs models on OpenVINO at its default precision, bfloat16 on processors that have it, to compare times."""
 
 from tensaurus.runtimes.backends.openvino import OpenVino
 

@@ -1,6 +1,6 @@
-"""torch on the CPU in float32, as it runs a model by default: a peer to measure against.
+"""Runs models on torch on the CPU in eager mode, to compare times; no model is optimized for torch.
 
-The other modules named after ways to run torch share what is here.
+The backends of other ways to run torch (`inductor`, `torch_channels_last`) configure the class here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, said
+from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, describe_error
 from tensaurus.runtimes.backends._ports import ports_of
 
 __all__ = ["BACKEND", "Torch"]
 
 
 class _Session:
-    """A model, translated anew for each set of input shapes."""
+    """A model, translated to torch once more for each new set of input shapes."""
 
     def __init__(self, backend: Torch, model: Any) -> None:
         import torch
@@ -56,7 +56,7 @@ class _Session:
         return self._call(self._tensors(feeds))
 
     def _call(self, tensors: Sequence[Any]) -> Callable[[], Any]:
-        """A call that computes the outputs; whatever is compiled is compiled here."""
+        """Return a function that computes the outputs, after translating and compiling for these shapes."""
         import torch
 
         shapes = [tuple(tensor.shape) for tensor in tensors]
@@ -73,7 +73,7 @@ class _Session:
                 with inference():
                     return module(*given)
             except Exception as error:
-                raise BackendError(f"{name}: {said(error)}") from error
+                raise BackendError(f"{name}: {describe_error(error)}") from error
 
         if fresh and self._backend.inductor:
             from torch._inductor import config
@@ -95,7 +95,7 @@ class _Session:
             self._module = torch.compile(module, fullgraph=True, dynamic=False)
 
     def _tensors(self, feeds: Mapping[str, Array]) -> list[Any]:
-        """The feeds in the order of the inputs; they may share the arrays' memory."""
+        """Return the feeds as tensors in the order of the inputs; they may share the arrays' memory."""
         import torch
 
         from tensaurus.runtimes.backends._onnx_to_torch import torch_type
@@ -121,15 +121,15 @@ class _Session:
 
 @dataclass(frozen=True)
 class Torch(Backend):
-    """One way to run torch."""
+    """A way to run torch."""
 
     name: str = "torch"
     package: str = "torch"
     target: bool = False
     peer: bool = True
     exact: bool = True
-    channels_last: bool = False  # memory format of what convolutions read
-    inductor: Mapping[str, Any] = field(default_factory=dict)  # its settings; none: eager mode
+    channels_last: bool = False  # whether the inputs of convolutions have this memory format
+    inductor: Mapping[str, Any] = field(default_factory=dict)  # settings of Inductor; empty: eager mode
 
     def version(self) -> str:
         return version("torch")
@@ -138,7 +138,7 @@ class Torch(Backend):
         return find_spec("torch") is not None
 
     def compile(self, build: Build, *, threads: int) -> _Session:
-        """A session on `threads` threads; torch has one number of threads for all sessions of a process."""
+        """Return a session on `threads` threads; torch has one number for all sessions of a process."""
         import torch
 
         if build.libraries:
@@ -147,7 +147,7 @@ class Torch(Backend):
         try:
             proto = _read(build)
         except Exception as error:
-            raise BackendError(f"{self.name}: {said(error)}") from error
+            raise BackendError(f"{self.name}: {describe_error(error)}") from error
         return _Session(self, proto)
 
 

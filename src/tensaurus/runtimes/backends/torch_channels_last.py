@@ -1,4 +1,4 @@
-"""torch in eager mode, with convolutions in channels_last order, as its documentation advises for CPUs."""
+"""Runs models on torch in eager mode with convolutions in channels_last order, as advised for CPUs."""
 
 from tensaurus.runtimes.backends.torch import Torch
 

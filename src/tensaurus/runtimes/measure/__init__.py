@@ -1,1 +1,1 @@
-"""Times measured: of whole models, of single operators, and where they are kept."""
+"""Measures the times of whole models and of single operators, and keeps them in a database."""

@@ -1,4 +1,4 @@
-"""Two contenders measured side by side: by how much one is faster, and how sure that is."""
+"""Decides from pairs of runs by how much one of two models is faster, and how sure that is."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from statistics import quantiles
 
 __all__ = ["LOOKS", "Comparison"]
 
-WIDE = 0.15  # a comparison is void where half of its ratios lie further apart than this share
-NARROW = 0.04  # a gain is measured well enough where its bounds lie no further apart than this share
+VOID_SPREAD = 0.15  # a comparison is void where the interquartile range exceeds this share of the median
+PRECISE_WIDTH = 0.04  # a gain is precise where its bounds lie no further apart than this share of the median
 LOOKS = (7, 10, 14, 20, 28, 40, 57, 80, 113, 160, 226)
-"""How many pairs there are when they are asked to decide: at 7 the first time, as fewer can prove nothing."""
-MISTAKE = 0.02  # the probability, over all looks together, that equal contenders are told apart as faster
-CERTAIN = 5 / 3  # no host slows down by more between two runs that follow each other, and again, and again
-FEW = 3  # pairs that are enough where each of them is beyond CERTAIN
+"""Numbers of pairs at which a decision is tried: first at 7, as fewer can prove nothing."""
+MISTAKE_PROBABILITY = 0.02  # of calling one of two equal models faster, over all looks together
+# No host changes its speed by more between the two runs of a pair, several times in a row.
+CERTAIN_RATIO = 5 / 3
+CERTAIN_PAIRS = 3  # so many pairs are enough where all of them are beyond CERTAIN_RATIO
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many times as long as the second contender does the first take, by pairs of runs side by side.
+    """The speedup of the second contender over the first: statistics of the pairs' ratios first / second.
 
-    low, median, high   quartiles of the pairs' ratios
-    least, most         bounds of the true median, each wrong with a probability that is below MISTAKE over
-                        all looks; not known (nan) where the pairs are too few
-    pairs               how many decided
-    disturbed           whether other processes disturbed most of them
+    low, median, high  quartiles of the ratios
+    least, most        bounds of the true median, each wrong with a probability below MISTAKE_PROBABILITY over
+                       all looks; nan where the pairs are too few
+    pairs              number of pairs
+    disturbed          whether other processes disturbed most pairs
     """
 
     low: float
@@ -39,17 +40,19 @@ class Comparison:
 
     @classmethod
     def of(cls, ratios: Sequence[float], disturbed: bool = False) -> Comparison:
-        """Describe the ratios of pairs, one at least, in the order in which they were measured.
+        """Compute the statistics of at least one ratio, given in the order of measuring.
 
-        The bounds are those of the sign test, which assumes nothing of how times are distributed: of n pairs
-        of equal contenders each favours one of them like the toss of a coin.  What was measured after the
-        last look does not move them.
+        The bounds are those of the sign test, which assumes nothing about the distribution of times: each
+        pair of equal contenders favours one of them like the toss of a coin.  Pairs after the last look count
+        for the quartiles only.
         """
         least = most = nan
         if look := max((look for look in LOOKS if look <= len(ratios)), default=0):
-            seen, beyond = sorted(ratios[:look]), _beyond(look)
-            least, most = seen[beyond - 1], seen[-beyond]
-        elif len(ratios) >= FEW and (min(ratios) > CERTAIN or max(ratios) < 1 / CERTAIN):
+            ordered, rank = sorted(ratios[:look]), _bound_rank(look)
+            least, most = ordered[rank - 1], ordered[-rank]
+        elif len(ratios) >= CERTAIN_PAIRS and (
+            min(ratios) > CERTAIN_RATIO or max(ratios) < 1 / CERTAIN_RATIO
+        ):
             least, most = min(ratios), max(ratios)
         low, middle, high = quantiles(ratios, method="inclusive") if len(ratios) > 1 else [*ratios] * 3
         return cls(low, middle, high, least, most, len(ratios), disturbed)
@@ -61,8 +64,8 @@ class Comparison:
 
     @property
     def void(self) -> bool:
-        """Whether the spread, or other processes, make the figure worthless."""
-        return self.disturbed or self.spread > WIDE
+        """Whether the spread, or other processes, make the speedup worthless."""
+        return self.disturbed or self.spread > VOID_SPREAD
 
     @property
     def doubt(self) -> str:
@@ -73,21 +76,21 @@ class Comparison:
 
     @property
     def tie(self) -> bool:
-        """Whether no difference can be told from the quartiles."""
+        """Whether the quartiles lie on both sides of 1, so that no difference shows."""
         return self.low <= 1 <= self.high
 
     def shows(self, gain: float) -> bool:
-        """Whether the second contender is faster beyond doubt, and by this share at least: 0.02 for 1.02x."""
+        """Return whether the second contender is certainly faster, by this share at least: 0.02 for 1.02x."""
         return self.least > 1 and self.median >= 1 + gain
 
     def settles(self, gain: float) -> bool:
-        """Whether more pairs would not change the answer to `shows`, and the figure is known well enough."""
+        """Return whether more pairs would not change the answer to `shows`, and the speedup is precise."""
         if self.most < 1 + gain:
             return True
-        return self.shows(gain) and self.most - self.least <= NARROW * self.median
+        return self.shows(gain) and self.most - self.least <= PRECISE_WIDTH * self.median
 
     def refusal(self, gain: float) -> str:
-        """Why a result is not kept that must gain so much, where the pairs do not show that it does."""
+        """Return why a result that must gain so much is not kept, where the pairs do not show that gain."""
         if self.least > 1:
             return f"{self.median:.3f}x is less than the {1 + gain:.2f}x that a result must gain ({self})"
         found = "it is slower" if self.most < 1 else "no difference seen"
@@ -99,17 +102,17 @@ class Comparison:
         return f"{pairs} of runs, half of them {self.low:.2f} to {self.high:.2f}{known}"
 
 
-def _beyond(look: int) -> int:
-    """The k for which the k-th smallest of so many ratios is a lower bound of the true median.
+def _bound_rank(look: int) -> int:
+    """Return the k for which the k-th smallest of `look` ratios is a lower bound of the true median.
 
-    It is above the median only if fewer than k of n coins show heads: the largest k is taken whose
-    probability is within this look's share of MISTAKE.  The first look has what seven equal tosses need, the
-    others share the rest.
+    That ratio is above the median only if fewer than k of n coins show heads: the largest k is taken whose
+    probability is within this look's share of MISTAKE_PROBABILITY.  The first look's share is the probability
+    of seven equal tosses, the other looks divide the rest evenly.
     """
     first = 2.0 ** -LOOKS[0]
-    allowed = first if look == LOOKS[0] else (MISTAKE - first) / (len(LOOKS) - 1)
-    beyond, ways = 0, 1
+    allowed = first if look == LOOKS[0] else (MISTAKE_PROBABILITY - first) / (len(LOOKS) - 1)
+    rank, ways = 0, 1
     while ways <= allowed * 2**look:
-        beyond += 1
-        ways += comb(look, beyond)
-    return beyond
+        rank += 1
+        ways += comb(look, rank)
+    return rank

@@ -1,4 +1,4 @@
-"""The measurements of all runs, in one SQLite file that several processes may use at once."""
+"""Keeps the measurements of all runs in one SQLite file, which several processes may use at once."""
 
 from __future__ import annotations
 
@@ -19,39 +19,40 @@ from tensaurus.system.errors import TensaurusError
 __all__ = ["Database", "DatabaseError", "Measurement", "default_path"]
 
 KEY = ("workload", "backend", "device", "schedule")
-SCHEMA = 1  # in the file as PRAGMA user_version
-PATIENCE = 30.0  # seconds to wait for another process that is writing
-CHECKED = 2**27  # bytes: larger files are not checked when they are opened (12 MB take 0.03 s, and it grows)
+SCHEMA = 1  # version of the table, PRAGMA user_version in the file
+LOCK_SECONDS = 30.0  # time to wait for another process that is writing
+MAX_CHECKED_BYTES = 2**27  # larger files are not checked when they are opened; checking 12 MB takes 0.03 s
 REMEDY = "Name another file with --db or TENSAURUS_DB."
-SOUND = " AND ".join(  # of a row that is a measurement; no NaN: SQLite stores NULL for it
+VALID_ROW = " AND ".join(  # SQL condition of a measurement; NaN is excluded, as SQLite stores NULL for it
     [*(f"typeof({name}) = 'text'" for name in KEY), "typeof(seconds) IN ('real', 'integer')", "seconds >= 0"]
 )
 
 TABLE = (
     "CREATE TABLE IF NOT EXISTS measurements (workload TEXT NOT NULL, backend TEXT NOT NULL,"
     " device TEXT NOT NULL, schedule TEXT NOT NULL, seconds REAL NOT NULL,"
-    f" PRIMARY KEY ({', '.join(KEY)}), CHECK ({SOUND})) WITHOUT ROWID"
+    f" PRIMARY KEY ({', '.join(KEY)}), CHECK ({VALID_ROW})) WITHOUT ROWID"
 )
 INSERT = "REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)"
 
-UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter: a complaint that quotes the damage
+# The latter where an error text quotes damaged bytes.
+UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 T = TypeVar("T")
 
 
 class DatabaseError(TensaurusError):
-    """The database cannot be opened, read or written; one line with its path."""
+    """The database cannot be opened, read or written; the message is one line with its path."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Seconds that a workload takes; the four texts are the key, in full, so that keys cannot collide."""
+    """The seconds that a workload takes; the other four fields are the key, whole texts without hashes."""
 
     workload: str  # the program's text
     backend: str  # name and version
     device: str  # the machine's key
     schedule: str  # the kernel's schedule, or ""
-    seconds: float  # infinity: it cannot run there
+    seconds: float  # infinity: the workload cannot run there
 
     def __post_init__(self) -> None:
         if isnan(self.seconds) or self.seconds < 0:
@@ -59,7 +60,7 @@ class Measurement:
 
 
 def default_path() -> Path:
-    """$TENSAURUS_DB, or tensaurus/measurements.sqlite in the user's cache folder."""
+    """Return $TENSAURUS_DB, or tensaurus/measurements.sqlite in the user's cache folder."""
     if named := os.environ.get("TENSAURUS_DB"):
         return Path(named).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -67,7 +68,7 @@ def default_path() -> Path:
 
 
 class Database:
-    """Measurements by their key, the newest of each. Used by the thread that opened it.
+    """Holds the newest measurement of each key.  Used by the thread that opened it.
 
     A damaged file is renamed aside, with a warning, and a new one is started: the file is a cache.
     A file that was deleted or replaced is opened anew. Rows that cannot be measurements are dropped, with
@@ -75,14 +76,14 @@ class Database:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """Open or create the file, its folder too."""
+        """Open the file, or create it with its folder."""
         self.path = Path(path) if path is not None else default_path()
-        self._ignored = False  # a row was, and a warning said so
-        with self._complaints():
+        self._has_warned = False  # about rows that were ignored
+        with self._wrap_errors():
             self._connection = self._open()
 
     def get(self, workload: str, backend: str, device: str, schedule: str = "") -> Measurement | None:
-        """The measurement with that key."""
+        """Return the measurement with that key, None where there is none."""
         rows = self._read(
             "SELECT * FROM measurements WHERE workload = ? AND backend = ? AND device = ? AND schedule = ?",
             (workload, backend, device, schedule),
@@ -90,14 +91,14 @@ class Database:
         return rows[0] if rows else None
 
     def of(self, workload: str, backend: str, device: str) -> list[Measurement]:
-        """The measurements of a workload under all its schedules, sorted by these."""
+        """Return the measurements of a workload, sorted by their schedules."""
         return self._read(
             "SELECT * FROM measurements WHERE workload = ? AND backend = ? AND device = ? ORDER BY schedule",
             (workload, backend, device),
         )
 
     def beginning(self, prefix: str, backend: str, device: str) -> list[Measurement]:
-        """The measurements of workloads that begin with the prefix, sorted by their keys."""
+        """Return the measurements of workloads that begin with the prefix, sorted by their keys."""
         return self._read(
             "SELECT * FROM measurements WHERE substr(workload, 1, ?) = ? AND backend = ? AND device = ?"
             " AND workload >= ? ORDER BY workload, schedule",
@@ -105,7 +106,7 @@ class Database:
         )
 
     def put(self, measurement: Measurement) -> None:
-        """Store it in the place of an older one with that key."""
+        """Store a measurement in the place of an older one with its key."""
         self.put_many([measurement])
 
     def put_many(self, measurements: Iterable[Measurement]) -> None:
@@ -116,15 +117,15 @@ class Database:
             with _transaction(self._connection):
                 self._connection.executemany(INSERT, rows)
 
-        self._attempt(write)
+        self._retry_on_damage(write)
 
     def all(self) -> list[Measurement]:
-        """Every measurement, sorted by its key."""
+        """Return every measurement, sorted by key."""
         return self._read("SELECT * FROM measurements ORDER BY workload, backend, device, schedule")
 
     def count(self) -> int:
-        """How many measurements there are."""
-        return self._attempt(
+        """Return how many measurements there are."""
+        return self._retry_on_damage(
             lambda: int(self._connection.execute("SELECT count(*) FROM measurements").fetchone()[0])
         )
 
@@ -135,10 +136,10 @@ class Database:
             with _transaction(self._connection):
                 self._connection.execute("DELETE FROM measurements")
 
-        self._attempt(write)
+        self._retry_on_damage(write)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def __enter__(self) -> Database:
@@ -150,34 +151,36 @@ class Database:
         self.close()
 
     def _read(self, query: str, arguments: tuple[str | int, ...] = ()) -> list[Measurement]:
-        rows = self._attempt(lambda: self._connection.execute(query, arguments).fetchall())
-        found = [measurement for measurement in map(_measurement, rows) if measurement is not None]
-        if len(found) < len(rows) and not self._ignored:
-            self._ignored = True
-            self._warn(f"{_count(len(rows) - len(found))} of {self.path} cannot be a measurement: ignored")
+        rows = self._retry_on_damage(lambda: self._connection.execute(query, arguments).fetchall())
+        found = [measurement for measurement in map(_to_measurement, rows) if measurement is not None]
+        if len(found) < len(rows) and not self._has_warned:
+            self._has_warned = True
+            self._warn(
+                f"{_count_rows(len(rows) - len(found))} of {self.path} cannot be a measurement: ignored"
+            )
         return found
 
-    def _attempt(self, action: Callable[[], T]) -> T:
-        """The action, once more on a new file where the present one turns out to be damaged."""
-        with self._complaints():
-            if self._identity != _identity(self.path):
+    def _retry_on_damage(self, action: Callable[[], T]) -> T:
+        """Perform an action, once more on a new file if the present one turns out to be damaged."""
+        with self._wrap_errors():
+            if self._file_identity != _file_identity(self.path):
                 self._connection.close()
                 self._connection = self._open()
             try:
                 return action()
             except UNREADABLE as error:
-                if not _damaged(error):
+                if not _is_damage(error):
                     raise
                 self._connection.close()
                 self._connection = self._open(error)
                 return action()
 
     @contextmanager
-    def _complaints(self) -> Iterator[None]:
+    def _wrap_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-            reason = isinstance(error, OSError) and error.strerror or _line(error)
+            reason = isinstance(error, OSError) and error.strerror or _one_line(error)
             raise DatabaseError(
                 f"the measurement database cannot be used: {reason}",
                 file=self.path,
@@ -185,32 +188,32 @@ class Database:
             ) from error
 
     def _open(self, damage: Exception | None = None) -> sqlite3.Connection:
-        """A connection to the file, or to a new one where it is damaged; one process at a time does this.
+        """Connect to the file, or to a new one where it is damaged; one process at a time does this.
 
-        `damage` was met in the file that was open so far; another process may have replaced that since.
+        `damage` is an error from the file that was open so far; another process may have replaced it since.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(folder, fcntl.LOCK_EX)
-            if damage is None or self._identity != _identity(self.path):
+            if damage is None or self._file_identity != _file_identity(self.path):
                 try:
                     return self._connect()
                 except UNREADABLE as error:
-                    if not _damaged(error):
+                    if not _is_damage(error):
                         raise
                     damage = error
-            return self._begin_anew(damage)
+            return self._replace_damaged(damage)
         finally:
             os.close(folder)
 
-    def _begin_anew(self, damage: Exception) -> sqlite3.Connection:
+    def _replace_damaged(self, damage: Exception) -> sqlite3.Connection:
         """Rename the damaged file, and return a connection to a new, empty one."""
-        aside = self._set_aside()
+        aside = self._rename_damaged()
         connection = self._connect()
         self._warn(
-            f"{self.path} is damaged ({_line(damage)}): renamed to {aside.name}, and a new file started;"
+            f"{self.path} is damaged ({_one_line(damage)}): renamed to {aside.name}, and a new file started;"
             " what was measured is measured again"
         )
         return connection
@@ -222,7 +225,7 @@ class Database:
                 file=self.path,
                 remedy=REMEDY,
             )
-        connection = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        connection = sqlite3.connect(self.path, timeout=LOCK_SECONDS, isolation_level=None)
         connection.text_factory = _text
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -238,12 +241,12 @@ class Database:
                 with _transaction(connection):
                     connection.execute(TABLE)
                     connection.execute(f"PRAGMA user_version = {SCHEMA}")
-            elif self.path.stat().st_size <= CHECKED:
+            elif self.path.stat().st_size <= MAX_CHECKED_BYTES:
                 self._check(connection)
         except BaseException:
             connection.close()
             raise
-        self._identity = _identity(self.path)
+        self._file_identity = _file_identity(self.path)
         return connection
 
     def _check(self, connection: sqlite3.Connection) -> None:
@@ -255,15 +258,15 @@ class Database:
             error = sqlite3.DatabaseError(found)
             error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
             raise error
-        if connection.execute(f"SELECT 1 FROM measurements WHERE NOT ({SOUND}) LIMIT 1").fetchone():
+        if connection.execute(f"SELECT 1 FROM measurements WHERE NOT ({VALID_ROW}) LIMIT 1").fetchone():
             with _transaction(connection):
-                dropped = connection.execute(f"DELETE FROM measurements WHERE NOT ({SOUND})").rowcount
-            self._warn(f"{_count(dropped)} of {self.path} could not be a measurement: dropped")
+                dropped = connection.execute(f"DELETE FROM measurements WHERE NOT ({VALID_ROW})").rowcount
+            self._warn(f"{_count_rows(dropped)} of {self.path} could not be a measurement: dropped")
 
     def _warn(self, text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    def _set_aside(self) -> Path:
+    def _rename_damaged(self) -> Path:
         """Rename the file, and its journal with it, to the first free name."""
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists():
@@ -295,8 +298,8 @@ def _text(raw: bytes) -> str | None:
         return None
 
 
-def _measurement(row: Sequence[Any]) -> Measurement | None:
-    """The row of a database; None where it cannot be a measurement."""
+def _to_measurement(row: Sequence[Any]) -> Measurement | None:
+    """Return the measurement in a row; None where the row cannot be one."""
     if not all(isinstance(text, str) for text in row[:-1]):
         return None
     try:
@@ -305,23 +308,23 @@ def _measurement(row: Sequence[Any]) -> Measurement | None:
         return None
 
 
-def _count(rows: int) -> str:
+def _count_rows(rows: int) -> str:
     return "1 row" if rows == 1 else f"{rows} rows"
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _damaged(error: Exception) -> bool:
-    """Whether the file itself is broken, rather than locked, absent or not writable."""
+def _is_damage(error: Exception) -> bool:
+    """Return whether the file itself is broken, rather than locked, absent or not writable."""
     if isinstance(error, UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except FileNotFoundError:

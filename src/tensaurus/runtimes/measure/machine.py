@@ -1,4 +1,4 @@
-"""The machine that measurements belong to."""
+"""Describes the machine to which measurements belong, and watches how busy it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from time import monotonic
 from tensaurus.runtimes import backends
 
 __all__ = [
-    "Bystanders",
+    "OtherProcesses",
     "Machine",
     "allowed_cores",
     "busy_seconds",
@@ -36,22 +36,22 @@ class Machine:
 
     @classmethod
     def here(cls, threads: int | None = None) -> Machine:
-        """This machine, computing on `threads` threads (`usable_threads`)."""
+        """Describe this machine, computing on `threads` threads (`usable_threads`)."""
         versions = tuple((name, backends.find(name).version()) for name in backends.installed())
         return cls(_processor(), len(allowed_cores()), usable_threads(threads), versions)
 
     @property
     def key(self) -> str:
-        """Text that tells devices apart in the database; versions belong to the backend's key."""
+        """The text that tells devices apart in the database; versions are in the backend's key."""
         return f"{self.processor}, {self.cores} cores, {self.threads} threads"
 
     def backend_key(self, name: str) -> str:
-        """The backend's name and version, as the database wants it; raises KeyError if not installed."""
+        """Return the backend's name and version, its database key.  Raises KeyError if not installed."""
         return f"{name} {dict(self.versions)[name]}"
 
 
 def default_threads() -> int:
-    """The cores that this process may use, at most what its control group grants."""
+    """Return how many cores this process may use, within the limit of its control group."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(len(allowed_cores()), ceil(int(quota) / int(period))))
@@ -60,7 +60,7 @@ def default_threads() -> int:
 
 
 def usable_threads(asked: int | None = None) -> int:
-    """Return how many threads compute: as many as were asked for, but no more than there are processors.
+    """Return how many threads compute: as many as asked for, but no more than there are processors.
 
     A runtime's threads spin while they wait for one another: with 64 of them on two cores a run of a tiny
     model takes minutes.  A warning says where fewer compute than were asked for.
@@ -74,21 +74,21 @@ def usable_threads(asked: int | None = None) -> int:
 
 
 def allowed_cores() -> frozenset[int]:
-    """The numbers of the cores that this process may run on."""
+    """Return the numbers of the cores on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def memory_bytes() -> int:
-    """What this machine's memory holds, used or not."""
+    """Return the size of this machine's memory, used or not."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def busy_seconds() -> float | None:
-    """CPU seconds that the allowed cores have spent not idle since the machine started; None where unknown.
+    """Return for how many CPU seconds the allowed cores were busy since the start; None if unknown.
 
-    Counts time that a hypervisor took away, too. Resolution: one clock tick (10 ms) per core.
+    Time that a hypervisor took away counts as busy.  The resolution is one clock tick (10 ms) per core.
     """
     names = {f"cpu{number}" for number in allowed_cores()}
     ticks = 0
@@ -107,7 +107,7 @@ def busy_seconds() -> float | None:
 
 
 def waited_seconds() -> float:
-    """Seconds that this process's threads were ready to run and had no core, summed; 0 where unknown."""
+    """Return the seconds for which threads of this process waited for a core, summed; 0 where unknown."""
     nanoseconds = 0
     for thread in Path("/proc/self/task").glob("*/schedstat"):
         with suppress(OSError, IndexError):  # the thread just ended
@@ -115,16 +115,16 @@ def waited_seconds() -> float:
     return nanoseconds / 1e9
 
 
-class Bystanders:
-    """Watches how much of the machine processes other than some of ours take, from now on."""
+class OtherProcesses:
+    """Watches how much of the machine processes of others take, from now on."""
 
     def __init__(self, pids: Iterable[int]) -> None:
-        """The processes with these numbers, and this one, are ours."""
+        """Begin to watch; processes with these numbers, and this one, are ours."""
         self._pids = (os.getpid(), *pids)
         self._began, self._busy, self._own = monotonic(), busy_seconds(), self._own_seconds()
 
     def share(self) -> float:
-        """Of the time of the allowed cores; 0 where nobody tells."""
+        """Return the share of the allowed cores' time that others took; 0 where it is unknown."""
         busy, wall = busy_seconds(), monotonic() - self._began
         if busy is None or self._busy is None or not wall:
             return 0.0
@@ -132,17 +132,17 @@ class Bystanders:
         return max(0.0, others / (wall * len(allowed_cores())))
 
     def _own_seconds(self) -> float:
-        """CPU seconds of our processes."""
+        """Return the CPU seconds of our processes."""
         ticks = 0
         for pid in self._pids:
-            with suppress(OSError, ValueError, IndexError):  # it has just ended
+            with suppress(OSError, ValueError, IndexError):  # the process has just ended
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _processor() -> str:
-    """Model name with family, model and stepping: virtual machines share a name across processors."""
+    """Return the processor's name with family, model and stepping: virtual machines share names."""
     try:
         first = Path("/proc/cpuinfo").read_text().split("\n\n")[0]
     except OSError:

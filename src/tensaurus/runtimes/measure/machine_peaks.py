@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured: multiply-adds a second, and bytes a second copied."""
+"""Measures the peaks of this machine: multiply-adds a second, and bytes copied a second."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import numpy as np
 
 __all__ = ["Peaks", "measure_peaks"]
 
-REPEATS = 8  # the best of so many is the peak
-GLANCES = 3  # the same, to see whether the machine is at its peaks now
-SECONDS = 0.05  # that each of them takes, about
-CACHED = 64 * 1024  # floats that a thread copies within its second-level cache: 256 KiB, and as much written
-STREAMED = 16 * 1024 * 1024  # floats that a thread copies through memory
+REPEATS = 8  # the best of so many measurements is the peak
+QUICK_REPEATS = 3  # enough to see whether the machine is at its peaks now
+SECONDS = 0.05  # about the time of one measurement
+CACHED_FLOATS = 64 * 1024  # copied within a second-level cache: 256 KiB read, and as much written
+STREAMED_FLOATS = 16 * 1024 * 1024  # copied through memory
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,23 @@ class Peaks:
     memory: float  # bytes a second, copied through memory
 
     def reached(self, now: Peaks) -> float:
-        """The smallest share of a peak that was reached now."""
+        """Return the smallest share of a peak that `now` reaches."""
         return min(now.flops / self.flops, now.cache / self.cache, now.memory / self.memory)
 
 
 def measure_peaks(threads: int, repeats: int = REPEATS) -> Peaks:
-    """Measure them on `threads` threads; about three seconds, in which nothing else should run."""
-    instructions, step, operations = _multiply_adds()
-    flops = _best(threads, repeats, lambda: step, operations)
-    cache = _best(threads, repeats, lambda: _copying(CACHED, 1000), 8 * CACHED * 1000)
-    memory = _best(threads, repeats, lambda: _copying(STREAMED, 1), 8 * STREAMED)
+    """Measure the peaks on `threads` threads, in about three seconds; nothing else should run meanwhile."""
+    instructions, step, operations = _multiply_add_loop()
+    flops = _best_rate(threads, repeats, lambda: step, operations)
+    cache = _best_rate(
+        threads, repeats, lambda: _copy_function(CACHED_FLOATS, 1000), 8 * CACHED_FLOATS * 1000
+    )
+    memory = _best_rate(threads, repeats, lambda: _copy_function(STREAMED_FLOATS, 1), 8 * STREAMED_FLOATS)
     return Peaks(instructions, flops, cache, memory)
 
 
-def _best(threads: int, repeats: int, make: Callable[[], Callable[[], object]], amount: float) -> float:
-    """The highest rate at which the threads together do the work that is `amount` for each of them."""
+def _best_rate(threads: int, repeats: int, make: Callable[[], Callable[[], object]], amount: float) -> float:
+    """Return the highest rate of all threads together; each does work of this `amount` in a call."""
     barrier = Barrier(threads)
 
     def work(number: int) -> list[tuple[float, float]]:
@@ -68,8 +70,8 @@ def _best(threads: int, repeats: int, make: Callable[[], Callable[[], object]], 
     return float(threads * amount / min(taken))
 
 
-def _copying(floats: int, times: int) -> Callable[[], object]:
-    """A call that copies an array `times` times; numpy lets go of Python's lock meanwhile."""
+def _copy_function(floats: int, times: int) -> Callable[[], object]:
+    """Return a function that copies an array `times` times; numpy releases the GIL meanwhile."""
     source, target = np.ones(floats, np.float32), np.zeros(floats, np.float32)
 
     def copy() -> None:
@@ -79,13 +81,13 @@ def _copying(floats: int, times: int) -> Callable[[], object]:
     return copy
 
 
-def _multiply_adds() -> tuple[str, Callable[[], object], float]:
-    """Name, call and float32 operations of a loop of independent multiply-adds on registers."""
+def _multiply_add_loop() -> tuple[str, Callable[[], object], float]:
+    """Return a loop of independent multiply-adds: its name, a function, and its float32 operations."""
     flags = _processor_flags()
     known = (("AVX-512", "avx512f", 512), ("AVX2", "fma", 256))
     for name, width in ((name, width) for name, flag, width in known if flag in flags):
         try:
-            loop = _Machine(_loop(width))
+            loop = _MachineCode(_loop_code(width))
         except OSError:  # memory that is written and executed is forbidden here
             break
         count = int(SECONDS * 1.5e9 / 2 / _UNROLLED) + 1
@@ -97,7 +99,7 @@ def _multiply_adds() -> tuple[str, Callable[[], object], float]:
 
 
 def _processor_flags() -> frozenset[str]:
-    """What the processor can, if it is an x86-64 whose calls this file knows."""
+    """Return the processor's feature flags; none unless it is an x86-64, the only one with code here."""
     if os.uname().machine != "x86_64":
         return frozenset()
     try:
@@ -111,25 +113,28 @@ _UNROLLED = 4  # multiply-adds of each accumulator between two tests of the coun
 
 
 def _accumulators(width: int) -> int:
-    """Enough to fill two pipelines of five cycles; two registers are left for the factors."""
+    """Return how many accumulators fill two pipelines of five cycles; two registers hold the factors."""
     return 24 if width == 512 else 12
 
 
-def _loop(width: int) -> bytes:
-    """Machine code of void loop(int64 count): x86-64, System V calls, where every register used is free.
+def _loop_code(width: int) -> bytes:
+    """Return the machine code of void loop(int64 count), for x86-64 with System V calls.
 
-    All registers are set to 0, so no operand is a denormal number, which some processors are slow with.
+    Callers save none of the registers that it uses.  All are set to 0: with subnormal operands some
+    processors are slow.
     """
     count = _accumulators(width)
-    code = b"".join(_three_operands(width, 0xEF, 1, k, k, k) for k in range(count + 2))  # vpxor(d) k, k, k
-    fma = b"".join(_three_operands(width, 0xB8, 2, k, count, count + 1) for k in range(count))
+    code = b"".join(
+        _vector_instruction(width, 0xEF, 1, k, k, k) for k in range(count + 2)
+    )  # vpxor(d) k, k, k
+    fma = b"".join(_vector_instruction(width, 0xB8, 2, k, count, count + 1) for k in range(count))
     body = fma * _UNROLLED + b"\x48\xff\xcf"  # vfmadd231ps k, a, b ...; dec rdi
     jump = b"\x0f\x85" + (-len(body) - 6).to_bytes(4, "little", signed=True)  # jnz to the body's start
     return code + body + jump + b"\xc5\xf8\x77\xc3"  # vzeroupper; ret
 
 
-def _three_operands(width: int, opcode: int, table: int, target: int, first: int, second: int) -> bytes:
-    """One instruction on vector registers, prefix 66 and W0, of opcode table 1 (0F) or 2 (0F38).
+def _vector_instruction(width: int, opcode: int, table: int, target: int, first: int, second: int) -> bytes:
+    """Encode an instruction on three vector registers, prefix 66 and W0, of opcode table 1 (0F) or 2 (0F38).
 
     Encodings: Intel's manual, volume 2, 2.3 (VEX) and 2.7 (EVEX); extension bits are stored inverted.
     """
@@ -142,8 +147,8 @@ def _three_operands(width: int, opcode: int, table: int, target: int, first: int
     return bytes((0xC4, low | 0x40, (~first & 15) << 3 | 0b101, opcode, operands))
 
 
-class _Machine:
-    """Machine code that can be called, with one integer; calls run without Python's lock."""
+class _MachineCode:
+    """Machine code that is called with one integer, without holding the GIL."""
 
     def __init__(self, code: bytes) -> None:
         self._memory = mmap.mmap(-1, len(code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)

@@ -1,4 +1,4 @@
-"""Times that can be compared: sessions in turns, one process each, and single operators quickly."""
+"""Measures times that can be compared: models in turns, in a process each, and single operators quickly."""
 
 from __future__ import annotations
 
@@ -14,34 +14,36 @@ import numpy as np
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.comparison import LOOKS, Comparison
-from tensaurus.runtimes.measure.machine import Bystanders
-from tensaurus.runtimes.measure.worker import DISTURBED, REPEATS, Round, Worker, WorkerError
+from tensaurus.runtimes.measure.machine import OtherProcesses
+from tensaurus.runtimes.measure.worker import DISTURBED, MAX_REPEATS, Round, Worker, WorkerError
 
 __all__ = [
-    "FEWEST",
+    "MIN_ROUNDS",
     "Contender",
     "Pairs",
     "Stopwatch",
     "Timing",
     "compare",
     "compare_pairs",
-    "fewest_rounds",
-    "in_pairs",
-    "in_turns",
+    "min_rounds",
+    "time_in_pairs",
+    "time_in_turns",
     "ratio",
-    "refusal",
+    "explain_refusal",
     "warm_up",
 ]
 
-FEWEST = 4  # rounds of a comparison, however little time there is...
-ENOUGH = 2.0  # ...but for those that take long: seconds of one contender's turns, after which fewer will do
-BURST = 0.03  # seconds that one of a pair computes, once at least: far less than a host keeps its speed for
-LONGEST = 15.0  # seconds of a comparison by pairs, where nothing else limits it
+MIN_ROUNDS = 4  # of a comparison, however little time there is
+# Of one contender's turns together: for slow models fewer rounds than MIN_ROUNDS will do.
+ENOUGH_SECONDS = 2.0
+# Turn of one model of a pair: far shorter than the spells in which a host keeps its speed.
+BURST_SECONDS = 0.03
+MAX_PAIR_SECONDS = 15.0  # of a comparison by pairs, once the first look was taken
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A model to run on a backend."""
+    """A model to be timed on a backend; `name` is for messages."""
 
     name: str
     backend: str
@@ -50,25 +52,25 @@ class Contender:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one run of a contender takes, in seconds."""
+    """The seconds of the runs of a contender."""
 
     name: str
     rounds: tuple[tuple[float, ...], ...]  # of each round, seconds of each run
-    disturbed: int  # rounds that other processes disturbed, repetitions too
+    disturbed: int  # how many rounds other processes disturbed, the last repetition too
 
     @property
     def samples(self) -> tuple[float, ...]:
-        """Seconds of every run."""
+        """The seconds of every run."""
         return tuple(sample for samples in self.rounds for sample in samples)
 
     @property
     def median(self) -> float:
-        """Seconds."""
+        """The median of the seconds of one run."""
         return float(np.median(self.samples))
 
     @property
     def minimum(self) -> float:
-        """Seconds."""
+        """The least seconds of one run."""
         return min(self.samples)
 
     @property
@@ -80,9 +82,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Seconds of one run of two contenders, measured within some milliseconds of each other, again and again.
+    """Pairs of runs of two contenders, the two of a pair measured within some milliseconds of each other.
 
-    calm   of each pair, whether no other process disturbed it
+    seconds  of one run of each contender, by pairs
+    calm     of each pair, whether no other process disturbed it
     """
 
     seconds: tuple[tuple[float, float], ...] = ()
@@ -90,44 +93,46 @@ class Pairs:
 
     @property
     def disturbed(self) -> bool:
-        """Whether most of the pairs were."""
+        """Whether most of the pairs were disturbed."""
         return 2 * sum(self.calm) < len(self.calm)
 
     @property
     def counted(self) -> tuple[tuple[float, float], ...]:
-        """The pairs that decide: the calm ones, and all where these are few.
+        """The pairs that count: the calm ones, or all where most are disturbed.
 
-        Equal contenders are disturbed alike, so leaving pairs out favours neither of them.
+        Equal contenders are disturbed equally often, so that leaving pairs out favours neither.
         """
         if self.disturbed:
             return self.seconds
         return tuple(pair for pair, calm in zip(self.seconds, self.calm, strict=True) if calm)
 
     def decide(self, gain: float, deadline: float = inf) -> bool:
-        """Whether they are worth keeping: calm, and sure whether the second gains so much.  Where no deadline
-        cut them short, no more of them are to be had, so that they are kept as they are."""
+        """Return whether the pairs are worth storing: calm, and sure whether the second gains so much.
+
+        Without a deadline the comparison has run to its end, and its pairs are stored in any case.
+        """
         return deadline == inf or not self.disturbed and self.comparison.settles(gain)
 
     @property
     def comparison(self) -> Comparison:
-        """What the pairs say."""
+        """The statistics of the pairs."""
         return Comparison.of([first / second for first, second in self.counted], self.disturbed)
 
     @property
     def before(self) -> float:
-        """Seconds of one run of the first contender."""
+        """The seconds of one run of the first contender."""
         return float(np.median([first for first, _ in self.counted]))
 
     @property
     def after(self) -> float:
-        """Seconds of one run of the second, beside those of the first: their ratio is that of the pairs."""
+        """The seconds of one run of the second contender, by the median ratio of the pairs."""
         return self.before / self.comparison.median
 
 
 def ratio(a: Timing, b: Timing) -> Comparison:
-    """Time of a over time of b, round by round, so that drift of the machine cancels out.
+    """Compare the time of a with that of b, round by round, so that drift of the machine cancels out.
 
-    Both come from one `compare`; raises ValueError where their rounds are not the same number.
+    Both must come from one call of `compare`.  Raises ValueError where they differ in their number of rounds.
     """
     pairs = zip(a.rounds, b.rounds, strict=True)
     ratios = [float(np.median(x) / np.median(y)) for x, y in pairs]
@@ -144,14 +149,14 @@ def compare(
     timeout: float = 300.0,
     deadline: float = inf,
 ) -> list[Timing]:
-    """Time the contenders in turns on the same feeds, `rounds` times about `seconds` each; in their order.
+    """Time the contenders in turns on the same feeds, `rounds` times about `seconds` each.
 
-    `timeout` is in seconds, for a compilation or a round; `deadline` as for `in_turns`. Raises WorkerError,
-    which names the contender, where one does not compile, run, or answer in time.
+    `timeout` is in seconds, for a compilation or a round; for `deadline` see `time_in_turns`.  Raises
+    WorkerError, which names the contender, where one does not compile, run, or answer in time.
     """
     with ExitStack() as stack:
-        workers = _warm(contenders, feeds, threads, seconds, timeout, stack)
-        return in_turns([contender.name for contender in contenders], workers, rounds, seconds, deadline)
+        workers = _start_warm_workers(contenders, feeds, threads, seconds, timeout, stack)
+        return time_in_turns([contender.name for contender in contenders], workers, rounds, seconds, deadline)
 
 
 def compare_pairs(
@@ -166,14 +171,14 @@ def compare_pairs(
 ) -> Pairs:
     """Time two contenders in new processes, until their pairs decide whether the second gains so much.
 
-    For the rest see `compare` and `in_pairs`.
+    For the other arguments see `compare` and `time_in_pairs`.
     """
     with ExitStack() as stack:
-        workers = _warm((first, second), feeds, threads, BURST, timeout, stack)
-        return in_pairs([first.name, second.name], workers, gain, deadline)
+        workers = _start_warm_workers((first, second), feeds, threads, BURST_SECONDS, timeout, stack)
+        return time_in_pairs([first.name, second.name], workers, gain, deadline)
 
 
-def _warm(
+def _start_warm_workers(
     contenders: Sequence[Contender],
     feeds: Mapping[str, Array],
     threads: int,
@@ -181,7 +186,7 @@ def _warm(
     timeout: float,
     stack: ExitStack,
 ) -> list[Worker]:
-    """A worker for each contender, which has run it for about `seconds`; the stack ends them."""
+    """Start a worker for each contender and run it for about `seconds`; the stack ends the workers."""
     workers = []
     for contender in contenders:
         worker = stack.enter_context(Worker(contender.backend, threads=threads, timeout=timeout))
@@ -193,8 +198,8 @@ def _warm(
     return workers
 
 
-def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> str | None:
-    """Why the contender does not run on the feeds; None where it does."""
+def explain_refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> str | None:
+    """Return why the contender does not run on the feeds; None where it does."""
     with Worker(contender.backend, threads=threads) as worker:
         try:
             worker.compile(contender.build)
@@ -206,31 +211,31 @@ def refusal(contender: Contender, feeds: Mapping[str, Array], threads: int) -> s
 
 
 def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: float) -> None:
-    """Compile the model and run it for about `seconds`; raises WorkerError."""
+    """Compile the model and run it for about `seconds`.  Raises WorkerError."""
     worker.compile(build)
     worker.feed(feeds)
     worker.time(seconds)
 
 
-def in_turns(
+def time_in_turns(
     names: Sequence[str], workers: Sequence[Worker], rounds: int, seconds: float, deadline: float = inf
 ) -> list[Timing]:
-    """Time workers that are warm, one after the other, every second round the other way round.
+    """Time warmed-up workers one after the other, in every second round in the opposite order.
 
-    What is disturbed is repeated where all rounds still end before the `deadline` (of `time.monotonic`);
-    without any repetition, rounds beyond the fewest are left out to meet it.
+    A disturbed turn is repeated if all rounds still end before the `deadline` (of `time.monotonic`); if not
+    even undisturbed rounds do, rounds beyond `min_rounds` are left out.
     Raises WorkerError, which names the contender.
     """
     taken: list[list[Round]] = [[] for _ in workers]
     longest, left = 0.0, rounds * len(workers)  # seconds of a turn, turns
     for number in range(rounds):
-        if number >= fewest_rounds(longest) and monotonic() + longest * len(workers) > deadline:
+        if number >= min_rounds(longest) and monotonic() + longest * len(workers) > deadline:
             break
         order = range(len(workers)) if number % 2 == 0 else reversed(range(len(workers)))
         for position in order:
             left -= 1
             try:
-                turn, spent = _calmest(workers[position], seconds, left, deadline)
+                turn, spent = _calmest_turn(workers[position], seconds, left, deadline)
             except WorkerError as error:
                 raise WorkerError(f"{names[position]}: {error}") from error
             taken[position].append(turn)
@@ -241,32 +246,34 @@ def in_turns(
     ]
 
 
-def fewest_rounds(turn: float) -> int:
-    """How many rounds of turns of so many seconds a comparison has, however little time there is."""
-    return FEWEST if FEWEST * turn <= ENOUGH else ceil(ENOUGH / turn)
+def min_rounds(turn: float) -> int:
+    """Return how many rounds a comparison has at least where a turn takes so many seconds."""
+    return MIN_ROUNDS if MIN_ROUNDS * turn <= ENOUGH_SECONDS else ceil(ENOUGH_SECONDS / turn)
 
 
-def in_pairs(
+def time_in_pairs(
     names: Sequence[str], workers: Sequence[Worker], gain: float, deadline: float = inf
 ) -> Pairs:
-    """Time two workers that are warm, in turns of some milliseconds, every second pair the other way round.
+    """Time two warmed-up workers in turns of some milliseconds, every second pair in the opposite order.
 
-    The pairs are asked at each of the LOOKS whether the second gains the share that is wanted, and the
-    comparison ends when they know, or at the `deadline` (of `time.monotonic`), after one pair at least.
+    At each of the LOOKS the comparison ends if the pairs decide whether the second gains the share `gain`.
+    It ends at the `deadline` (of `time.monotonic`), too, after one pair at least.
     Raises WorkerError, which names the contender.
     """
     began, longest = monotonic(), 0.0
-    bystanders = Bystanders(worker.pid for worker in workers)
+    others = OtherProcesses(worker.pid for worker in workers)
     taken: list[tuple[float, float]] = []
     calm: list[bool] = []
     while len(taken) < LOOKS[-1]:
         start = monotonic()
-        if taken and start + longest > deadline or len(taken) >= LOOKS[0] and start > began + LONGEST:
+        if taken and start + longest > deadline:
+            break
+        if len(taken) >= LOOKS[0] and start > began + MAX_PAIR_SECONDS:
             break
         turns: dict[int, Round] = {}
         for position in (0, 1) if len(taken) % 2 == 0 else (1, 0):
             try:
-                turns[position] = workers[position].time(BURST)
+                turns[position] = workers[position].time(BURST_SECONDS)
             except WorkerError as error:
                 raise WorkerError(f"{names[position]}: {error}") from error
         longest = max(longest, monotonic() - start)
@@ -274,17 +281,20 @@ def in_pairs(
         calm.append(max(turn.disturbance for turn in turns.values()) <= DISTURBED)
         if len(taken) in LOOKS and Pairs(tuple(taken), tuple(calm)).comparison.settles(gain):
             break
-    if bystanders.share() > DISTURBED:
+    if others.share() > DISTURBED:
         calm = [False] * len(taken)
     return Pairs(tuple(taken), tuple(calm))
 
 
-def _calmest(worker: Worker, seconds: float, left: int, deadline: float) -> tuple[Round, float]:
-    """One turn, and how long it took; repeated while it is disturbed, if so many others still have time."""
+def _calmest_turn(worker: Worker, seconds: float, left: int, deadline: float) -> tuple[Round, float]:
+    """Return the calmest of a few turns, and the seconds of one.
+
+    A disturbed turn is repeated while `left` further turns still fit before the deadline.
+    """
     began = monotonic()
     best = worker.time(seconds)
     spent = monotonic() - began
-    for _ in range(REPEATS):
+    for _ in range(MAX_REPEATS):
         if best.disturbance <= DISTURBED or monotonic() + (1 + left) * spent > deadline:
             break
         best = min(best, worker.time(seconds), key=lambda r: r.disturbance)
@@ -303,18 +313,18 @@ class Stopwatch:
         runs: int = 7,
         timeout: float = 10.0,
     ) -> None:
-        """Each model runs for about `seconds` and `runs` times at least; `timeout` seconds end a hang."""
+        """Prepare; each model runs for about `seconds` and at least `runs` times; `timeout` ends a hang."""
         self._backend, self._threads, self._timeout = backend, threads, timeout
         self._seconds, self._runs = seconds, runs
         self._worker: Worker | None = None
         self.failure: str | None = None  # why the last measurement was None
-        self.ended = False  # whether that ended the worker: a crash or a hang, which need not happen again
-        self.disturbed = 0  # measurements that other processes disturbed, repetitions too
+        self.ended = False  # whether the last failure ended the worker: a crash or hang may not happen again
+        self.disturbed = 0  # how many measurements other processes disturbed, repetitions too
 
     def measure(self, build: Build, feeds: Mapping[str, Array]) -> float | None:
-        """Median seconds of one run, or None where the runtime refuses, crashes or hangs.
+        """Return the median seconds of one run, or None where the runtime refuses, crashes or hangs.
 
-        Weights belong in the model as initializers, as the runtime prepares those once.
+        Weights must be initializers of the model: these the runtime prepares only once.
         """
         if self._worker is None or not self._worker.alive:
             self.close()

@@ -1,7 +1,7 @@
-"""Where the time of a whole program goes, by the runtime's own clock, kernel by kernel.
+"""Measures each kernel within a whole program, by the runtime's own clock.
 
-An operator among its neighbours takes another time than alone: what it reads is or is not in the cache, in
-the layout that it wants, or computed by the same kernel.
+An operator takes another time among its neighbours than alone: its inputs may be in the cache or not, may
+need another layout, or may be computed by the same kernel.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from tensaurus.graph.onnx.builds import Builds
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.measure.measure import in_turns, ratio, warm_up
-from tensaurus.runtimes.measure.runtime_kernels import charged, fused_pieces
+from tensaurus.runtimes.measure.measure import ratio, time_in_turns, warm_up
+from tensaurus.runtimes.measure.runtime_kernels import charge_kernels, fused_pieces
 from tensaurus.runtimes.measure.worker import Worker
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["PROFILE", "Observation", "Observer"]
 
-ROUNDS = 6  # in turns with the first program
-RUNS = 40  # of a round, where that takes between
-SHORTEST, LONGEST = 0.02, 0.1  # seconds
-PROFILE = "kernels (2) of model"  # begins the rows of this way of telling kernels apart
-SHARE = 0.3  # of the time that is left, for these rounds
-PLACES = 6  # digits of a kernel's place
+ROUNDS = 6  # of runs of a program in turns with the first program
+RUNS_PER_ROUND = 40  # as far as a turn then takes between the two times below
+MIN_TURN_SECONDS, MAX_TURN_SECONDS = 0.02, 0.1
+PROFILE = "kernels (2) of model"  # begins the workloads in the database; the number is that of the method
+TIME_SHARE = 0.3  # of the time that is left, for the rounds of one program
+PLACE_DIGITS = 6  # digits of a kernel's place in a workload's text
 
 _Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # tensors and seconds
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Of one run of a program: its seconds, and those of each kernel with the nodes that it computes.
+    """One run of a program: its seconds, and for each kernel the nodes that it computes and its seconds.
 
-    The kernels' seconds add up to those of the run; what the runtime spends between them is shared out
-    evenly.  A kernel without nodes computes what could not be told.
+    The kernels' seconds add up to those of the run; the time between kernels is shared out evenly.  A kernel
+    without nodes could not be traced to the program.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class Observation:
 
 
 class Observer:
-    """Runs whole programs beside the first one that it is shown, so that drift of the machine cancels out."""
+    """Observes whole programs, each in turns with the first, so that drift of the machine cancels out."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Observer:
         self.deadline = deadline
         self._workers = ExitStack()
         self._worker: Worker | None = None
-        self._beside: Worker | None = None  # holds the first program
+        self._first_worker: Worker | None = None  # holds the first program
         self._first: tuple[Build, float] | None = None  # with the seconds of a run
         self.runs = 0  # programs that were run
 
     def __call__(self, program: Program) -> Observation | None:
-        """None where the backend refuses the program or cannot tell where its time goes."""
+        """Run a program; None where the backend refuses it or cannot tell where its time goes."""
         try:
             build = self._builds(program)
-            kernels = self._remembered(build) or self._profiled(build)
+            kernels = self._stored_kernels(build) or self._profile(build)
         except TensaurusError:
             return None
         if not kernels:
@@ -92,10 +92,10 @@ class Observer:
         return Observation(sum(spent for _, spent in kernels), tuple(computed))
 
     def fused(self, program: Program) -> list[Piece]:
-        """What the backend runs as one kernel; nothing where it cannot tell."""
+        """Return the pieces that the backend runs as one kernel; [] where it cannot tell."""
         try:
             build = self._builds(program)
-            return fused_pieces(build.tensors.written, self._running().kernels(build))
+            return fused_pieces(build.tensors.written, self._live_worker().kernels(build))
         except TensaurusError:
             return []
 
@@ -103,61 +103,65 @@ class Observer:
         sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in self._feeds.items())
         return f"{PROFILE} {build.digest} on {sizes}: "
 
-    def _remembered(self, build: Build) -> _Kernels:
+    def _stored_kernels(self, build: Build) -> _Kernels:
         text = self._text(build)
         rows = self._database.beginning(text, self._machine.backend_key(self._backend), self._machine.key)
         if rows and self._first is None:
             self._first = (build, sum(row.seconds for row in rows))
-        return [(frozenset(json.loads(row.workload[len(text) + PLACES :])), row.seconds) for row in rows]
+        return [
+            (frozenset(json.loads(row.workload[len(text) + PLACE_DIGITS :])), row.seconds) for row in rows
+        ]
 
-    def _profiled(self, build: Build) -> _Kernels:
+    def _profile(self, build: Build) -> _Kernels:
         self.runs += 1
-        worker = self._running()
-        warm_up(worker, build, self._feeds, SHORTEST)
-        run = median(worker.time(SHORTEST).samples)
-        turn = min(LONGEST, max(SHORTEST, RUNS * run))
+        worker = self._live_worker()
+        warm_up(worker, build, self._feeds, MIN_TURN_SECONDS)
+        run = median(worker.time(MIN_TURN_SECONDS).samples)
+        turn = min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, RUNS_PER_ROUND * run))
         seconds = self._seconds(build, worker, turn, run)
-        told = charged(worker.profile(build, self._feeds, 3 * turn) or [])
-        if not told:  # of what takes less than the runtime's clock can tell, too
+        charges = charge_kernels(worker.profile(build, self._feeds, 3 * turn) or [])
+        if not charges:  # the program may take less than the runtime's clock resolves
             return ()
-        kernels = _filled(told, seconds)
+        kernels = _scale_to_run(charges, seconds)
         key, text = self._machine.backend_key(self._backend), self._text(build)
         self._database.put_many(
             Measurement(
-                f"{text}{place:0{PLACES}}{json.dumps(sorted(names))}", key, self._machine.key, "", spent
+                f"{text}{place:0{PLACE_DIGITS}}{json.dumps(sorted(names))}", key, self._machine.key, "", spent
             )
             for place, (names, spent) in enumerate(kernels)
         )
         return kernels
 
-    def _running(self) -> Worker:
+    def _live_worker(self) -> Worker:
         if self._worker is None or not self._worker.alive:
-            self._worker = self._started()
+            self._worker = self._start_worker()
         return self._worker
 
-    def _started(self) -> Worker:
+    def _start_worker(self) -> Worker:
         return self._workers.enter_context(Worker(self._backend, threads=self._machine.threads))
 
     def _seconds(self, build: Build, worker: Worker, turn: float, run: float) -> float:
-        """Of one run, as it would have taken when the first program was run; in turns of seconds, in each of
-        which it runs once at least."""
+        """Return the seconds of one run, as if it had run when the first program did.
+
+        The program runs in turns of `turn` seconds, at least once in each; `run` are the seconds of one run.
+        """
         if self._first is None:
             rounds = self._rounds(max(turn, run))
-            (timing,) = in_turns(["the program"], [worker], rounds, turn, self.deadline)
+            (timing,) = time_in_turns(["the program"], [worker], rounds, turn, self.deadline)
             self._first = (build, timing.median)
             return timing.median
         first, base = self._first
-        if self._beside is None or not self._beside.alive:
-            self._beside = self._started()
-            warm_up(self._beside, first, self._feeds, turn)
+        if self._first_worker is None or not self._first_worker.alive:
+            self._first_worker = self._start_worker()
+            warm_up(self._first_worker, first, self._feeds, turn)
         names = ["the first program", "the program"]
         rounds = self._rounds(max(turn, base) + max(turn, run))
-        before, after = in_turns(names, [self._beside, worker], rounds, turn, self.deadline)
+        before, after = time_in_turns(names, [self._first_worker, worker], rounds, turn, self.deadline)
         return base / ratio(before, after).median
 
     def _rounds(self, seconds: float) -> int:
-        """How many rounds of so many seconds there is time for."""
-        left = SHARE * (self.deadline - monotonic())
+        """Return for how many rounds of so many seconds there is time."""
+        left = TIME_SHARE * (self.deadline - monotonic())
         return ROUNDS if left >= ROUNDS * seconds else max(1, int(left / seconds))
 
     def close(self) -> None:
@@ -173,10 +177,10 @@ class Observer:
         self.close()
 
 
-def _filled(kernels: _Kernels, seconds: float) -> _Kernels:
-    """The kernels' times made to add up to those of a run without the profiler."""
+def _scale_to_run(kernels: _Kernels, seconds: float) -> _Kernels:
+    """Scale the kernels' times so that they add up to the seconds of a run without the profiler."""
     spent = sum(taken for _, taken in kernels)
-    if spent > seconds:  # the profiler's own time
+    if spent > seconds:  # the profiler takes time itself
         return [(names, taken * seconds / spent) for names, taken in kernels]
     rest = (seconds - spent) / len(kernels)
     return [(names, taken + rest) for names, taken in kernels]

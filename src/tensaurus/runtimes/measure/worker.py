@@ -1,7 +1,7 @@
-"""A process of its own that runs and times one backend.
+"""Runs and times one backend in a child process.
 
-The spinning threads of one runtime slow down any other that is alive, so each session that is compared lives
-in its own process, and a process that has answered is stopped (SIGSTOP) until it is asked again.
+The spinning threads of one runtime slow down every other: so each session of a comparison lives in its own
+process, and a process that has answered is stopped (SIGSTOP) until the next request.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Array, Bindable, Fusing, Kernel, Profiling, Session
-from tensaurus.runtimes.measure.machine import Bystanders, waited_seconds
+from tensaurus.runtimes.measure.machine import OtherProcesses, waited_seconds
 from tensaurus.system.child import Child, ChildError
 
-__all__ = ["DISTURBED", "RUN_LIMIT", "Round", "Worker", "WorkerError", "tried"]
+__all__ = ["DISTURBED", "RUN_LIMIT", "Round", "Worker", "WorkerError", "start_worker"]
 
-DISTURBED = 0.1  # a larger disturbance means that a timing is repeated
-REPEATS = 2  # so many times at most
-COLD = 0.1  # seconds of a run from which on it does not matter what the caches held before
-ATTENTION = 0.2  # seconds within which a machine's clock ticks, of 0.01 s, tell what other processes took
-RUN_LIMIT = 60.0  # seconds that a run of a model whose behaviour nobody knows may take
-MORE_TIME = "--run-limit gives a run more time, smaller sizes by --shape make it shorter."
-SLOW = 1.0  # seconds of a run, or of a few, which are long enough to tell what one takes
-LOADING = 2.0e7  # bytes of a model that are compiled in a second, at least
+DISTURBED = 0.1  # a timing with a larger `Round.disturbance` is repeated
+MAX_REPEATS = 2  # repetitions of a disturbed timing
+CACHE_EFFECT_SECONDS = 0.1  # for longer runs the contents of the caches before do not matter
+MIN_LOAD_SECONDS = 0.2  # in a shorter time, clock ticks of 0.01 s do not tell how much other processes ran
+RUN_LIMIT = 60.0  # seconds that a run of a model may take, by default
+RUN_LIMIT_REMEDY = "--run-limit gives a run more time, smaller sizes by --shape make it shorter."
+SLOW_SECONDS = 1.0  # runs that take so long together are enough for a timing
+COMPILED_BYTES_PER_SECOND = 2.0e7  # a runtime compiles at least so many bytes of a model in a second
 
 
 class WorkerError(ChildError):
-    """A worker refused, died or did not answer in time; one line."""
+    """A worker refused, died or did not answer in time; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,19 @@ class Round:
     """Consecutive runs of one session."""
 
     samples: tuple[float, ...]  # seconds of each run, in order
-    disturbance: (
-        float  # share of the cores that other processes took, or of the time that ours waited for one
-    )
+    # Share of the cores that other processes took, or of the time that our threads waited for a core.
+    disturbance: float
 
     @property
     def median(self) -> float:
-        """Seconds of one run."""
+        """The median of the seconds of one run."""
         return median(self.samples)
 
 
 class Worker(Child):
-    """One process with one backend. Used by one thread at a time; `close` it or use it in a `with`.
+    """One child process with one backend, which holds at most one session.
 
-    It cannot outlive this process, and holds at most one session.
+    Used by one thread at a time; `close` it or use it in a `with`.  The child cannot outlive this process.
     """
 
     error = WorkerError
@@ -62,11 +61,11 @@ class Worker(Child):
     def __init__(
         self, backend: str, *, threads: int, timeout: float = 300.0, remedy: str | None = None
     ) -> None:
-        """Start it; `timeout` is in seconds, for each answer; `remedy` is what helps where that is short."""
+        """Start the process; an answer may take `timeout` seconds; `remedy` tells users how to get more."""
         self.backend = backend
         super().__init__(
             backend,
-            f"{__name__}:Desk",
+            f"{__name__}:WorkerServer",
             backend,
             threads,
             timeout=timeout,
@@ -75,22 +74,22 @@ class Worker(Child):
         )
 
     def compile(self, build: Build, *, plain: bool = False) -> float:
-        """Replace the session; returns the seconds that it took.  For `plain` see `backends.Plain`."""
+        """Compile a model in the place of the last; return the seconds.  For `plain` see `backends.Plain`."""
         return float(self.ask("compile", build, plain))
 
     def feed(self, feeds: Mapping[str, Array]) -> None:
-        """Set the inputs, by name, of every run that follows."""
+        """Set the inputs, by name, for all runs that follow."""
         self.ask("feed", dict(feeds))
 
     def run(self) -> list[Array]:
-        """All outputs, in the model's order."""
+        """Run once and return all outputs, in the model's order."""
         outputs: list[Array] = self.ask("run")
         return outputs
 
     def time(self, seconds: float) -> Round:
-        """Run for about `seconds`, once at least; a short run first of all counts for nothing.
+        """Run for about `seconds`, once at least; the first run does not count if it is short.
 
-        In turns of less than ATTENTION seconds only that our threads waited is a disturbance.
+        In turns below MIN_LOAD_SECONDS only the time that our threads waited counts as disturbance.
         """
         samples, disturbance = self.ask("time", seconds, patience=seconds)
         return Round(samples, disturbance)
@@ -98,10 +97,10 @@ class Worker(Child):
     def measure(
         self, build: Build, feeds: Mapping[str, Array], *, seconds: float, runs: int
     ) -> tuple[float, bool]:
-        """Median seconds of one run of a small model, and whether other processes disturbed it.
+        """Return the median seconds of one run of a small model, and whether other processes disturbed it.
 
-        It is compiled, warmed up, run for `seconds` and `runs` times at least (three runs are enough after
-        5 * `seconds`, one after SLOW), again where it was disturbed and is not slow, and dropped.
+        The model is compiled, warmed up, run for `seconds` and at least `runs` times (three after
+        5 * `seconds`, one after SLOW_SECONDS), run again where it was disturbed and is not slow, and dropped.
         """
         middle, disturbed = self.ask("measure", build, dict(feeds), seconds, runs, patience=seconds)
         return middle, disturbed
@@ -109,29 +108,30 @@ class Worker(Child):
     def profile(
         self, build: Build, feeds: Mapping[str, Array], seconds: float
     ) -> list[tuple[Kernel, float]] | None:
-        """Where the time of a model goes (`backends.Profiling`); None where the backend cannot tell.
+        """Return the runtime's kernels and their seconds (`backends.Profiling`), and drop the session.
 
-        Drops the session.
+        None where the backend cannot tell.
         """
         kernels: list[tuple[Kernel, float]] | None
         kernels = self.ask("profile", build, dict(feeds), seconds, patience=seconds)
         return kernels
 
     def kernels(self, build: Build) -> list[frozenset[str]]:
-        """What the runtime makes of a model (`backends.Fusing`); nothing where the backend cannot tell.
+        """Return the tensors that each of the runtime's kernels computes (`backends.Fusing`).
 
-        Drops the session.
+        Returns [] where the backend cannot tell.  Drops the session.
         """
         kernels: list[frozenset[str]] = self.ask("kernels", build)
         return kernels
 
 
-def tried(build: Build, backend: str, *, threads: int, limit: float, plain: bool = False) -> Worker:
-    """A worker that has compiled a model whose behaviour nobody knows; a run may take `limit` seconds.
+def start_worker(build: Build, backend: str, *, threads: int, limit: float, plain: bool = False) -> Worker:
+    """Start a worker and compile a model that was never run before; a run may take `limit` seconds.
 
     For `plain` see `backends.Plain`.  Raises WorkerError.
     """
-    worker = Worker(backend, threads=threads, timeout=limit + build.whole_size // LOADING, remedy=MORE_TIME)
+    compiling = build.whole_size // COMPILED_BYTES_PER_SECOND
+    worker = Worker(backend, threads=threads, timeout=limit + compiling, remedy=RUN_LIMIT_REMEDY)
     try:
         worker.compile(build, plain=plain)
     except BaseException:
@@ -141,8 +141,8 @@ def tried(build: Build, backend: str, *, threads: int, limit: float, plain: bool
     return worker
 
 
-class Desk:
-    """The verbs that the child understands."""
+class WorkerServer:
+    """Answers requests in the child process; `Worker` calls these methods by name."""
 
     def __init__(self, backend: str, threads: int) -> None:
         self._backend, self._threads = backend, threads
@@ -174,11 +174,11 @@ class Desk:
         return self._compiled().run(None, self._feeds)
 
     def time(self, seconds: float) -> tuple[tuple[float, ...], float]:
-        bystanders = Bystanders(())
-        samples, waited = self._samples(0.0, 1)  # finds another's data in the caches
-        if samples[0] < COLD:
+        others = OtherProcesses(())
+        samples, waited = self._samples(0.0, 1)  # the caches hold the data of another process
+        if samples[0] < CACHE_EFFECT_SECONDS:
             samples, waited = self._samples(seconds, 1)
-        return samples, max(waited, bystanders.share() if seconds >= ATTENTION else 0.0)
+        return samples, max(waited, others.share() if seconds >= MIN_LOAD_SECONDS else 0.0)
 
     def measure(
         self, build: Build, feeds: dict[str, Array], seconds: float, runs: int
@@ -188,13 +188,13 @@ class Desk:
             self.feed(feeds)
             start = time.perf_counter()
             self._call()
-            if time.perf_counter() - start < SLOW:
+            if time.perf_counter() - start < SLOW_SECONDS:
                 self._call()
             attempts = []
-            for _ in range(1 + REPEATS):
+            for _ in range(1 + MAX_REPEATS):
                 samples, waited = self._samples(seconds, runs)
                 attempts.append((waited, median(samples)))
-                if waited <= DISTURBED or sum(samples) > SLOW:
+                if waited <= DISTURBED or sum(samples) > SLOW_SECONDS:
                     break
             waited, middle = min(attempts)
             return middle, waited > DISTURBED
@@ -216,11 +216,10 @@ class Desk:
         return backend.kernels(build) if isinstance(backend, Fusing) else []
 
     def _samples(self, seconds: float, runs: int) -> tuple[tuple[float, ...], float]:
-        """Seconds of each run, for `seconds` and `runs` times; three are enough after 5 * `seconds`, one
-        after SLOW.
+        """Run for `seconds` and `runs` times (three after 5 * `seconds`, one after SLOW_SECONDS).
 
-        With it the share of the time that our threads waited for a core: below 0.01 on a calm machine, even
-        in 20 ms, and 0.5 to 1.6 beside one busy process on two cores.
+        Returns the seconds of each run, and the share of the time that our threads waited for a core: below
+        0.01 on a calm machine, even in 20 ms, and 0.5 to 1.6 beside one busy process on two cores.
         """
         if (call := self._call) is None:
             raise ValueError("no feeds were given")
@@ -230,7 +229,7 @@ class Desk:
         try:
             start = now = time.perf_counter()
             while (spent := now - start) < seconds or len(samples) < (
-                runs if spent < 5 * seconds else min(3, runs) if spent < SLOW else 1
+                runs if spent < 5 * seconds else min(3, runs) if spent < SLOW_SECONDS else 1
             ):
                 call()
                 before, now = now, time.perf_counter()

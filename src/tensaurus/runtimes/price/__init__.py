@@ -1,1 +1,1 @@
-"""What a program costs: the roofline, measured operators, and costs in context."""
+"""Prices programs: by the roofline, by measured operators, and by costs in context."""

@@ -1,9 +1,9 @@
-"""What does it cost?  One answer for every choice of an extraction, by all that is known so far.
+"""Prices every choice of an extraction by all that is known so far.
 
-In this order: what a choice took at its place in a program that was run as a whole, or what its like took
-there (`runtimes/price/in_context_costs`); what it takes alone (`runtimes/price/operator_times`); and where
-nobody has measured it, an estimate that flatters it, as one that is too high would never be found out.
-Constants cost by the byte (`runtimes/price/weight_costs`).
+The price of a choice is the first of these that is known: its in-context cost, observed at its place or of
+equal operators elsewhere (`in_context_costs`); its time alone (`operator_times`); an optimistic estimate.
+The estimate is optimistic because extraction would never choose, and so never measure, what seems too dear.
+Constants have a price by the byte (`weight_costs`).
 """
 
 from __future__ import annotations
@@ -17,111 +17,119 @@ from typing import Protocol
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.runtimes.measure.observe import Observation
-from tensaurus.runtimes.price.in_context_costs import Placed, PlacedCosts
+from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
 from tensaurus.runtimes.price.weight_costs import Allowance
 
-__all__ = ["Alone", "Choosable", "Costs", "Prices"]
+__all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
 
-TUNED = 20  # operators of the runtime that are measured in the time in which an eOperator is tuned
-FLATTERY = 0.7  # of what the luckiest operator of its kind would make of its estimate
+TUNING_COST = 20  # to tune an eOperator takes as long as to measure so many operators of the runtime
+# An optimistic estimate is this part of the luckiest operator's share of its roofline estimate.
+OPTIMISM = 0.7
 
 
-class Alone(Protocol):
-    """What pieces cost by themselves."""
+class StandaloneCosts(Protocol):
+    """Returns the costs of pieces that run alone."""
 
     def known(self, piece: Piece) -> float | None:
-        """Seconds, where it was measured; infinite where the runtime refuses it."""
+        """Return the measured seconds, infinity where the runtime refuses the piece; None if not measured."""
 
     def measure(self, piece: Piece) -> float:
-        """Seconds; measured now unless they are known."""
+        """Return the seconds, measured now unless they are known."""
 
     def estimate(self, piece: Piece) -> float:
-        """Seconds by arithmetic and traffic alone."""
+        """Return the seconds by arithmetic and traffic at the machine's peaks."""
 
 
-class Choosable(Protocol):
-    """The choices of an extraction, as far as they cost: choices of one key cost the same elsewhere."""
+class PricedChoices(Protocol):
+    """The choices of an extraction, as far as prices need them; each choice has a key.
+
+    Choices of one key have the same cost wherever they were not observed.
+    """
 
     @property
     def keys(self) -> Sequence[int]:
-        """Of each choice, its number in `pieces`; -1 where it computes nothing."""
+        """The key of each choice, its number in `pieces`; -1 where the choice computes nothing."""
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """Of each key, one that has it."""
+        """For each key a piece that has it."""
 
     def place(self, number: int) -> Hashable:
-        """Where a choice stands, the same in every extraction from one e-graph."""
+        """Return the place of a choice, the same in every extraction from one e-graph."""
 
     def keyed(self, costs: Sequence[float], byte: float) -> list[float]:
-        """What each choice costs, by the costs of each key and of a byte."""
+        """Return the cost of each choice, from the costs of all keys and the price of a byte of constants."""
 
     def footprint(self, choice: Mapping[int, int]) -> int:
-        """Bytes of constants that the kernels of a choice read."""
+        """Return the bytes of constants that the kernels of a program read."""
 
 
 @dataclass
 class Costs:
-    """What is known of costs in one search.
+    """All that one search knows of costs.
 
-    alone      what pieces cost by themselves
-    favour     what part of their costs eOperators count in an extraction
-    until      when measuring ends (of `time.monotonic`): what is not known then is no choice
-    placed     what was learnt of them within programs
-    allowance  bytes of constants that a program may have, and their price
-    luck       of each kind of operator, the least share of its estimate that one took
-    largest    of each kind of operator, the largest estimate of those that were measured
+    alone               costs of pieces that run alone
+    kernel_cost_factor  factor of the costs of eOperators in an extraction; below 1 it favours them
+    measuring_deadline  when measuring ends (of `time.monotonic`); unknown costs are infinite afterwards
+    in_context          costs observed within programs
+    allowance           limits on bytes of constants, and the price of a byte
+    least_share         for each kind of operator, the least quotient of measured and estimated time
+    largest_estimate    for each kind of operator, the largest estimate of a measured one
     """
 
-    alone: Alone
-    favour: float = 1.0
-    until: float = inf
-    placed: PlacedCosts = field(default_factory=PlacedCosts)
+    alone: StandaloneCosts
+    kernel_cost_factor: float = 1.0
+    measuring_deadline: float = inf
+    in_context: InContextCosts = field(default_factory=InContextCosts)
     allowance: Allowance = field(default_factory=Allowance)
-    luck: dict[str, float] = field(default_factory=dict)
-    largest: dict[str, float] = field(default_factory=dict)
+    least_share: dict[str, float] = field(default_factory=dict)
+    largest_estimate: dict[str, float] = field(default_factory=dict)
     _answers: dict[str, float] = field(default_factory=dict)
 
-    def prices(self, choices: Choosable) -> Prices:
-        """Of the choices, by what is known now."""
+    def prices(self, choices: PricedChoices) -> Prices:
+        """Return the prices of the choices by present knowledge."""
         return Prices(self, choices)
 
     def learn(
         self, seen: Observation, parts: Mapping[int, frozenset[Node]], prices: Prices, read: int
     ) -> None:
-        """Of a program that was run as a whole: the nodes that each choice computes, and the bytes of
-        constants that its kernels read."""
+        """Learn in-context costs from a run of a program.
+
+        `parts` are the nodes that each choice computes, `read` the bytes of constants that kernels read.
+        """
         choices = prices.choices
-        placed = [
-            Placed(choices.place(n), choices.pieces[choices.keys[n]], prices.alone[choices.keys[n]], nodes)
+        in_context = [
+            PlacedChoice(
+                choices.place(n), choices.pieces[choices.keys[n]], prices.alone[choices.keys[n]], nodes
+            )
             for n, nodes in parts.items()
         ]
-        self.placed.note(seen, placed, read)
+        self.in_context.note(seen, in_context, read)
 
     def read(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
-        """Of each piece its seconds alone, and whether they were measured."""
+        """Return the seconds of each piece alone, estimates included, and whether they were measured."""
         known = [self._known(piece) for piece in pieces]
         for piece, seconds in zip(pieces, known, strict=True):
             if seconds is not None:
                 self._note(piece, seconds)
         pairs = zip(pieces, known, strict=True)
-        costs = [self._flattered(piece) if seconds is None else seconds for piece, seconds in pairs]
+        costs = [self._optimistic_estimate(piece) if seconds is None else seconds for piece, seconds in pairs]
         return costs, [seconds is not None for seconds in known]
 
     def _known(self, piece: Piece) -> float | None:
         seconds = self.alone.known(piece)
-        if seconds is None:  # of what runs in the original alone there is an answer, but no measurement
-            seconds = self._answers.get(piece.text, inf if self.over else None)
+        if seconds is None:  # pieces that run within the original only have an estimate as their answer
+            seconds = self._answers.get(piece.text, inf if self.is_measuring_over else None)
         return seconds
 
     @property
-    def over(self) -> bool:
+    def is_measuring_over(self) -> bool:
         """Whether measuring has ended."""
-        return monotonic() >= self.until
+        return monotonic() >= self.measuring_deadline
 
     def measure(self, piece: Piece) -> float:
-        """Seconds alone, from now on."""
-        if self.over:
+        """Measure a piece alone and return its seconds."""
+        if self.is_measuring_over:
             return inf
         seconds = self._answers[piece.text] = self.alone.measure(piece)
         self._note(piece, seconds)
@@ -131,81 +139,90 @@ class Costs:
         estimate = self.alone.estimate(piece)
         if estimate > 0 and seconds < inf:
             name = piece.label
-            self.luck[name] = min(self.luck.get(name, inf), seconds / estimate)
-            self.largest[name] = max(self.largest.get(name, 0.0), estimate)
+            self.least_share[name] = min(self.least_share.get(name, inf), seconds / estimate)
+            self.largest_estimate[name] = max(self.largest_estimate.get(name, 0.0), estimate)
 
-    def _flattered(self, piece: Piece) -> float:
-        """The larger an operator, the less of its estimate it takes: beyond what was measured of its kind, it
-        has the luck of the luckiest."""
+    def _optimistic_estimate(self, piece: Piece) -> float:
+        """Return an estimate that is too low rather than too high.
+
+        The larger an operator, the smaller the share of its estimate that it takes.  So an operator larger
+        than all that were measured of its kind gets the least share of any kind, others that of their kind.
+        """
         name, estimate = piece.label, self.alone.estimate(piece)
-        luck = min(self.luck.values(), default=1.0)
-        if estimate <= self.largest.get(name, 0.0):  # of what has no elements the estimate may be 0
-            luck = self.luck.get(name, luck)
-        return FLATTERY * luck * estimate
+        least_share = min(self.least_share.values(), default=1.0)
+        if estimate <= self.largest_estimate.get(name, 0.0):  # the estimate of an empty tensor may be 0
+            least_share = self.least_share.get(name, least_share)
+        return OPTIMISM * least_share * estimate
 
 
 class Prices:
     """The prices of one extraction's choices, which change as operators are measured.
 
-    alone  of each key, seconds by itself
-    sure   of each key, whether these were measured
+    alone  for each key, the seconds alone
+    sure   for each key, whether these seconds were measured
     """
 
-    def __init__(self, costs: Costs, choices: Choosable) -> None:
+    def __init__(self, costs: Costs, choices: PricedChoices) -> None:
         self._costs, self.choices = costs, choices
         self.alone, self.sure = costs.read(choices.pieces)
-        places = costs.placed.places
+        places = costs.in_context.places
         self._at = {
             number: places[place]
             for number, key in enumerate(choices.keys)
             if key >= 0 and places and (place := choices.place(number)) in places
         }
-        self._elsewhere = costs.placed.elsewhere(choices.pieces, self.alone)
+        self._elsewhere = costs.in_context.elsewhere(choices.pieces, self.alone)
 
-    def of_choices(self, favour: float | None = None) -> list[float]:
-        """What each choice costs, constants by the byte that kernels read of them, and eOperators by the part
-        that an extraction counts of theirs."""
-        favour = self._costs.favour if favour is None else favour
-        byte = self._costs.allowance.byte + self._costs.placed.byte
+    def of_choices(self, kernel_cost_factor: float | None = None) -> list[float]:
+        """Return the price of each choice, with the bytes of constants that its kernels read.
+
+        Prices of eOperators are multiplied by `kernel_cost_factor`, that of the search where None.
+        """
+        kernel_cost_factor = (
+            self._costs.kernel_cost_factor if kernel_cost_factor is None else kernel_cost_factor
+        )
+        byte = self._costs.allowance.byte + self._costs.in_context.byte
         prices = self.choices.keyed(self._elsewhere, byte)
         for number, seconds in self._at.items():
             prices[number] = seconds
-        if favour != 1:
+        if kernel_cost_factor != 1:
             pieces = self.choices.pieces
             for number, key in enumerate(self.choices.keys):
-                prices[number] *= favour if key >= 0 and pieces[key].generated else 1.0
+                prices[number] *= kernel_cost_factor if key >= 0 and pieces[key].generated else 1.0
         return prices
 
     @property
     def sure_choices(self) -> list[bool]:
-        """Of each choice, whether what it takes alone was measured, or is nothing."""
+        """For each choice, whether its seconds alone were measured; True where it computes nothing."""
         return [key < 0 or self.sure[key] for key in self.choices.keys]
 
     def unsure(self, gains: Mapping[int, float]) -> dict[int, float]:
-        """The keys of these choices, and what they may save in all: those first that may save most for the
-        time that it takes to measure them."""
-        found: dict[int, float] = {}
+        """Return the keys of these choices with the sums of their gains, the best to measure first.
+
+        The order is by gain over the time that measuring takes.
+        """
+        gain_of_key: dict[int, float] = {}
         for number, gain in gains.items():
             key = self.choices.keys[number]
-            found[key] = found.get(key, 0.0) + gain
-        dear = {key: TUNED if self.choices.pieces[key].generated else 1 for key in found}
-        return dict(sorted(found.items(), key=lambda pair: -pair[1] / dear[pair[0]]))
+            gain_of_key[key] = gain_of_key.get(key, 0.0) + gain
+        effort = {key: TUNING_COST if self.choices.pieces[key].generated else 1 for key in gain_of_key}
+        return dict(sorted(gain_of_key.items(), key=lambda pair: -pair[1] / effort[pair[0]]))
 
     def measure(self, key: int) -> None:
-        """What the key's piece takes alone, from now on."""
+        """Measure the piece of a key alone."""
         self.alone[key], self.sure[key] = self._costs.measure(self.choices.pieces[key]), True
 
     def settle(self) -> None:
-        """Take in what was measured, and that nothing else will be."""
-        if self._costs.over:
+        """Update prices after measurements; once measuring is over, unknown costs become infinite."""
+        if self._costs.is_measuring_over:
             pairs = zip(self.alone, self.sure, strict=True)
             self.alone = [seconds if sure else inf for seconds, sure in pairs]
             self.sure = [True] * len(self.sure)
-        self._elsewhere = self._costs.placed.elsewhere(self.choices.pieces, self.alone)
+        self._elsewhere = self._costs.in_context.elsewhere(self.choices.pieces, self.alone)
 
     def total(self, choice: Mapping[int, int]) -> float:
-        """Seconds that a program is expected to take."""
-        keys, placed, allowance = self.choices.keys, self._costs.placed, self._costs.allowance
+        """Return the expected seconds of a program, given as the choice of each e-class."""
+        keys, in_context, allowance = self.choices.keys, self._costs.in_context, self._costs.allowance
         seconds = sum(self._at.get(n, self._elsewhere[keys[n]]) for n in choice.values() if keys[n] >= 0)
         beyond = max(0, self.choices.footprint(choice) - allowance.footprint)
-        return seconds + placed.rest + placed.byte * beyond
+        return seconds + in_context.rest + in_context.byte * beyond

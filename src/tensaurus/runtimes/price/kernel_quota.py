@@ -1,4 +1,4 @@
-"""So many kernels and no more: each that is measured was compiled and tuned before, which takes seconds."""
+"""Limits how many generated kernels are measured: each must be compiled and tuned first, for seconds."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from collections.abc import Callable
 from math import inf
 
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.runtimes.price.costs import Alone
+from tensaurus.runtimes.price.costs import StandaloneCosts
 
-__all__ = ["Rationed"]
+__all__ = ["KernelQuota"]
 
 
-class Rationed:
-    """Costs of pieces by themselves, where eOperators are measured while there may be `more` of them.
+class KernelQuota:
+    """Returns standalone costs; measures eOperators only as long as `more()` holds.
 
-    From then on an eOperator that nobody has measured is no choice: it costs infinity.  What was known before
-    costs nothing, so a second run, from the database, goes on where the first one ended.
+    After that an eOperator without a measurement costs infinity, so that no extraction chooses it.  Costs
+    from the database do not use up the quota: a second run goes on where the first one ended.
     """
 
-    def __init__(self, alone: Alone, more: Callable[[], bool]):
+    def __init__(self, alone: StandaloneCosts, more: Callable[[], bool]):
         self.alone, self.more = alone, more
 
     def known(self, piece: Piece) -> float | None:
-        """Seconds, where they were measured; infinite where they never will be."""
+        """Return the measured seconds, None where there are none yet, infinity where there never will be."""
         seconds = self.alone.known(piece)
-        return inf if seconds is None and self._spent(piece) else seconds
+        return inf if seconds is None and self._is_over_quota(piece) else seconds
 
     def measure(self, piece: Piece) -> float:
-        """Seconds; measured now unless they are known."""
-        if self._spent(piece) and self.alone.known(piece) is None:
+        """Return the seconds, measured now unless they are known."""
+        if self._is_over_quota(piece) and self.alone.known(piece) is None:
             return inf
         return self.alone.measure(piece)
 
     def estimate(self, piece: Piece) -> float:
-        """Seconds by arithmetic and traffic alone."""
+        """Return the seconds that arithmetic and traffic take at the machine's peaks."""
         return self.alone.estimate(piece)
 
-    def _spent(self, piece: Piece) -> bool:
+    def _is_over_quota(self, piece: Piece) -> bool:
         return piece.generated and not self.more()

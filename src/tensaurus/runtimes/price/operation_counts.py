@@ -1,4 +1,4 @@
-"""What a program must do at least: arithmetic, and bytes that have to move."""
+"""Counts the work of a program: arithmetic operations, and bytes that must be moved."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 
-__all__ = ["Demand", "aliases", "bytes_of", "demand", "elements", "free", "number_of", "operations"]
+__all__ = ["Demand", "is_alias", "bytes_of", "count_demand", "elements", "is_free", "number_of", "operations"]
 
-UNKNOWN = 64  # what a size that is not known counts as
+UNKNOWN_SIZE = 64  # stands for every open size
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Of one run; nodes over constants alone are left out, as runtimes fold them."""
+    """The work of one run, without nodes over constants only, which runtimes fold.
+
+    multiply_adds  products that are added up in convolutions and matrix products, opaque nodes left out
+    compulsory     bytes of inputs, outputs and weights: each crosses the memory bus once, unless it is cached
+    traffic        bytes that all operators read and write; fusion and caches save some of them
+    opaque         number of opaque nodes, of which only the bytes read and written count
+    """
 
     multiply_adds: int
-    """Products added up in convolutions and matrix products; opaque nodes count none."""
     compulsory: int
-    """Bytes of inputs, outputs and weights: each crosses the memory bus once, unless it is cached."""
     traffic: int
-    """Bytes that the operators read and write, each taken alone; fusion and caches save some of it."""
     opaque: int
-    """Nodes of which nothing is counted but what they read and write."""
 
 
-def demand(program: Program) -> Demand:
-    """Counted from the operators' expressions."""
+def count_demand(program: Program) -> Demand:
+    """Count the work of one run from the operators' expressions."""
     products = traffic = opaque = 0
     weights: set[Node] = set()
     for node in program.active:
@@ -53,35 +55,35 @@ def demand(program: Program) -> Demand:
 
 
 def bytes_of(kind: Type) -> int:
-    """Of a tensor of numbers; others count none."""
+    """Return the bytes of a tensor of numbers; 0 for other types."""
     if not isinstance(kind, TensorType) or kind.dtype == "string":
         return 0
     return elements_of(kind) * np.dtype(kind.dtype).itemsize
 
 
-def free(node: Node) -> bool:
-    """Whether it computes nothing in a run, or what every candidate computes."""
+def is_free(node: Node) -> bool:
+    """Return whether a node costs nothing: it computes nothing in a run, or every candidate has it, too."""
     return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
 
 
-def aliases(node: Node) -> bool:
-    """Whether it only gives its input another shape, so that a runtime copies nothing."""
-    found = scopes_of(node)
-    return node.op is not eop and len(found) == 1 and is_reshape(found[0])
+def is_alias(node: Node) -> bool:
+    """Return whether a node only gives its input another shape, so that a runtime copies nothing."""
+    scopes = scopes_of(node)
+    return node.op is not eop and len(scopes) == 1 and is_reshape(scopes[0])
 
 
 def elements(node: Node) -> int:
-    """How many its tensors have."""
+    """Return how many elements the outputs of a node have."""
     return sum(elements_of(kind) for kind in node.types if isinstance(kind, TensorType))
 
 
-def operations(node: Node, unknown: int = UNKNOWN) -> int:
-    """Scalar operations of one node; sizes that are not known count as `unknown`, opaque nodes as none."""
+def operations(node: Node, unknown: int = UNKNOWN_SIZE) -> int:
+    """Return the scalar operations of one node, open sizes counted as `unknown`; 0 for opaque nodes."""
     return sum(number_of(flops(scope), unknown) for scope in scopes_of(node))
 
 
 def scopes_of(node: Node) -> tuple[Scope, ...]:
-    """The expression of each of the node's outputs; none of an opaque node."""
+    """Return the expression of each output of a node; none for an opaque node."""
     if not isinstance(node.op, Op):
         return ()
     kinds = node.kinds()
@@ -89,12 +91,12 @@ def scopes_of(node: Node) -> tuple[Scope, ...]:
 
 
 def elements_of(kind: TensorType) -> int:
-    """How many the tensor has."""
+    """Return how many elements a tensor has."""
     return prod(number_of(n) for n in kind.shape)
 
 
-def number_of(size: Any, unknown: int = UNKNOWN) -> int:
-    """The size, with `unknown` in the place of every symbol in it."""
+def number_of(size: Any, unknown: int = UNKNOWN_SIZE) -> int:
+    """Return the value of a size with `unknown` in the place of every symbol."""
     return int(value_of(size, lambda atom: unknown)) if isinstance(size, Arithmetic) else int(size)
 
 

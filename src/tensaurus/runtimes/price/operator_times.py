@@ -1,4 +1,4 @@
-"""What a node or a piece costs on a backend: measured once as a model of its own, else estimated."""
+"""Measures a node or a piece on a backend, once, as a model of its own; estimates it where that fails."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tensaurus.ops.eop import eop
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Stopwatch
-from tensaurus.runtimes.price.operation_counts import UNKNOWN, aliases, free
+from tensaurus.runtimes.price.operation_counts import UNKNOWN_SIZE, is_alias, is_free
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline, estimate
-from tensaurus.runtimes.price.standalone_model import alone
-from tensaurus.runtimes.price.weight_costs import copies, rounded
+from tensaurus.runtimes.price.standalone_model import standalone_model
+from tensaurus.runtimes.price.weight_costs import copies_to_measure, round_weight_bytes
 from tensaurus.system.deadline import Bounded
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["OperatorCosts"]
 
-SHARE = 0.25  # of the time that is left, after which writing, compiling and measuring a piece are ended
-LEAST = 3.0  # seconds that they may take at least: a process may have to be started
-CALL = 1e-6  # seconds of a node that computes nothing: to measure it alone would be to measure a copy
+TIME_SHARE = 0.25  # of the time that is left, which exporting, compiling and measuring one piece may take
+MIN_LIMIT_SECONDS = 3.0  # that they may take at least: a process may have to be started
+CALL_SECONDS = 1e-6  # cost of a node that copies nothing: alone, a runtime would copy its input to an output
 
 
 class OperatorCosts:
-    """Seconds of single nodes and of pieces, from the database or measured now; callable as a cost function.
+    """The seconds of single nodes and of pieces, from the database or measured now; a cost function of nodes.
 
-    What only gives its input another shape costs a call, whatever its size.
-    Leaves, projections and nodes over constants alone cost nothing.  Opaque nodes cost nothing either: every
-    candidate has the same ones.
+    A piece that only gives its input another shape costs CALL_SECONDS, whatever its size.  Leaves,
+    projections and nodes over constants only cost nothing.  Opaque nodes cost nothing, as every candidate has
+    the same.
 
-    What the runtime refuses costs infinitely much, unless it is made of the original's own operators: these
-    run within the original, whatever they do alone, so that they are estimated, and never known.
+    A piece that the runtime refuses costs infinity.  A refused piece of operators that the original has, too,
+    is estimated instead, and never counts as known: within the original these operators do run.
     """
 
     def __init__(
@@ -59,12 +59,16 @@ class OperatorCosts:
         roofline: Roofline = ONE_CORE,
         generated: str = "",
     ):
-        """`builds` makes models of pieces alone, which need no folding; of eOperators by kernels where
-        `generated` says for what processor.  For the program `original`, which reads `weights` bytes of
-        constants in each run.
+        """Prepare to measure pieces of programs that equal `original`.
 
-        What is not supported (`Backend.supports`) is not even tried; `sizes` are those of the program's
-        symbols at which pieces are measured; `roofline` is the machine's.
+        builds     exports a program of one piece
+        expand     expands operators that ONNX lacks
+        measuring  is called before each measurement
+        weights    bytes of constants that the original reads in each run
+        supports   says whether the runtime can run a node at all (`Backend.supports`); others are not tried
+        sizes      numbers for the symbolic sizes at which pieces are measured
+        roofline   the machine's
+        generated  the processor for which kernels of eOperators are compiled; "" where none are
         """
         self.database = database
         self.stopwatch = stopwatch
@@ -73,7 +77,7 @@ class OperatorCosts:
         self.opset = opset
         self.expand, self.builds, self.generated = expand, builds, generated
         self.measuring = measuring
-        self.weights = rounded(weights)
+        self.weights = round_weight_bytes(weights)
         self.supports, self.roofline = supports, roofline
         self.measured = 0
         self.deadline = inf  # of measuring (of `time.monotonic`)
@@ -88,68 +92,69 @@ class OperatorCosts:
     def __call__(self, node: Node) -> float:
         seconds = self._known.get(node)
         if seconds is None:
-            seconds = self._known[node] = 0.0 if free(node) else self.measure(Piece.of(node))
+            seconds = self._known[node] = 0.0 if is_free(node) else self.measure(Piece.of(node))
         return seconds
 
     def measure(self, piece: Piece) -> float:
-        """Seconds, measured now unless they are known."""
-        if not self._written(piece):
+        """Return the seconds of a piece, measured now unless they are known."""
+        if not self._is_exportable(piece):
             return inf
-        if self._aliases(piece):
-            return CALL
-        piece = self._at(piece)
+        if self._is_alias(piece):
+            return CALL_SECONDS
+        piece = self._at_sizes(piece)
         text = self._text(piece)
         seconds = self._stored(text)
         if seconds is None:
             seconds = self._measure(piece, text)
-        return estimate(piece, self.roofline) if seconds == inf and self._runs(piece) else seconds
+        return estimate(piece, self.roofline) if seconds == inf and self._runs_in_original(piece) else seconds
 
     def estimate(self, piece: Piece) -> float:
-        """Seconds by arithmetic and traffic alone."""
-        if self._aliases(piece):
-            return CALL
-        return estimate(self._at(piece), self.roofline) if self._written(piece) else inf
+        """Return the seconds that the piece takes by arithmetic and traffic at the machine's peaks."""
+        if self._is_alias(piece):
+            return CALL_SECONDS
+        return estimate(self._at_sizes(piece), self.roofline) if self._is_exportable(piece) else inf
 
     def known(self, piece: Piece) -> float | None:
-        """Seconds, as they were measured before; None where nobody has, or nobody can."""
-        if not self._written(piece):
+        """Return the seconds measured before; None where the piece was not measured, or cannot be."""
+        if not self._is_exportable(piece):
             return inf
-        if self._aliases(piece):
-            return CALL
-        piece = self._at(piece)
+        if self._is_alias(piece):
+            return CALL_SECONDS
+        piece = self._at_sizes(piece)
         seconds = self._stored(self._text(piece))
-        return None if seconds == inf and self._runs(piece) else seconds
+        return None if seconds == inf and self._runs_in_original(piece) else seconds
 
     def alone(self, node: Node) -> float | None:
-        """Seconds of an operator, where they were measured and it runs."""
+        """Return the measured seconds of an operator; None where there are none or the runtime refuses it."""
         known = self.known(Piece.of(node))
         return None if known == inf else known
 
-    def _written(self, piece: Piece) -> bool:
-        """Whether a model can say it: at unknown sizes ONNX has no operators for some expressions."""
-        found = self._exported.get(piece.root)
-        if found is None:
-            found = self._exported[piece.root] = exportable(
+    def _is_exportable(self, piece: Piece) -> bool:
+        """Return whether ONNX can express the piece; at open sizes it lacks operators for some."""
+        is_exportable = self._exported.get(piece.root)
+        if is_exportable is None:
+            is_exportable = self._exported[piece.root] = exportable(
                 [node for node in piece.inner if not self._has_kernel(node)], self.opset, self.expand
             )
-        return found
+        return is_exportable
 
-    def _aliases(self, piece: Piece) -> bool:
-        """Whether runtimes copy nothing for it."""
-        found = self._aliased.get(piece)
-        if found is None:
+    def _is_alias(self, piece: Piece) -> bool:
+        """Return whether runtimes copy nothing for the piece."""
+        known = self._aliased.get(piece)
+        if known is None:
             inner = piece.inner
-            found = self._aliased[piece] = bool(inner) and all(map(aliases, inner))
-        return found
+            known = self._aliased[piece] = bool(inner) and all(map(is_alias, inner))
+        return known
 
-    def _at(self, piece: Piece) -> Piece:
+    def _at_sizes(self, piece: Piece) -> Piece:
+        """Return the piece with numbers for its symbolic sizes."""
         bound = self._bound.get(piece)
         if bound is None:
-            bound = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN))
+            bound = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN_SIZE))
         return bound
 
     def _has_kernel(self, node: Node) -> bool:
-        """Whether it is compiled: at unknown sizes it is not."""
+        """Return whether a kernel is compiled for the node: never at open sizes."""
         kinds = (*node.kinds(), node.tensor) if node.op is eop and self.generated else (None,)
         return all(kind is not None and kind.static for kind in kinds)
 
@@ -165,15 +170,15 @@ class OperatorCosts:
             self._texts[text] = stored.seconds
         return self._texts[text]
 
-    def _runs(self, piece: Piece) -> bool:
-        """Whether it is made of operators on types that the original has too."""
-        return all(free(node) or workload(node, plain=True) in self._running for node in piece.inner)
+    def _runs_in_original(self, piece: Piece) -> bool:
+        """Return whether the original has all operators of the piece, too, on the same types."""
+        return all(is_free(node) or workload(node, plain=True) in self._running for node in piece.inner)
 
     def _operators(self, program: Program) -> Iterator[str]:
-        """The text of every operator, of those of bodies too."""
+        """Yield the text of every operator, those of bodies too."""
         for node in program.nodes:
-            if not free(node):
-                yield workload(self._at(Piece.of(node)).root, plain=True)
+            if not is_free(node):
+                yield workload(self._at_sizes(Piece.of(node)).root, plain=True)
             elif node.op is OPAQUE:
                 for _, body in node.attribute("form").bodies:
                     yield from self._operators(body)
@@ -182,8 +187,8 @@ class OperatorCosts:
         self.measuring()
         seconds: float | None = None
         now = monotonic()
-        with Bounded(now + max(LEAST, SHARE * (self.deadline - now))) as measuring:
-            seconds = self._run(piece) if all(map(self.supports, piece.inner)) else None
+        with Bounded(now + max(MIN_LIMIT_SECONDS, TIME_SHARE * (self.deadline - now))) as measuring:
+            seconds = self._measure_copies(piece) if all(map(self.supports, piece.inner)) else None
         self.measured += 1
         value = inf if seconds is None else seconds
         if value < inf or not (measuring.ended or self.stopwatch.ended):
@@ -191,12 +196,12 @@ class OperatorCosts:
         self._texts[text] = value
         return value
 
-    def _run(self, piece: Piece) -> float | None:
-        """Seconds of a piece that runs."""
-        wanted = copies(piece, self.weights)
-        for number in dict.fromkeys((wanted, 1)):  # there may be no room for copies of its weights
+    def _measure_copies(self, piece: Piece) -> float | None:
+        """Return the seconds of a piece, measured in several copies or in one; None where it does not run."""
+        wanted = copies_to_measure(piece, self.weights)
+        for number in dict.fromkeys((wanted, 1)):  # there may be no memory for copies of its weights
             try:
-                program, feeds = alone(piece, self.opset, number)
+                program, feeds = standalone_model(piece, self.opset, number)
                 seconds = self.stopwatch.measure(self.builds(program), feeds)
             except (TensaurusError, ValueError, MemoryError):
                 continue

@@ -1,4 +1,4 @@
-"""What arithmetic and traffic take at the machine's peaks: the roofline."""
+"""Computes the roofline: the time that arithmetic and traffic take at the machine's peaks."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from dataclasses import dataclass
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.measure.machine_peaks import GLANCES, measure_peaks
+from tensaurus.runtimes.measure.machine_peaks import QUICK_REPEATS, measure_peaks
 from tensaurus.runtimes.price.operation_counts import bytes_of, operations
 
 __all__ = ["ONE_CORE", "Roofline", "estimate"]
 
-CACHED = 1 << 20  # bytes of a piece that stay in the caches of each thread's core
+CACHE_BYTES = 1 << 20  # of a piece's tensors, that stay in the caches of each thread's core
 OPERATIONS = "one float32 operation at the peak"
 BYTES = "one byte copied, {}"
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Seconds of one operation, of a byte that stays in the caches, and of one that goes through memory.
+    """The peaks of a machine, as seconds for one unit of work.  The defaults are roughly those of one core.
 
-    The defaults are one core's, roughly, where nothing can be measured.
+    operation  seconds of one float32 operation
+    cached     seconds of one byte that stays in the caches
+    streamed   seconds of one byte that goes through memory
+    room       bytes that the caches hold
     """
 
     operation: float = 1 / 2.0e10
     cached: float = 1 / 5.0e9
     streamed: float = 1 / 5.0e9
-    room: int = CACHED  # bytes that the caches hold
+    room: int = CACHE_BYTES
 
     @classmethod
     def here(cls, database: Database, machine: Machine) -> Roofline:
-        """By this machine's peaks: from the database, or measured now (about a second)."""
+        """Return this machine's roofline, from the database or measured now, which takes about a second."""
         texts = (OPERATIONS, BYTES.format("within a cache"), BYTES.format("through memory"))
         stored = [database.get(text, "peaks", machine.key) for text in texts]
         if all(entry is not None for entry in stored):
             operation, cached, streamed = (entry.seconds for entry in stored if entry is not None)
         else:
-            peaks = measure_peaks(machine.threads, GLANCES)
+            peaks = measure_peaks(machine.threads, QUICK_REPEATS)
             operation, cached, streamed = 1 / peaks.flops, 1 / peaks.cache, 1 / peaks.memory
             rows = zip(texts, (operation, cached, streamed), strict=True)
             database.put_many(Measurement(text, "peaks", machine.key, "", s) for text, s in rows)
-        return cls(operation, cached, streamed, CACHED * machine.threads)
+        return cls(operation, cached, streamed, CACHE_BYTES * machine.threads)
 
     def seconds(self, operations: float, moved: float) -> float:
-        """The larger of arithmetic and traffic."""
+        """Return the larger of the times of `operations` and of `moved` bytes."""
         beyond = max(0.0, moved - self.room)
         return max(operations * self.operation, (moved - beyond) * self.cached + beyond * self.streamed)
 
@@ -53,6 +56,6 @@ ONE_CORE = Roofline()
 
 
 def estimate(piece: Piece, roofline: Roofline = ONE_CORE) -> float:
-    """Seconds of one run of the piece, at the peaks."""
+    """Return the seconds of one run of the piece at the peaks."""
     kinds = [kind for node in (*piece.leaves, piece.root) for kind in node.types]
     return roofline.seconds(sum(map(operations, piece.inner)), sum(map(bytes_of, kinds)))

@@ -1,4 +1,4 @@
-"""A piece of a program as a program of its own, to be measured."""
+"""Makes a piece of a program a program of its own, to be measured."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import REAL_TYPES
 from tensaurus.runtimes.price.operation_counts import elements, number_of
 
-__all__ = ["alone"]
+__all__ = ["standalone_model"]
 
-REPEATED = 1 << 20  # numbers, which repeat in larger tensors: an operator takes as long
+# That are drawn; in larger tensors they repeat, which does not change an operator's time.
+RANDOM_NUMBERS = 1 << 20
 
 
-def alone(
+def standalone_model(
     piece: Piece, opset: int, copies: int = 1
 ) -> tuple[Program, dict[str, np.ndarray[Any, Any]]]:
-    """A program of the piece alone, and inputs for it: weights are constants in it, as in the whole program,
-    random ones with as many subnormal numbers (`Piece.text` says how many).
+    """Return a program of the piece alone, and inputs for it.
 
-    Copies have weights of their own and share their inputs; without weights they have inputs of their own, as
-    a runtime would compute them once.
+    Weights are constants, as in the whole program: random ones with as many subnormal numbers (`Piece.text`
+    says how many).  `copies` of the piece have different weights and the same inputs; without weights they
+    have different inputs, as a runtime would compute equal ones once.
     """
     rng = np.random.default_rng(0)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
@@ -78,7 +79,7 @@ def _weights(leaf: Node, shape: tuple[int, ...], rng: np.random.Generator) -> np
     if rarity < 0:
         return made
     tiny = np.asarray(limits(leaf.tensor.dtype).smallest_normal, made.dtype)
-    size = min(made.size, REPEATED)
+    size = min(made.size, RANDOM_NUMBERS)
     chosen = np.resize(rng.random(size) < 2.0**-rarity, shape)
     return np.where(chosen, np.resize(tiny * rng.uniform(0.1, 0.9, size).astype(made.dtype), shape), made)
 
@@ -90,4 +91,4 @@ def _random(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.
     if kind.kind == "b":
         return rng.integers(0, 2, shape).astype(bool)
     size = prod(shape)
-    return np.resize(rng.standard_normal(min(size, REPEATED)).astype(kind), shape)
+    return np.resize(rng.standard_normal(min(size, RANDOM_NUMBERS)).astype(kind), shape)
