@@ -595,7 +595,7 @@ def test_what_runs_in_the_original_runs_without_subnormals() -> None:
     costs._running = set(costs._operators(program))
     flushed_too = begin(program).program
     assert flushed_too is not program
-    assert all(costs._runs(costs._at(Piece.of(node))) for node in flushed_too.active)
+    assert all(costs._runs_in_original(costs._at_sizes(Piece.of(node))) for node in flushed_too.active)
 
 
 SHARES = [(0, -1), (1, -1), (8, 13), (30_000, 1), (50_000, 1), (60_000, 0), (100_000, 0)]

@@ -14,7 +14,7 @@ from tensaurus.optimizer.run import time_limit
 from tensaurus.optimizer.run.time_limit import EVALUATIONS, MEASURED, SEARCHED, TimeLimit
 from tensaurus.runtimes.measure import measure
 from tensaurus.runtimes.measure.measure import ENOUGH_SECONDS, MIN_ROUNDS, min_rounds, time_in_turns
-from tensaurus.runtimes.measure.worker import REPEATS, Round
+from tensaurus.runtimes.measure.worker import MAX_REPEATS, Round
 
 
 @dataclass
@@ -82,7 +82,7 @@ def test_disturbed_turns_are_repeated_only_where_all_rounds_have_time(clock: Clo
     turns = sum(runner.turns for runner in runners)
     assert clock() - began <= max(seconds, 2.0 * min_rounds(1.0))
     if seconds >= 16:
-        assert rounds == 8 and turns == min(int(seconds), 16 * (1 + REPEATS))
+        assert rounds == 8 and turns == min(int(seconds), 16 * (1 + MAX_REPEATS))
 
 
 positive = st.floats(0, 100)

@@ -232,7 +232,7 @@ def test_a_constant_has_a_copy_for_each_kind_of_kernel() -> None:
     ):
         whole = program(*roots)
         graph, numbers = graph_of(whole)
-        choices = Choices(graph, numbers, packing_key=packing_key)
+        choices = Choices(graph, numbers, packing=packing_key)
         problem = choices.problem(choices.keyed([1.0] * len(choices.pieces), byte=1.0))
         choice = quick(problem)
         assert choices.memory(choice) == size
