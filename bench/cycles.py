@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.match.pattern import Match
 from tensaurus.egraph.match.rewrite import Plan
-from tensaurus.egraph.match.saturate import Entry, Exploration, Runner
+from tensaurus.egraph.match.saturate import Exploration, RuleEntry, Runner
 
 
 def filter_cycles(graph: EGraph) -> int:
@@ -24,7 +24,7 @@ def filter_cycles(graph: EGraph) -> int:
     Depth first through the e-nodes that are left; on an edge back to a class that is being visited, the
     youngest e-node of the cycle is removed, and the search goes on from its class.
     """
-    alive = graph.alive
+    alive = graph.is_live
     done: set[int] = set()
     count = 0
     for start in list(graph.classes):
@@ -53,7 +53,7 @@ def filter_cycles(graph: EGraph) -> int:
             youngest = path[worst][1]
             alive[youngest] = False
             del graph.known[graph.heads[youngest], *graph.args[youngest]]
-            graph.changed.add(path[worst][0])
+            graph.dirty_classes.add(path[worst][0])
             count += 1
             for group, _, _ in path[worst + 1 :]:  # they may be reached again by another way
                 del place[group]
@@ -64,7 +64,7 @@ def filter_cycles(graph: EGraph) -> int:
 def _todo(graph: EGraph, group: int) -> list[int]:
     """E-nodes of the class, each with every class that it reads: flat pairs."""
     pairs: list[int] = []
-    for number in graph.live(group):
+    for number in graph.live_members(group):
         for below in graph.args[number]:
             if below != ABSENT:
                 pairs += (number, below)
@@ -80,7 +80,7 @@ def reaches(graph: EGraph, above: Iterable[int], below: set[int]) -> bool:
         if group in below:
             return True
         for number in graph.members[group]:
-            if graph.alive[number]:
+            if graph.is_live[number]:
                 for read in graph.args[number]:
                     if read != ABSENT and (read := graph.find(read)) not in seen:
                         seen.add(read)
@@ -132,7 +132,7 @@ class Efficient:
                     continue
                 reads = {
                     read
-                    for number in graph.live(group)
+                    for number in graph.live_members(group)
                     for read in graph.args[number]
                     if read != ABSENT
                 }
@@ -181,7 +181,7 @@ class Acyclic(Runner):
 
     def apply(
         self,
-        entry: Entry,
+        entry: RuleEntry,
         matches: tuple[Match, ...],
         terms: Sequence[int],
         classes: Sequence[int],

@@ -40,7 +40,7 @@ def proposed(program: Program, turn: int) -> list[Finding]:
     name = type(finder).__name__.lower()
     graph = EGraph()
     for _, node in program.outputs:
-        graph.adopt(node)
+        graph.insert_term(node)
     graph.programs.append(program)
     try:
         with within(SECONDS):

@@ -70,7 +70,7 @@ def explored(
 ) -> tuple[Runner, list[int], Exploration]:
     """The exploration of the program, the e-graph's roots, and how it went."""
     graph = EGraph()
-    roots = [graph.adopt(out) for _, out in program.outputs]
+    roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()
     make = FILTERS.get(kind)
     finders = (nest, commute) if kind == OURS else ()

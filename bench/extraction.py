@@ -90,7 +90,7 @@ def explored(model: str, nodes: int, multi: int, file: Path, filtered: bool = Fa
     """Write what the library makes of a model of the zoo; the cost of the model as it is."""
     program, cost = import_model(find(model).model(1, 0), {}, model), Rounded()
     graph = EGraph()
-    roots = [graph.adopt(out) for _, out in program.outputs]
+    roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()
     exploration = graph, Ruleset(library()), Limits(nodes=nodes, multi=multi)
     (Acyclic(Efficient(), *exploration) if filtered else Runner(*exploration)).explore()

@@ -165,12 +165,12 @@ def derived(law: Law, nodes: int, rounds: int) -> bool:
     left, right = law.sides(law.leaves())
     usual, every = _rules()
     graph = EGraph()
-    numbers = [graph.adopt(root) for root in left]
+    numbers = [graph.insert_term(root) for root in left]
     graph.rebuild()
     limits = Limits(nodes=nodes, rounds=rounds, multi=2, deadline=monotonic() + SECONDS)
     saturate(graph, usual, limits, later=every, finders=FINDERS)
     find_all(graph, FINDERS, 2 * nodes)
-    others = [graph.adopt(root) for root in right]
+    others = [graph.insert_term(root) for root in right]
     graph.rebuild()
     for _ in range(3):
         find_all(graph, FINDERS, 4 * nodes)
@@ -192,7 +192,9 @@ def _folded(graph: EGraph) -> bool:
             continue
         try:
             with np.errstate(all="ignore"):
-                own = np.asarray(run([graph.term(min(graph.live(group)))], {}, Reals())[0], np.float64)
+                own = np.asarray(
+                    run([graph.term(min(graph.live_members(group)))], {}, Reals())[0], np.float64
+                )
         except (ValueError, TypeError, ArithmeticError, NotImplementedError):
             continue
         alike = known.setdefault(about.types, [])

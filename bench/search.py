@@ -90,7 +90,7 @@ def saturation(program: Program, ruleset: Ruleset, limits: Limits) -> Run:
     start = process_time()
     prices = Prices()
     graph = EGraph()
-    roots = [graph.adopt(out) for _, out in program.outputs]
+    roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()
     explored = saturate(graph, ruleset, limits, finders=(nest, commute))
     choices = Choices(graph, roots)

@@ -42,7 +42,7 @@ def problem_of(
     while todo:
         group = todo.pop()
         free = graph.analyses[group].static
-        for node in graph.live(group):
+        for node in graph.live_members(group):
             reads = dict.fromkeys(number_of(read) for read in graph.args[node] if read != ABSENT)
             if numbers[group] in reads:
                 continue

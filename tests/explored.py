@@ -90,7 +90,7 @@ def equal(left: Node, right: Node, rules: Iterable[Rule], limits: Limits | None 
     The proof's equations, and congruence (what reads equal tensors is equal), lead from one to the other.
     """
     graph = EGraph()
-    terms = [graph.adopt(left), graph.adopt(right)]
+    terms = [graph.insert_term(left), graph.insert_term(right)]
     graph.rebuild()
     saturate(graph, Ruleset(rules), limits or Limits())
     if graph.find(terms[0]) != graph.find(terms[1]):

@@ -122,7 +122,7 @@ PROGRAMS = {f.__name__: f for f in (residual, attention, gates, branches)}
 
 def graph_of(whole: Program) -> tuple[EGraph, list[int]]:
     graph = EGraph()
-    roots = [graph.adopt(out) for _, out in whole.outputs]
+    roots = [graph.insert_term(out) for _, out in whole.outputs]
     graph.rebuild()
     return graph, roots
 

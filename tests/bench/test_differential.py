@@ -300,7 +300,7 @@ def test_a_finder_that_is_wrong_or_silent_is_found(monkeypatch: pytest.MonkeyPat
     def knows(graph: EGraph, room: int) -> Iterator[Proposal]:
         left, right = ((node(name, x),) for name in ("Neg", "Abs"))
         wrong = Equation("planted", "law", left, right, (x,), evidence.Tested("gf", ""))
-        yield Proposal(wrong, (graph.adopt(x),))
+        yield Proposal(wrong, (graph.insert_term(x),))
 
     def hangs(graph: EGraph, room: int) -> Iterator[Proposal]:
         while True:

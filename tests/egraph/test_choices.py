@@ -27,7 +27,7 @@ from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
 from tensaurus.egraph.extract.local_search import improved, quick
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
-from tensaurus.egraph.match.fusion_patterns import fusions
+from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Op
 from tensaurus.runtimes.price.roofline import estimate
@@ -63,7 +63,7 @@ def test_a_choice_with_fusions_is_a_program(name: str) -> None:
     found = explored(name)
     pieces = fused_by(small(PROGRAMS[name]), "onnxruntime")
     assert pieces
-    choices = Choices(found.graph, found.roots, fusions(pieces))
+    choices = Choices(found.graph, found.roots, fusion_patterns(pieces))
     assert {piece.text for piece in pieces} <= {piece.text for piece in choices.pieces}
     # one operator may be what two that fuse are, too
     inside = [sum(isinstance(n.op, Op) for n in piece.inner) for piece in choices.pieces]

@@ -100,7 +100,7 @@ def test_the_same_e_nodes_and_classes(name: str, seed: int) -> None:
     rules = [rule for number, line in enumerate(lines) for rule in parse_rule(f"r{number}: {line}")]
     root = expression(operators, size, seed)
     graph = EGraph()
-    graph.adopt(root)
+    graph.insert_term(root)
     graph.rebuild()
     found = saturate(graph, Ruleset(rules), Limits(rounds=60))
     assert found.ended_by == "saturated"

@@ -36,7 +36,7 @@ from small_programs import (
 from tensaurus.check.program.field_check import check_field
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.check_egraph import check
-from tensaurus.egraph.core.class_analysis import typed
+from tensaurus.egraph.core.class_analysis import types_only
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.core.egraph_proof import Proof, prove
 from tensaurus.egraph.core.finder_protocol import Proposal, find_all
@@ -44,7 +44,7 @@ from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
 from tensaurus.egraph.extract.problem import Problem, dag_cost, needed
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.saturate import LATER, Limits, Ruleset, Runner, saturate
+from tensaurus.egraph.match.saturate import LATER_GROWTH, Limits, Ruleset, Runner, saturate
 from tensaurus.graph.ir.node import Node, apply, constant, item, opaque, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType, registry
@@ -60,7 +60,7 @@ def assert_congruent(graph: EGraph) -> None:
     seen: dict[object, int] = {}
     for group in graph.classes:
         assert graph.find(group) == group
-        members = graph.live(group)
+        members = graph.live_members(group)
         assert members and min(graph.members[group]) == min(members)
         for number in members:
             assert graph.find(number) == group
@@ -68,7 +68,7 @@ def assert_congruent(graph: EGraph) -> None:
             assert args == graph.args[number]
             assert seen.setdefault((graph.heads[number], args), number) == number
             assert all(number in graph.readers[a] for a in args if a != ABSENT)
-            assert all(arg < number for arg in graph.born[number])
+            assert all(arg < number for arg in graph.original_args[number])
     assert len(seen) == len(graph)
 
 
@@ -113,7 +113,7 @@ def test_congruence_goes_up() -> None:
     a, b = node("Relu", node("Add", X, Z)), node("Relu", node("Add", Y, Z))
     graph, (left, right) = graph_of(program(a, b))
     assert graph.find(left) != graph.find(right)
-    assert graph.union(graph.adopt(X), graph.adopt(Y), Held(X, Y))
+    assert graph.union(graph.insert_term(X), graph.insert_term(Y), Held(X, Y))
     graph.rebuild()
     assert graph.find(left) == graph.find(right)
     assert not graph.union(left, right, Held(X, X))
@@ -140,16 +140,16 @@ def test_congruence_of_random_unions(pairs: list[tuple[int, int]], seed: int) ->
         args = [drawn.choice(nodes) for _ in range(1 if name == "Relu" else 2)]
         nodes.append(node(name, *args))
     graph = EGraph()
-    numbers = [graph.adopt(n) for n in nodes]
+    numbers = [graph.insert_term(n) for n in nodes]
     merged = []
     for a, b in pairs:
         if graph.union(numbers[a], numbers[b], Held(nodes[a], nodes[b])):
             merged.append((nodes[a], nodes[b]))
     graph.rebuild()
     assert_congruent(graph)
-    from tensaurus.egraph.core.egraph_proof import _Closure
+    from tensaurus.egraph.core.egraph_proof import _CongruenceClosure
 
-    closure = _Closure()
+    closure = _CongruenceClosure()
     for a, b in merged:
         closure.merge(a, b)
     for a in range(len(nodes)):
@@ -175,7 +175,7 @@ def test_a_node_with_effects_is_itself_over_equal_arguments() -> None:
     again = opaque("random", (node("Add", Y, X),), (X.tensor,), identity=random.identity)
     graph, (number, second, _) = graph_of(program(random, other, again))
     assert graph.find(number) != graph.find(second)
-    graph.union(graph.adopt(node("Add", X, Y)), graph.adopt(node("Add", Y, X)), Given())
+    graph.union(graph.insert_term(node("Add", X, Y)), graph.insert_term(node("Add", Y, X)), Given())
     graph.rebuild()
     assert prove(graph, [(number, again)]).holds()
     assert graph.find(number) != graph.find(second)
@@ -189,7 +189,7 @@ def test_a_law_and_its_proof() -> None:
     found = saturate(graph, laws)
     assert found.ended_by == "saturated" and found.applied
     wanted = node("Add", Z, node("Add", Y, X))
-    assert graph.find(graph.adopt(wanted)) == graph.find(root)
+    assert graph.find(graph.insert_term(wanted)) == graph.find(root)
     proof = prove(graph, [(root, wanted)])
     assert proof.holds() and {e.name for e in proof.equations} <= {"r0", "r1"}
     assert not Proof(proof.pairs, proof.equations[:-1]).holds()
@@ -205,7 +205,7 @@ def test_a_rule_of_several_roots() -> None:
     found = saturate(graph, laws, Limits(multi=1, rounds=1))
     assert found.applied["r0"] >= 1
     wanted = node("Sub", node("Mul", X, node("Add", Y, Z)), node("Mul", X, Z))
-    assert graph.find(graph.adopt(wanted)) == graph.find(roots[0])
+    assert graph.find(graph.insert_term(wanted)) == graph.find(roots[0])
     assert prove(graph, [(roots[0], wanted)]).holds()
 
 
@@ -245,7 +245,7 @@ def test_literals_of_every_shape(law: str) -> None:
         graph, roots = graph_of(program(*order))
         assert saturate(graph, Ruleset(rules(law)), Limits(multi=2)).applied["r0"]
         assert [graph.analyses[graph.find(root)].types for root in roots] == [term.types for term in order]
-        assert graph.find(roots[order.index(terms[0])]) == graph.find(graph.adopt(scalars[0]))
+        assert graph.find(roots[order.index(terms[0])]) == graph.find(graph.insert_term(scalars[0]))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -290,7 +290,8 @@ FILTERS = {"none": None, "vanilla": Vanilla, "efficient": Efficient}
 @pytest.mark.parametrize("make", [Vanilla, Efficient])
 def test_what_needs_a_class_must_not_join_it(make: type[Vanilla | Efficient]) -> None:
     graph = EGraph()
-    below, above, beside = map(graph.adopt, (node("Relu", X), node("Neg", node("Relu", X)), node("Exp", X)))
+    terms = node("Relu", X), node("Neg", node("Relu", X)), node("Exp", X)
+    below, above, beside = map(graph.insert_term, terms)
     graph.rebuild()
     cycles = make()
     cycles.begin(graph)
@@ -301,12 +302,12 @@ def test_what_needs_a_class_must_not_join_it(make: type[Vanilla | Efficient]) ->
 def test_the_youngest_of_a_cycle_is_removed() -> None:
     """Neg(Neg(x)) = x makes each of the two classes need the other."""
     graph = EGraph()
-    twice = graph.adopt(node("Neg", node("Neg", X)))
-    graph.union(twice, graph.adopt(X), Held(X, X))
+    twice = graph.insert_term(node("Neg", node("Neg", X)))
+    graph.union(twice, graph.insert_term(X), Held(X, X))
     graph.rebuild()
     size = len(graph)
-    assert filter_cycles(graph) == 1 and not graph.alive[twice] and len(graph) == size - 1
-    assert graph.live(graph.find(twice)) == [graph.number_of(X)]
+    assert filter_cycles(graph) == 1 and not graph.is_live[twice] and len(graph) == size - 1
+    assert graph.live_members(graph.find(twice)) == [graph.number_of(X)]
     assert_congruent(graph)
     assert filter_cycles(graph) == 0
 
@@ -344,7 +345,7 @@ def test_two_explorations_are_the_same() -> None:
     def explored() -> tuple[list[object], int]:
         graph, _ = graph_of(small(gates))
         Acyclic(Efficient(), graph, whole_library(), Limits(nodes=800, rounds=4)).explore()
-        return list(zip(graph.heads, graph.args, graph.alive, strict=True)), len(graph)
+        return list(zip(graph.heads, graph.args, graph.is_live, strict=True)), len(graph)
 
     (first, size), (second, other) = explored(), explored()
     assert size == other
@@ -398,7 +399,7 @@ def test_a_wrong_rule_is_named_with_its_match() -> None:
 
 def test_an_e_node_of_another_type_is_found() -> None:
     graph, (root,) = graph_of(program(node("Relu", X)))
-    graph.add(graph.heads[root], [root], typed((TensorType("float32", (7,)),)))
+    graph.add(graph.heads[root], [root], types_only((TensorType("float32", (7,)),)))
     with pytest.raises(NotEqualError, match=r"e-node 2, .*Relu.*, is .*, its class "):
         check(graph, refute_equation)
 
@@ -442,7 +443,8 @@ def test_a_law_of_every_output_is_one_line() -> None:
     graph, roots = graph_of(program(*(node("Relu", item(parts, k)) for k in range(3))))
     assert saturate(graph, laws, refutation=refute_equation).applied["r0"] == 3
     whole = apply(registry["Split"], [node("Relu", X)], {"axis": 0, "split": (1, 2, 1)}, 0)
-    assert [graph.find(root) for root in roots] == [graph.find(graph.adopt(item(whole, k))) for k in range(3)]
+    outputs = [graph.insert_term(item(whole, k)) for k in range(3)]
+    assert [graph.find(root) for root in roots] == [graph.find(output) for output in outputs]
     part = "Split(x, axis=0, split=s)[i]"
     matcher = Matcher(rules(f"Max({part}, {part}) => {part}")[0])
     first, last = item(parts, 0), item(parts, 2)
@@ -457,10 +459,10 @@ def test_a_finder_only_says_what_is_equal() -> None:
     law = Equation("twice", "Add(x, x) => Mul(x, 2)", (twice,), (both,), (x,), Axiom())
 
     def find(graph: EGraph, room: int) -> list[Proposal]:
-        return [Proposal(law, (graph.adopt(y),)) for y in (X, Y)]
+        return [Proposal(law, (graph.insert_term(y),)) for y in (X, Y)]
 
     graph, (root, other) = graph_of(program(node("Neg", node("Add", X, Y)), node("Add", X, X)))
-    graph.union(graph.adopt(X), graph.adopt(Y), Held(X, Y))
+    graph.union(graph.insert_term(X), graph.insert_term(Y), Held(X, Y))
     graph.rebuild()
     before = len(graph)
     assert find_all(graph, [find], before + 1) == 0 and len(graph) == before
@@ -504,14 +506,14 @@ def test_rules_that_wait_take_no_room_of_the_others() -> None:
     assert alone["r0"] >= len(terms) - 1
     assert at_once["r0"] < alone["r0"] <= in_turn["r0"]
     assert in_turn["late-r0"]
-    assert limits.nodes < len(graph) <= LATER * limits.nodes
+    assert limits.nodes < len(graph) <= LATER_GROWTH * limits.nodes
     assert_congruent(graph)
 
 
 def test_an_egraph_is_drawn_with_all_of_its_classes() -> None:
     x = source("x", TensorType("float32", (2, 3)))
     graph = EGraph()
-    root = graph.adopt(node("Neg", node("Neg", x)))
+    root = graph.insert_term(node("Neg", node("Neg", x)))
     saturate(graph, Ruleset(rules("Neg(Neg(x)) => x")), Limits())
     drawn = graph.dot()
     assert drawn.count("subgraph") == len(list(graph.classes)) == 2

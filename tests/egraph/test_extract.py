@@ -371,7 +371,7 @@ def price(of: Node) -> float:
 def test_an_egraph_is_written_and_read(tmp_path: Path) -> None:
     graph = EGraph()
     top = node("Relu", node("MatMul", node("Add", node("Add", X, Y), X), Z))
-    root = graph.adopt(node("Add", top, node("MatMul", X, Z)))
+    root = graph.insert_term(node("Add", top, node("MatMul", X, Z)))
     graph.rebuild()
     saturate(graph, Ruleset(library()), Limits(nodes=200, rounds=4))
     file = tmp_path / "g.json"

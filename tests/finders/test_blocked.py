@@ -180,7 +180,7 @@ def test_slow_kernels_and_their_neighbours_are_proposed() -> None:
         else:  # the first writes blocks; the second, which nobody asks for blocks, would divide to read them
             assert names == ["in-blocks", "unblocked"] and found[0].left[0].args == (expand,)
     graph = EGraph()
-    graph.adopt(last)
+    graph.insert_term(last)
     graph.rebuild()
     graph.programs = [program]
     assert find_all(graph, [Blocked(WIDTH, {deep: 1.0, expand: 1.0}.get)], 10_000) > 0

@@ -510,7 +510,7 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
     for (node, taken, expected), kernels in pairs_of(cases, (True, False)):
         finder = Derive(lambda node, taken=taken: taken, states=30, memory=Memory(kernels=kernels))  # type: ignore[misc]
         graph = EGraph()
-        root = graph.adopt(node)
+        root = graph.insert_term(node)
         graph.rebuild()
         graph.programs = [Program((*node.args,), (("y", node),))]  # type: ignore[arg-type]
         merged = find_all(graph, [finder], 1000)
@@ -528,13 +528,13 @@ def test_a_search_that_time_cuts_goes_on_where_it_was() -> None:
     found = list[set[Equation]]()
     for finder in (at_once, cut):
         graph = EGraph()
-        graph.adopt(slow)
+        graph.insert_term(slow)
         graph.rebuild()
         graph.programs = [Program((*slow.args,), (("y", slow),))]  # type: ignore[arg-type]
         rounds = 0
         first = list(finder(graph, 1000))
         assert bool(first) is (finder is at_once)
-        while finder.granted(1.0) and rounds < 60:
+        while finder.grant_time(1.0) and rounds < 60:
             list(finder(graph, 1000))
             rounds += 1
         assert bool(rounds) is (finder is cut)
@@ -548,7 +548,7 @@ def test_what_was_shown_before_it_was_measured_is_looked_at_again() -> None:
     known: dict[Node, float] = {}
     finder = Derive(known.get, states=30)
     graph = EGraph()
-    root = graph.adopt(slow)
+    root = graph.insert_term(slow)
     graph.rebuild()
     graph.programs = [Program((*slow.args,), (("y", slow),))]  # type: ignore[arg-type]
     assert find_all(graph, [finder], 1000) == 0

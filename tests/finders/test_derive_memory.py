@@ -23,7 +23,7 @@ from tensaurus.system.deadline import Overdue
 
 def _proposed(finder: Derive, node: Node) -> list[str]:
     graph = EGraph()
-    graph.adopt(node)
+    graph.insert_term(node)
     graph.rebuild()
     graph.programs = [Program(tuple(arg for arg in node.args if arg), (("y", node),))]
     return [proposal.equation.law for proposal in finder(graph, 1000)]
@@ -66,7 +66,7 @@ def test_a_derivation_is_followed_instead_of_searched_for(
         others = _proposed(finder, larger)
         assert others and searched == [30] and not set(others) & set(first)
         graph = EGraph()
-        graph.adopt(larger)
+        graph.insert_term(larger)
         graph.rebuild()
         graph.programs = [Program(tuple(arg for arg in larger.args if arg), (("y", larger),))]
         for proposal in finder(graph, 1000):

@@ -228,7 +228,7 @@ def test_the_finder_proposes_what_is_derived_together() -> None:
     finder = Derive(lambda node: 1e-2, states=10)
     graph = EGraph()
     for root in subject.roots:
-        graph.adopt(root)
+        graph.insert_term(root)
     graph.rebuild()
     graph.programs = [subject]
     proposals = [p for p in finder(graph, 1000) if len(p.equation.left) == 2]
@@ -248,7 +248,7 @@ def test_what_is_merged_must_beat_what_each_is_derived_to() -> None:
         finder = Derive(lambda node, rest=rest: 1e-3 if node in convs else rest, states=6)  # type: ignore[misc]
         graph = EGraph()
         for root in subject.roots:
-            graph.adopt(root)
+            graph.insert_term(root)
         graph.rebuild()
         graph.programs = [subject]
         proposals = list(finder(graph, 1000))

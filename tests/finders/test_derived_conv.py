@@ -183,7 +183,7 @@ class ByHand:
         for number, head in enumerate(list(graph.heads)):
             if head.op is CONV:
                 for name in self.names:
-                    yield Proposal(derived(self.case, name, self.off), graph.born[number])
+                    yield Proposal(derived(self.case, name, self.off), graph.original_args[number])
 
 
 def model_of(case: Case) -> Program:
@@ -207,7 +207,7 @@ def extracted(
 ) -> tuple[Program, tuple[Equation, ...]]:
     """The cheapest program, and the equations that it rests on."""
     graph = EGraph()
-    roots = [graph.adopt(out) for _, out in program.outputs]
+    roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()
     assert find_all(graph, [finder], 1000) == len(finder.names)
     choices = Choices(graph, roots)

@@ -12,7 +12,7 @@ from small_programs import PROGRAMS, X, Y, Z, graph_of, node, small
 
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.match.fusion_patterns import fusions
+from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.graph.ir.node import Node, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
@@ -59,7 +59,7 @@ def test_what_onnxruntime_fuses_is_one_piece(make: Callable[[Builder], Value]) -
     assert Counter(str(n.op) for n in piece.inner if isinstance(n.op, Op)) == FUSED[make]
     # and wherever it occurs in an e-graph
     graph, roots = graph_of(whole)
-    choices = Choices(graph, roots, fusions([piece]))
+    choices = Choices(graph, roots, fusion_patterns([piece]))
     (fused,) = (p for p in choices.pieces if len(p.inner) > 1)
     assert fused.root is piece.root and set(fused.leaves) <= set(piece.leaves)
 
@@ -95,12 +95,12 @@ def test_a_piece_may_be_as_large_as_loops_go() -> None:
             top = node("Relu", top)
         return Piece(top, (X,))
 
-    assert len(fusions([chain(20)])) == 1
-    assert fusions([chain(21)]) == []
+    assert len(fusion_patterns([chain(20)])) == 1
+    assert fusion_patterns([chain(21)]) == []
     shared = X
     for _ in range(6):
         shared = node("Mul", shared, shared)
-    assert fusions([Piece(shared, (X,))]) == []  # six operators, but a tree of 63
+    assert fusion_patterns([Piece(shared, (X,))]) == []  # six operators, but a tree of 63
 
 
 def test_sizes_and_attributes_of_a_fusion_may_be_any() -> None:
@@ -112,10 +112,10 @@ def test_sizes_and_attributes_of_a_fusion_may_be_any() -> None:
 
     roots = map(root, (conv_relu, other, biased))
     first, second, third = (Piece(n, Piece.of(n.args[0]).leaves) for n in roots)
-    assert len(fusions([first, second])) == 1 and len(fusions([first, third])) == 2
+    assert len(fusion_patterns([first, second])) == 1 and len(fusion_patterns([first, third])) == 2
     for piece, count in ((second, 1), (third, 0)):
         whole = Program(tuple(leaf for leaf in piece.leaves if not leaf.static), (("y", piece.root),))
-        choices = Choices(*graph_of(whole), fusions([first]))
+        choices = Choices(*graph_of(whole), fusion_patterns([first]))
         assert [p.text for p in choices.pieces if len(p.inner) > 1] == [piece.text] * count
 
 
@@ -133,7 +133,7 @@ def test_a_split_that_is_fused_is_inside_its_piece() -> None:
     whole = small(split)
     names = {n: name for n, name in whole.names.items() if not n.static and n not in whole.inputs}
     piece = _piece_of(frozenset(names.values()), {name: n for n, name in names.items()})
-    assert piece is not None and piece.leaves == whole.inputs and len(fusions([piece])) == 1
+    assert piece is not None and piece.leaves == whole.inputs and len(fusion_patterns([piece])) == 1
 
 
 def test_a_piece_of_one_operator_is_that_operator() -> None:

@@ -238,10 +238,10 @@ def test_rules_write_it_as_text() -> None:
     assert Matcher(back).rewrite(made) is product
     assert Matcher(back).rewrite(apply(EOP, [x], {"scope": "L[k:4](mul(x0[k], 2))"})) is None
     graph = EGraph()
-    root = graph.adopt(made)
+    root = graph.insert_term(made)
     graph.rebuild()
     saturate(graph, Ruleset([back]), Limits())
-    assert graph.find(root) == graph.find(graph.adopt(product))
+    assert graph.find(root) == graph.find(graph.insert_term(product))
     longer = source("y", TensorType("float32", (5,)))
     assert Matcher(rule).rewrite(apply(registry["Mul"], [longer, longer])) is None
 

@@ -109,7 +109,7 @@ def test_a_quantized_weight_stays_quantized(tmp_path: Path) -> None:
     assert len(kept) == len([node for node in program.nodes if node.declared and node.op.kept])
     graph = EGraph()
     for _, node in program.outputs:
-        graph.adopt(node)
+        graph.insert_term(node)
     graph.rebuild()
     facts = [
         graph.analyses[graph.find(number)] for node in kept if (number := graph.number_of(node)) is not None

@@ -100,14 +100,14 @@ class Talkative:
 
 def test_what_a_finder_has_said_before_it_was_ended_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = EGraph()
-    graph.adopt(SPREAD)
+    graph.insert_term(SPREAD)
     graph.rebuild()
     equation = Equation("factor", "", (SPREAD,), (FACTORED,), (X, Y, Z), Axiom())
-    proposal = Proposal(equation, tuple(map(graph.adopt, (X, Y, Z))))
+    proposal = Proposal(equation, tuple(map(graph.insert_term, (X, Y, Z))))
     finders = timed_finders([Talkative([proposal])], monotonic() + SECONDS)
     assert finder_protocol.find_all(graph, finders, 100) == 1
-    assert graph.find(graph.adopt(SPREAD)) == graph.find(graph.adopt(FACTORED))
-    monkeypatch.setattr(finder_protocol, "PROPOSALS", 10)
+    assert graph.find(graph.insert_term(SPREAD)) == graph.find(graph.insert_term(FACTORED))
+    monkeypatch.setattr(finder_protocol, "MAX_PROPOSALS", 10)
     finders = timed_finders([Talkative([proposal] * 11)], monotonic() + SECONDS)
     assert len(list(finders[0](graph, 100))) == 10
     assert "ended after 10 proposals" in finders[0].ended
@@ -138,11 +138,11 @@ def test_a_finder_that_is_ended_by_the_end_of_the_search_is_not_to_blame() -> No
 
 def test_an_unhurried_finder_has_what_it_was_granted() -> None:
     @dataclass
-    class Unhurried:
+    class DeferringFinder:
         seconds: float = 0.0
         looked: bool = False
 
-        def granted(self, seconds: float) -> bool:
+        def grant_time(self, seconds: float) -> bool:
             self.seconds = seconds
             return True
 
@@ -153,9 +153,9 @@ def test_an_unhurried_finder_has_what_it_was_granted() -> None:
             self.looked = True
             return []
 
-    inner = Unhurried()
+    inner = DeferringFinder()
     (timed,) = timed_finders([inner], monotonic() + 10 * SECONDS)
-    assert isinstance(timed, finder_protocol.Unhurried) and timed.granted(SECONDS)
+    assert isinstance(timed, finder_protocol.DeferringFinder) and timed.grant_time(SECONDS)
     assert list(timed(EGraph(), 100)) == [] and inner.looked and not timed.ended
 
 

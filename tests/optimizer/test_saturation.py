@@ -28,7 +28,7 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick
-from tensaurus.egraph.match.fusion_patterns import fusions
+from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
 from tensaurus.finders.fuse import Fuse
 from tensaurus.graph.ir.node import source
@@ -298,10 +298,10 @@ class Hesitant:
     granted_: float = 0.0
 
     def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
-        known = [Proposal(self.equation, tuple(map(graph.adopt, self.equation.leaves)))]
+        known = [Proposal(self.equation, tuple(map(graph.insert_term, self.equation.leaves)))]
         return known if self.granted_ > 0 else []
 
-    def granted(self, seconds: float) -> bool:
+    def grant_time(self, seconds: float) -> bool:
         before, self.granted_ = self.granted_, self.granted_ + seconds
         return not before
 
@@ -328,11 +328,11 @@ def test_what_there_was_no_time_for_is_done_when_nothing_else_is_left(
 def test_no_fusion_goes_through_what_reads_its_own_class() -> None:
     """x + 0 is x: the sum is no choice, and what else it reads need not be in the problem."""
     graph = EGraph()
-    root, zero = graph.adopt(node("Relu", X)), weights(*X.tensor.shape)
+    root, zero = graph.insert_term(node("Relu", X)), weights(*X.tensor.shape)
     law = rules("Add(x, y) => x")[0]
-    graph.union(graph.adopt(X), graph.adopt(node("Add", X, zero)), Given(law))
+    graph.union(graph.insert_term(X), graph.insert_term(node("Add", X, zero)), Given(law))
     graph.rebuild()
-    choices = Choices(graph, [root], fusions([Piece(node("Relu", node("Add", X, Y)), (X, Y))]))
+    choices = Choices(graph, [root], fusion_patterns([Piece(node("Relu", node("Add", X, Y)), (X, Y))]))
     problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
     assert choices.program(program(node("Relu", X)), quick(problem)).roots == (node("Relu", X),)
 
@@ -466,7 +466,7 @@ def test_attributes_that_are_not_finite_are_no_numbers_of_a_law(epsilon: float) 
     made = Program((x, *statistics), (("y", normalized),))
     graph = EGraph()
     for root in made.roots:
-        graph.adopt(root)
+        graph.insert_term(root)
     graph.rebuild()
     saturate(graph, whole_library(), Limits(nodes=200, rounds=2))
     assert all(made.types for _, made in Rewriter(library(), explore=True).local(normalized))

@@ -68,7 +68,7 @@ def test_a_guarded_division_of_integers_stays_guarded(dtype: str) -> None:
     applies = dtype == "float32"
     assert (Matcher(rule).rewrite(root) is not None) == applies
     graph = EGraph()
-    number = graph.adopt(root)
+    number = graph.insert_term(root)
     saturate(graph, Ruleset([rule]), Limits())
     assert (len(graph.members[graph.find(number)]) == 2) == applies
 

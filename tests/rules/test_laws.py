@@ -222,11 +222,11 @@ def reached(root: Node, goal: Node) -> bool:
 def all_reached(sources: Sequence[Node], goals: Sequence[Node], limits: Limits) -> bool:
     """Whether each goal is found equal to its source, and there are none but the sources at first."""
     graph = EGraph()
-    numbers = [graph.adopt(root) for root in sources]
+    numbers = [graph.insert_term(root) for root in sources]
     graph.rebuild()
     saturate(graph, laws(), limits, finders=FINDERS)
     find_all(graph, FINDERS, limits.nodes)
-    others = [graph.adopt(goal) for goal in goals]
+    others = [graph.insert_term(goal) for goal in goals]
     graph.rebuild()
     find_all(graph, FINDERS, 2 * limits.nodes)
     return all(graph.find(a) == graph.find(b) for a, b in zip(numbers, others, strict=True))

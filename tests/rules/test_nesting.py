@@ -18,7 +18,7 @@ from tensaurus.egraph.core.enode_head import operator_head
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick
-from tensaurus.egraph.match.flatten_nested_calls import WIDEST, nest
+from tensaurus.egraph.match.flatten_nested_calls import MAX_ARGUMENTS, nest
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits, saturate
 from tensaurus.graph.ir.node import Node, apply, constant, item, source
@@ -82,7 +82,7 @@ def test_any_tree_of_calls_is_one_call(name: str, data: st.DataObject) -> None:
     graph, (root,) = graph_of(whole)
     find_all(graph, [nest], 1000)
     flat = apply(op, leaves, example.attrs)
-    assert graph.find(graph.adopt(flat)) == graph.find(root)
+    assert graph.find(graph.insert_term(flat)) == graph.find(root)
     assert prove(graph, [(root, flat)]).holds()
     assert_replays(graph)
 
@@ -108,7 +108,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
     sizes = tuple(part.tensor.shape[0] for part in parts)
     flat = apply(registry["Split"], [x], {"axis": 0, "split": sizes}, 0)
     for place, root in enumerate(roots):
-        assert graph.find(graph.adopt(item(flat, place))) == graph.find(root)
+        assert graph.find(graph.insert_term(item(flat, place))) == graph.find(root)
         assert prove(graph, [(root, item(flat, place))]).holds()
     assert_replays(graph)
     choices = Choices(graph, roots)
@@ -151,7 +151,7 @@ def test_what_is_not_proved_is_replayed() -> None:
     whole = program(node("Concat", x, node("Concat", y, axis=0), axis=0))
     graph, (root,) = graph_of(whole)
     find_all(graph, [nest], 100)
-    assert graph.find(graph.adopt(node("Concat", x, y, axis=0))) == graph.find(root)
+    assert graph.find(graph.insert_term(node("Concat", x, y, axis=0))) == graph.find(root)
     (made,) = graph.sources
     (equation,), _ = made.evidence(graph)
     assert equation.evidence.kind == "tested" and refute_equation(equation) is None
@@ -164,7 +164,7 @@ def test_hundreds_of_calls_are_one() -> None:
         tall = node("Concat", tall, leaf, axis=0)
     graph, (root,) = graph_of(program(tall))
     find_all(graph, [nest], 10_000)
-    assert graph.find(graph.adopt(node("Concat", *leaves, axis=0))) == graph.find(root)
+    assert graph.find(graph.insert_term(node("Concat", *leaves, axis=0))) == graph.find(root)
 
 
 def test_nothing_is_inserted_past_the_limit() -> None:
@@ -259,8 +259,8 @@ def test_doubling_again_and_again_is_nested_only_so_far() -> None:
         made = node("Max", made, made)
     graph, (root,) = graph_of(program(made))
     assert find_all(graph, [nest], 50_000) > 0
-    calls = [n for n in graph.live(graph.find(root)) if graph.alive[n]]
-    assert 2 < max(len(graph.args[n]) for n in calls) <= WIDEST
+    calls = [n for n in graph.live_members(graph.find(root)) if graph.is_live[n]]
+    assert 2 < max(len(graph.args[n]) for n in calls) <= MAX_ARGUMENTS
 
 
 def test_a_way_to_write_what_a_call_reads_is_not_taken_into_it() -> None:
@@ -270,6 +270,9 @@ def test_a_way_to_write_what_a_call_reads_is_not_taken_into_it() -> None:
     graph, (root,) = graph_of(program(node("Max", node("Max", once, b), z)))
     saturate(graph, Ruleset(rules("Max(Max(x, y), y) => Max(x, y)")), Limits(), finders=[nest])
     find_all(graph, [nest], 50_000)
-    assert graph.peek(operator_head(registry["Max"], (), 1), tuple(map(graph.adopt, (x, b, z)))) is not None
-    assert max(len(graph.args[n]) for n in graph.live(graph.find(root))) == 3
+    assert (
+        graph.peek(operator_head(registry["Max"], (), 1), tuple(map(graph.insert_term, (x, b, z))))
+        is not None
+    )
+    assert max(len(graph.args[n]) for n in graph.live_members(graph.find(root))) == 3
     assert len(graph) == 7  # three inputs, the three calls, and the one of three arguments

@@ -80,7 +80,7 @@ def test_no_rewrite_is_refused_for_a_size_that_is_computed(use: str) -> None:
         if place % 3 == list(USES).index(use) % 3:  # each size with some uses
             graph = EGraph()
             for _, root in import_model(model(size, use)).outputs:
-                graph.adopt(root)
+                graph.insert_term(root)
             graph.rebuild()
             saturate(graph, whole_library(), Limits(nodes=120, rounds=2), refutation=refute_equation)
 

@@ -188,7 +188,7 @@ def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
 
 def test_listing_imports_no_runtime() -> None:
     code = (
-        "import sys; from tensaurus import backends; names = backends.installed();"
+        "import sys; from tensaurus.runtimes import backends; names = backends.installed();"
         "versions = [backends.find(name).version() for name in names];"
         "print(sorted({'onnxruntime', 'openvino', 'torch'} & set(sys.modules)))"
     )

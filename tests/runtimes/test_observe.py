@@ -15,7 +15,7 @@ from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick
 from tensaurus.egraph.extract.problem import Choice, Problem
-from tensaurus.egraph.match.fusion_patterns import fusions
+from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece
@@ -133,7 +133,7 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
     relu = next(n for n in whole.active if str(n.op) == "Relu")
     assert relu.args[0] is not None
     pieces = [Piece(relu, Piece.of(relu.args[0]).leaves)]
-    choices = Choices(graph, roots, fusions(pieces))
+    choices = Choices(graph, roots, fusion_patterns(pieces))
     problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
     choice = quick(problem)
     computed = choices.computed(choice)

@@ -1,1 +1,1 @@
-"""All equal programs at once: e-graph, matching and exploration, exact extraction."""
+"""Holds all programs equal to a model in an e-graph, matches rules in it, and extracts the cheapest."""

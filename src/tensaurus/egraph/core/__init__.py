@@ -1,1 +1,1 @@
-"""The e-graph itself: e-classes, congruence, class analyses, and proofs of equality."""
+"""Implements the e-graph: e-classes, congruence, e-class analysis, and proofs of equality."""

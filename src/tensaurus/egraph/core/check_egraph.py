@@ -1,4 +1,4 @@
-"""Everything that an e-graph holds, checked again: for `CHECK=1`, slow, and for whoever writes rules."""
+"""Checks the types and the equalities of a whole e-graph again; slow, for `CHECK=1` and authors of rules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tensaurus.system.errors import NotEqualError
 
 __all__ = ["Refutation", "check"]
 
-Refutation: TypeAlias = Callable[[Equation], str | None]  # why an equation does not hold, None where it does
+Refutation: TypeAlias = Callable[[Equation], str | None]  # returns why an equation does not hold, or None
 
 
 def check(graph: EGraph, refutation: Refutation) -> None:
-    """Type every e-node again from its operator's declaration, and replay every union's evidence.
+    """Type every e-node again from its operator's declaration, and replay the equations of every union.
 
-    Raises NotEqualError for the first that is wrong: it names the rule and shows both sides.
+    Raises NotEqualError for the first wrong one, with the rule's name and both sides.
     """
     for number, head in enumerate(graph.heads):
         known = graph.analyses[graph.find(number)].types

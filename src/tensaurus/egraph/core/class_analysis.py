@@ -1,4 +1,4 @@
-"""What is known of each e-class beside its e-nodes: egg's e-class analysis (POPL'21, section 4)."""
+"""Keeps what is known of each e-class beside its e-nodes: egg's e-class analysis (POPL'21, section 4)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tensaurus.graph.ir.node import Node, Type
 from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import filled_value
 
-__all__ = ["Analysis", "analysed", "coded", "interned", "typed"]
+__all__ = ["Analysis", "make_analysis", "types_of_code", "intern_number", "types_only"]
 
-# Of types and numbers there are few: all e-graphs share them.
+# All e-graphs share these tables, as there are few types and numbers.
 _codes: dict[tuple[tuple[Type, ...], bool], int] = {}
 _coded: list[tuple[tuple[Type, ...], bool]] = []  # by code
 _contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}
@@ -19,10 +19,13 @@ _numbers: dict[Fraction, Fraction] = {}
 
 
 class Analysis:
-    """What is known of a class: types of its outputs, and whether it depends on constants alone.
+    """The facts about one class.
 
-    `constant` is a node of known elements in it, `scalar` its value where there is just one element; `code`
-    is a number for the types and for `static`.
+    types     of its outputs
+    code      a number for `types` and `static` together
+    static    whether the class depends on constants only
+    constant  a node of known elements in the class, if there is one
+    scalar    the value of a constant of one element
     """
 
     __slots__ = ("types", "code", "static", "constant", "scalar", "_content", "_filled", "_positive")
@@ -43,7 +46,7 @@ class Analysis:
 
     @property
     def positive(self) -> bool:
-        """True for a constant whose elements are all known to be above zero."""
+        """Whether the class is a constant whose elements are all above zero."""
         if self._positive is None:
             node = self.constant
             self._positive = node is not None and bool((node.attribute("data").array > 0).all())
@@ -51,48 +54,48 @@ class Analysis:
 
     @property
     def filled(self) -> Fraction | None:
-        """The number that all elements of a constant are."""
+        """The number to which all elements of the constant are equal, if there is one."""
         if self._filled is None:
             self._filled = (None if self.constant is None else filled_value(self.constant),)
         return self._filled[0]
 
     @property
     def content(self) -> int:
-        """A number for all that a rule's conditions may ask: for `code`, and for what a constant holds."""
+        """A number for all facts for which conditions may ask: `code` and the elements of a constant."""
         if self._content is None:
             key = (self.code, self.scalar, self.filled, self.positive)
             self._content = _contents.setdefault(key, len(_contents))
         return self._content
 
     def join(self, other: Analysis) -> Analysis:
-        """What is known of a class that two became; raises ValueError where their types differ."""
+        """Return the facts about the union of two classes; raises ValueError where their types differ."""
         if self.types != other.types:
             raise ValueError(f"a union of {self.types} and {other.types}")
         scalar = self.scalar if self.scalar is not None else other.scalar
-        return analysed(self.types, self.static or other.static, self.constant or other.constant, scalar)
+        return make_analysis(self.types, self.static or other.static, self.constant or other.constant, scalar)
 
 
-def interned(value: Fraction) -> Fraction:
-    """The one object for this number: equal scalars of classes are identical."""
+def intern_number(value: Fraction) -> Fraction:
+    """Return one object for all equal numbers, so that equal scalars of classes are identical."""
     return _numbers.setdefault(value, value)
 
 
-def coded(code: int) -> tuple[tuple[Type, ...], bool]:
-    """The types, and whether static, that an analysis's code stands for."""
+def types_of_code(code: int) -> tuple[tuple[Type, ...], bool]:
+    """Return the types, and whether static, for which an analysis's code stands."""
     return _coded[code]
 
 
-def analysed(
+def make_analysis(
     types: tuple[Type, ...], static: bool, constant: Node | None, scalar: Fraction | None
 ) -> Analysis:
-    """What is known of a class."""
+    """Return the analysis with these facts."""
     code = _codes.setdefault((types, static), len(_codes))
     if code == len(_coded):
         _coded.append((types, static))
-    return Analysis(types, code, static, constant, None if scalar is None else interned(scalar))
+    return Analysis(types, code, static, constant, None if scalar is None else intern_number(scalar))
 
 
 @cache
-def typed(types: tuple[Type, ...]) -> tuple[Analysis, Analysis]:
-    """What is known of a class by its types alone: where it depends on inputs, and where it does not."""
-    return analysed(types, False, None, None), analysed(types, True, None, None)
+def types_only(types: tuple[Type, ...]) -> tuple[Analysis, Analysis]:
+    """Return the analyses of classes of which only types are known: one not static, one static."""
+    return make_analysis(types, False, None, None), make_analysis(types, True, None, None)

@@ -1,8 +1,8 @@
-"""The e-graph: classes of equal nodes, hash-consed, with congruence restored in batches (egg, POPL'21).
+"""Implements the e-graph: e-classes of hash-consed e-nodes, congruence restored in batches (egg, POPL'21).
 
-Every e-node has a number, and so has the term that it was inserted as: its operator over the numbers that its
-arguments had then.  Arguments come before what reads them, so every number stands for one concrete, acyclic
-program, however the classes grow together.  Proofs speak of these terms; see `egraph/core/egraph_proof`.
+Every e-node has a number, which also stands for the term as which it was inserted: its operator over the
+numbers of its arguments.  Arguments have smaller numbers than their readers, so every number stands for one
+concrete, acyclic program, whatever classes are merged later.  Proofs speak of these terms (`egraph_proof`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from tensaurus.egraph.core.class_analysis import Analysis, analysed, typed
+from tensaurus.egraph.core.class_analysis import Analysis, make_analysis, types_only
 from tensaurus.egraph.core.enode_head import Head, operator_head
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
@@ -21,47 +21,52 @@ from tensaurus.system.deadline import atomic
 
 __all__ = ["ABSENT", "CONGRUENT", "EGraph", "Source"]
 
-ABSENT = -1  # in place of an optional input that is not there
-CONGRUENT = -1  # the reason of an edge between e-nodes of one head whose arguments are equal
+ABSENT = -1  # stands for an optional input that an operator does not have
+CONGRUENT = -1  # the reason of a proof edge between two e-nodes of one head with equal arguments
 
 
 class Source(Protocol):
-    """Where an equality of two terms comes from."""
+    """The origin of an equality of two terms: a rule's match, or a finder's equation."""
 
     def evidence(self, graph: EGraph) -> tuple[Sequence[Equation], Sequence[tuple[int, int]]]:
-        """Equations between programs, and pairs of terms whose equality it took besides."""
+        """Return equations between programs, and pairs of terms whose equality they rely on."""
 
 
 class EGraph:
-    """Add nodes, merge them, rebuild; in between, classes may be out of date (`find` is not)."""
+    """An e-graph: insert terms, merge their classes, then `rebuild`.
+
+    Between a `union` and the next `rebuild` only `find` is up to date.
+    """
 
     def __init__(self) -> None:
-        self.heads: list[Head] = []  # of each e-node
-        self.born: list[tuple[int, ...]] = []  # its arguments as it was inserted: numbers of e-nodes
-        self.args: list[tuple[int, ...]] = []  # its arguments' classes, as of the last rebuild
-        self.alive: list[bool] = []  # false: another e-node became the same one
-        self.analyses: dict[int, Analysis] = {}  # of each class
-        self.members: dict[int, list[int]] = {}  # of each class, its e-nodes
-        self.readers: dict[int, list[int]] = {}  # of each class, the e-nodes that read it
-        self.sources: list[Source] = []  # of the edges in the proof forest
-        self.changed: set[int] = set()  # classes with new members since they were last asked for
-        self.programs: list[Program] = []  # that are in it and good, for finders that look at programs
-        self.learnt = 0  # how often more was found out of a class than of its members
-        self.parents: list[int] = []  # of each e-node, one nearer to its class, which is its own
-        self.known: dict[tuple[Any, ...], int] = {}  # e-node of each head and classes of its arguments, flat
+        # Of each e-node, by its number:
+        self.heads: list[Head] = []
+        self.original_args: list[tuple[int, ...]] = []  # the e-nodes over which it was inserted
+        self.args: list[tuple[int, ...]] = []  # the classes of its arguments, as of the last rebuild
+        self.is_live: list[bool] = []  # False where an older e-node became equal to it
+        self.parents: list[int] = []  # union-find: an e-node nearer to its class, which is its own parent
+        self._proof_links: list[tuple[int, int] | None] = []  # (next e-node, source or CONGRUENT)
+        # Of each class:
+        self.analyses: dict[int, Analysis] = {}
+        self.members: dict[int, list[int]] = {}  # its e-nodes
+        self.readers: dict[int, list[int]] = {}  # the e-nodes that have it as an argument
+        self.sources: list[Source] = []  # of proof edges, by their number
+        self.dirty_classes: set[int] = set()  # with new members; a search of all patterns clears this
+        self.programs: list[Program] = []  # good programs in the e-graph, for finders that look at programs
+        self.analysis_version = 0  # grows whenever more becomes known of a class
+        self.known: dict[tuple[Any, ...], int] = {}  # hash-consing: (head, *classes of arguments) -> e-node
         self._heads: dict[Any, Head] = {}
-        self._moved: list[list[int]] = []  # e-nodes that read classes which merged into others
-        self._grown: list[int] = []  # classes that have come to depend on constants alone
-        self._links: list[tuple[int, int] | None] = []  # proof forest: (next e-node, source or CONGRUENT)
+        self._moved_readers: list[list[int]] = []  # readers of classes that were merged since `rebuild`
+        self._newly_static: list[int] = []  # classes now known to depend on constants only
         self._numbers: dict[Node, int] = {}
         self._terms: dict[int, Node] = {}
 
     def __len__(self) -> int:
-        """How many different e-nodes there are."""
+        """Return how many different e-nodes there are."""
         return len(self.known)
 
     def find(self, number: int) -> int:
-        """The class of an e-node."""
+        """Return the class of an e-node."""
         parents = self.parents
         root = number
         while parents[root] != root:
@@ -76,7 +81,7 @@ class EGraph:
         return iter(self.members)
 
     def head_of(self, node: Node) -> Head:
-        """The head that nodes like this one share."""
+        """Return the head of the e-node for this node."""
         if node.op in (INPUT, CONSTANT):
             key: Any = node
         elif node.op is OPAQUE:
@@ -89,16 +94,16 @@ class EGraph:
         return head
 
     def number_of(self, node: Node) -> int | None:
-        """The number of a node that was adopted."""
+        """Return the number of a node that was inserted by `insert_term`, else None."""
         return self._numbers.get(node)
 
     def constant_of(self, number: int) -> int:
-        """The constant of known elements in the class of an e-node, the e-node itself where there is none."""
+        """Return the constant of known elements in an e-node's class; the e-node itself if there is none."""
         constant = self.analyses[self.find(number)].constant
         return number if constant is None else self._numbers[constant]
 
-    def adopt(self, node: Node) -> int:
-        """Insert a node and all that it reads; its number."""
+    def insert_term(self, node: Node) -> int:
+        """Insert a node with all its arguments, and return its number."""
         stack = [node]
         while stack:
             top = stack[-1]
@@ -110,18 +115,18 @@ class EGraph:
                 stack.extend(missing)
                 continue
             args = tuple(ABSENT if arg is None else self._numbers[arg] for arg in top.args)
-            self._numbers[top] = self.add(self.head_of(top), args, typed(top.types))
+            self._numbers[top] = self.add(self.head_of(top), args, types_only(top.types))
             stack.pop()
         return self._numbers[node]
 
     def peek(self, head: Head, args: Sequence[int]) -> int | None:
-        """The e-node of that head over the classes of these arguments, if there is one."""
+        """Return the e-node of that head over the classes of these arguments, None if there is none."""
         return self.known.get((head, *[a if a == ABSENT else self.find(a) for a in args]))
 
     def add(self, head: Head, args: Sequence[int], analyses: tuple[Analysis, Analysis]) -> int:
-        """The e-node of that head over e-nodes, inserted unless its like is there; its number.
+        """Return the e-node of that head over these e-nodes, inserted unless an equal one exists.
 
-        `analyses` are what `typed` says of its types.
+        `analyses` is the result of `types_only` for its types.
         """
         find = self.find
         key = (head, *[a if a == ABSENT else find(a) for a in args])
@@ -130,16 +135,19 @@ class EGraph:
 
     @atomic
     def insert(self, key: tuple[Any, ...], born: tuple[int, ...], analyses: tuple[Analysis, Analysis]) -> int:
-        """A new e-node, of a key that is not `known`: its head, and the classes of its arguments `born`."""
+        """Insert an e-node over the e-nodes `born` and return its number.
+
+        The `key`, its head and the classes of `born`, must not be in `known`.
+        """
         number = len(self.parents)
         head: Head = key[0]
         classes = key[1:]
         self.parents.append(number)
-        self._links.append(None)
+        self._proof_links.append(None)
         self.heads.append(head)
-        self.born.append(born)
+        self.original_args.append(born)
         self.args.append(classes)
-        self.alive.append(True)
+        self.is_live.append(True)
         self.known[key] = number
         self.members[number] = [number]
         readers, known = self.readers, self.analyses
@@ -153,15 +161,15 @@ class EGraph:
         if head.node is None:
             known[number] = analyses[static]
         elif head.op is CONSTANT:
-            known[number] = analysed(analyses[True].types, True, head.node, scalar_value(head.node))
+            known[number] = make_analysis(analyses[True].types, True, head.node, scalar_value(head.node))
         else:
             known[number] = analyses[False]
-        self.changed.add(number)
+        self.dirty_classes.add(number)
         return number
 
     @atomic
     def union(self, left: int, right: int, source: Source) -> bool:
-        """Merge the classes of two terms; false where they are one already.  Then call `rebuild`."""
+        """Merge the classes of two terms; return False where they were one.  Call `rebuild` afterwards."""
         a, b = self.find(left), self.find(right)
         if a == b:
             return False
@@ -170,7 +178,7 @@ class EGraph:
         return True
 
     def _merge(self, a: int, b: int, left: int, right: int, why: int) -> None:
-        """Merge two classes by an edge from a term of the one to a term of the other."""
+        """Merge two classes, with a proof edge between a term of each."""
         members, readers = self.members, self.readers
         if len(members[a]) + len(readers[a]) < len(members[b]) + len(readers[b]):
             a, b, left, right = b, a, right, left
@@ -179,34 +187,34 @@ class EGraph:
         members[a] += members.pop(b)
         moved = readers.pop(b)
         readers[a] += moved
-        self._moved.append(moved)
+        self._moved_readers.append(moved)
         old, other = self.analyses[a], self.analyses.pop(b)
         if old is not other:
             both = self.analyses[a] = old.join(other)
-            self.learnt += 1
+            self.analysis_version += 1
             if both.static and not (old.static and other.static):
-                self._grown.append(a)
-        self.changed.discard(b)
-        self.changed.add(a)
+                self._newly_static.append(a)
+        self.dirty_classes.discard(b)
+        self.dirty_classes.add(a)
 
     @atomic
     def rebuild(self) -> None:
-        """Restore congruence: e-nodes that read equal classes are equal, and of equal ones one stays."""
-        alive = self.alive
-        while self._moved or self._grown:
-            moved, self._moved = self._moved, []
+        """Restore congruence: merge e-nodes of one head with equal arguments; only the oldest stays live."""
+        alive = self.is_live
+        while self._moved_readers or self._newly_static:
+            moved, self._moved_readers = self._moved_readers, []
             for numbers in moved:
                 for number in numbers:
                     if alive[number]:
-                        self._renew(number)
-            grown, self._grown = self._grown, []
+                        self._update_args(number)
+            grown, self._newly_static = self._newly_static, []
             for group in grown:
                 for number in list(self.readers[self.find(group)]):
                     if alive[number]:
-                        self._settle(number)
+                        self._propagate_static(number)
 
-    def _renew(self, number: int) -> None:
-        """Bring the arguments of an e-node up to date."""
+    def _update_args(self, number: int) -> None:
+        """Replace the arguments of an e-node by their present classes, and merge it with an equal e-node."""
         head, old = self.heads[number], self.args[number]
         find = self.find
         new = tuple([a if a == ABSENT else find(a) for a in old])
@@ -223,47 +231,47 @@ class EGraph:
             known[key] = number
             return
         older, younger = (number, twin) if number < twin else (twin, number)
-        known[key] = older  # the oldest of a class must stay
-        self.alive[younger] = False
+        known[key] = older  # the oldest e-node of a class stays live: others refer to it
+        self.is_live[younger] = False
         a, b = find(number), find(twin)
         if a == b:
-            self.changed.add(a)
+            self.dirty_classes.add(a)
         else:
             self._merge(a, b, number, twin, CONGRUENT)
 
-    def _settle(self, number: int) -> None:
-        """A class whose member has come to read constants alone depends on constants alone, too."""
+    def _propagate_static(self, number: int) -> None:
+        """Mark the class of an e-node as static if all arguments of the e-node are static by now."""
         group = self.find(number)
         old = self.analyses[group]
         head = self.heads[number]
         if old.static or (head.op.kept if isinstance(head.op, Op) else head.op is not ITEM):
             return
         if all(read == ABSENT or self.analyses[self.find(read)].static for read in self.args[number]):
-            self.learnt += 1
-            self.analyses[group] = analysed(old.types, True, old.constant, old.scalar)
-            self._grown.append(group)
-            self.changed.add(group)
+            self.analysis_version += 1
+            self.analyses[group] = make_analysis(old.types, True, old.constant, old.scalar)
+            self._newly_static.append(group)
+            self.dirty_classes.add(group)
 
-    def live(self, group: int) -> list[int]:
-        """The e-nodes of a class, each once; those that became another's like are dropped."""
-        members, alive = self.members[group], self.alive
+    def live_members(self, group: int) -> list[int]:
+        """Return the live e-nodes of a class, and drop the others from its members."""
+        members, alive = self.members[group], self.is_live
         if len(members) > 1:
             members[:] = [number for number in members if alive[number]]
         return members
 
     def term(self, number: int) -> Node:
-        """The program that the e-node was inserted as."""
+        """Return the program as which an e-node was inserted."""
         stack = [number]
         while stack:
             top = stack[-1]
             if top in self._terms:
                 stack.pop()
                 continue
-            missing = [arg for arg in self.born[top] if arg != ABSENT and arg not in self._terms]
+            missing = [arg for arg in self.original_args[top] if arg != ABSENT and arg not in self._terms]
             if missing:
                 stack.extend(missing)
                 continue
-            args = [None if arg == ABSENT else self._terms[arg] for arg in self.born[top]]
+            args = [None if arg == ABSENT else self._terms[arg] for arg in self.original_args[top]]
             self._terms[top] = self.heads[top].build(args)
             stack.pop()
         return self._terms[number]
@@ -283,14 +291,14 @@ class EGraph:
         for number in shown:
             types = ", ".join(map(str, self.term(number).types))
             lines.append(f'  subgraph cluster_{number} {{ style=dotted; label="{number}: {types}";')
-            for enode in self.live(number):
+            for enode in self.live_members(number):
                 lines.append(f'    n{enode} [label="{str(self.heads[enode].op)}"];')
                 for place, argument in enumerate(self.args[enode]):
                     if argument == ABSENT:
                         continue
                     child = self.find(argument)
                     if child in shown:
-                        first = self.live(child)[0]
+                        first = self.live_members(child)[0]
                         edges.append(f"  n{enode} -> n{first} [lhead=cluster_{child}, label={place}];")
                     else:
                         outside[child] = f'  c{child} [label="{child}", style=dashed];'
@@ -298,24 +306,24 @@ class EGraph:
             lines.append("  }")
         return "\n".join([*lines, *outside.values(), *edges, "}", ""])
 
-    # The proof forest: every class is a tree of terms, each edge with the reason for it.
+    # The proof forest: the terms of every class form a tree, whose edges have reasons.
 
     def _link(self, left: int, right: int, why: int) -> None:
-        """Hang the tree of `left` below `right`, after turning its edges towards `left`."""
+        """Make `left` the root of its tree by turning edges, and hang this tree below `right`."""
         step, arrived = left, (right, why)
         while True:
-            onward = self._links[step]
-            self._links[step] = arrived
+            onward = self._proof_links[step]
+            self._proof_links[step] = arrived
             if onward is None:
                 return
             arrived, step = (step, onward[1]), onward[0]
 
-    def path(self, left: int, right: int) -> list[tuple[int, int, int]]:
-        """Edges (term, term, source or CONGRUENT) that lead from one term to another of its class."""
+    def proof_path(self, left: int, right: int) -> list[tuple[int, int, int]]:
+        """Return edges (term, term, source or CONGRUENT) from one term to another of the same class."""
 
         def upwards(number: int) -> list[tuple[int, int, int]]:
             edges = []
-            while (link := self._links[number]) is not None:
+            while (link := self._proof_links[number]) is not None:
                 edges.append((number, *link))
                 number = link[0]
             return edges

@@ -1,7 +1,7 @@
-"""Why two terms of an e-graph are equal: equations between concrete programs, and nothing else.
+"""Extracts from an e-graph a proof that two terms are equal: a list of equations between concrete programs.
 
-A proof is a list of equations, most of them a rule at one place; that they make the two terms
-equal is checked by congruence closure alone, written apart from the e-graph that found them.
+Most equations are instances of rules.  That the two terms follow from the equations is checked by a
+congruence closure of its own (`_CongruenceClosure`), which shares no code with the e-graph.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Proof", "follows", "prove"]
 
 @dataclass(frozen=True)
 class Proof:
-    """Pairs of programs and the equations by which they are equal, in the order in which they were found."""
+    """Pairs of equal programs, and the equations from which they follow, in the order of finding."""
 
     pairs: tuple[tuple[Node, Node], ...]
     equations: tuple[Equation, ...]
 
     def __str__(self) -> str:
-        """A line for each equation: the law, its evidence, and what it says here."""
+        """Return for each equation a line with its law and evidence, and lines with its two sides."""
         lines = []
         for equation in self.equations:
             lines.append(f"{equation.name}: {equation.law} | {equation.evidence}")
@@ -37,19 +37,19 @@ class Proof:
         return "\n".join(lines)
 
     def holds(self) -> bool:
-        """Whether each two are equal by the equations and congruence alone."""
+        """Return whether the pairs follow from the equations by congruence."""
         return follows(self.pairs, self.equations)
 
     def equation(self, name: str, leaves: Sequence[Node]) -> Equation:
-        """The pairs as an equation of its own, derived from those of the proof; whatever the leaves are."""
+        """Return the pairs as one equation over these leaves, derived from those of the proof."""
         left, right = zip(*self.pairs, strict=True)
         law = ", ".join(f"{said(a)} = {said(b)}" for a, b in self.pairs)
         return Equation(name, law, left, right, tuple(leaves), Derived(self.equations))
 
 
 def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Lemma]) -> bool:
-    """Whether each two are equal by the steps and congruence alone."""
-    closure = _Closure()
+    """Return whether the two programs of each pair are equal by the steps and congruence."""
+    closure = _CongruenceClosure()
     for step in steps:
         for a, b in zip(step.left, step.right, strict=True):
             closure.merge(a, b)
@@ -57,8 +57,8 @@ def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Lemma]) -> bool:
 
 
 def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
-    """Why each term and its program, of one class, are equal; raises ValueError where they are not of one."""
-    numbers = [graph.adopt(right) for _, right in pairs]
+    """Prove each term equal to its program; raises ValueError where the two are of different classes."""
+    numbers = [graph.insert_term(right) for _, right in pairs]
     if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
         raise ValueError("the terms are of different classes")
     wanted: dict[int, Sequence[Equation]] = {}
@@ -72,13 +72,13 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
 
     need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
     for node in topological(right for _, right in pairs):
-        # an e-node may have been inserted over other arguments
-        args = [ABSENT if arg is None else graph.adopt(arg) for arg in node.args]
-        need(zip(graph.born[graph.adopt(node)], args, strict=True))
+        # the e-node of this node may have been inserted over other arguments
+        args = [ABSENT if arg is None else graph.insert_term(arg) for arg in node.args]
+        need(zip(graph.original_args[graph.insert_term(node)], args, strict=True))
     while todo:
-        for a, b, why in graph.path(*todo.pop()):
+        for a, b, why in graph.proof_path(*todo.pop()):
             if why == CONGRUENT:
-                need(zip(graph.born[a], graph.born[b], strict=True))
+                need(zip(graph.original_args[a], graph.original_args[b], strict=True))
             elif why not in wanted:
                 wanted[why], needs = graph.sources[why].evidence(graph)
                 need(needs)
@@ -86,7 +86,7 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
     return Proof(tuple((graph.term(left), right) for left, right in pairs), equations)
 
 
-class _Closure:
+class _CongruenceClosure:
     """Congruence closure over concrete programs."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _Closure:
             if a is b:
                 continue
             if len(self._readers[a]) < len(self._readers[b]):
-                a, b = b, a  # what is moved is moved to where there is more: each reader but a few times
+                a, b = b, a  # small to large: each reader moves at most log n times
             self._parents[b] = a
             moved = self._readers.pop(b)
             self._readers[a] += moved
@@ -146,13 +146,13 @@ class _Closure:
                     todo.append((twin, node))
 
     def merge(self, a: Node, b: Node) -> None:
-        """Hold two programs for equal."""
+        """Assume that two programs are equal."""
         self._add(a)
         self._add(b)
         self._union([(a, b)])
 
     def equal(self, a: Node, b: Node) -> bool:
-        """Whether that follows."""
+        """Return whether two programs are equal by what was assumed."""
         self._add(a)
         self._add(b)
         return self._find(a) is self._find(b)

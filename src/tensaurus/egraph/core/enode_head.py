@@ -1,4 +1,4 @@
-"""Heads: what e-nodes are but for their arguments."""
+"""Defines heads: a head is an e-node without its arguments (operator, attributes, number of outputs)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tensaurus.graph.ir.node import ITEM, Leaf, Node, again, apply, item
 from tensaurus.ops import Op
 from tensaurus.ops.declare import Attributes
 
-__all__ = ["Head", "Kind", "kind", "operator_head", "output_head"]
+__all__ = ["Head", "Kind", "enode_kind", "operator_head", "output_head"]
 
-Kind: TypeAlias = str  # what a pattern asks of an e-node: its operator, how many arguments; see `kind`
+Kind: TypeAlias = str  # operator and number of arguments, by which patterns find e-nodes; see `enode_kind`
 
 
 class Head:
-    """What an e-node is but for its arguments: an operator with attributes, or a leaf.  Interned."""
+    """An e-node without its arguments: an operator with attributes, or a leaf.  Heads are interned."""
 
     __slots__ = ("op", "attrs", "outputs", "node")
 
@@ -25,7 +25,7 @@ class Head:
         self.node = node  # an input, a constant, or an opaque node with arguments of its own
 
     def build(self, args: Sequence[Node | None]) -> Node:
-        """The node over these arguments."""
+        """Return the node of this head over these arguments."""
         if isinstance(self.op, Op):
             return apply(self.op, args, dict(self.attrs), self.outputs)
         if self.op is ITEM:
@@ -38,12 +38,12 @@ class Head:
         return f"<{self.op} {dict(self.attrs)}>"
 
 
-# Of operators and attributes there are few: all e-graphs share them.
+# All e-graphs share the heads of operators, of which there are few.
 _operators: dict[Any, Head] = {}
 
 
 def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
-    """The head of an operator's nodes, or of an output's."""
+    """Return the head of an operator with attributes, or of an output of a call."""
     key = (op, attrs, outputs)
     head = _operators.get(key)
     if head is None:
@@ -52,11 +52,14 @@ def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
 
 
 def output_head(place: int) -> Head:
-    """The head of one output of a call of several."""
+    """Return the head of one output of a call with several outputs."""
     return operator_head(ITEM, (("index", place),), 1)
 
 
 @cache
-def kind(op: Op | Leaf, arguments: int, index: int | None = None) -> Kind:
-    """The kind of e-nodes of an operator; `index` is the place of an output.  Texts know their own hash."""
+def enode_kind(op: Op | Leaf, arguments: int, index: int | None = None) -> Kind:
+    """Return the kind of e-nodes of an operator; `index` is the place of an output.
+
+    Kinds are texts, as Python computes the hash of a text only once.
+    """
     return f"{op.name}/{arguments}" if index is None else f"{op.name}/{arguments} {index}"

@@ -1,7 +1,7 @@
-"""Equalities that no rule writes: who finds them, and how they enter the e-graph.
+"""Defines finders, which propose equalities that no rule writes, and inserts their equations in the e-graph.
 
-A finder looks at the e-graph and says what it found as equations, each with the e-nodes that its leaves stand
-for.  It changes nothing: what both sides need is inserted here, and merged, for all finders in one way.
+A finder reads the e-graph and yields equations, each with the e-nodes for which its leaves stand.  The finder
+changes nothing: both sides of an equation are inserted and merged here, in one way for all finders.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import islice
 from time import monotonic
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from tensaurus.egraph.core.class_analysis import typed
+from tensaurus.egraph.core.class_analysis import types_only
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.graph.analysis.cancellation import cancels, is_large
 from tensaurus.graph.ir.node import CONSTANT, Node, again
@@ -24,50 +24,52 @@ __all__ = [
     "Finder",
     "Proposal",
     "TimedFinder",
-    "Unhurried",
+    "DeferringFinder",
     "ended_lines",
-    "enter",
+    "insert_all",
     "find_all",
     "timed_finders",
 ]
 
-PASSES = 12  # of all finders, each taking in what the ones before have made
-SHARE = 0.5  # of the time that is left, after which a finder that still looks is ended
-LITTLE = 0.1  # of the search's time
-PROPOSALS = 20_000  # of one look of a finder, after which it is ended, too
+MAX_PASSES = 12  # over all finders; each pass sees the equations of the passes before
+TIME_SHARE = 0.5  # of the time left, which one call of a finder may take
+LITTLE_TIME_SHARE = 0.1  # of the search's time; a call that was ended earlier does not disqualify its finder
+MAX_PROPOSALS = 20_000  # of one call of a finder; more end the finder, too
 
 
 class Proposal(NamedTuple):
-    """An equation, and the e-nodes that its leaves stand for, in their order."""
+    """An equation, and the e-nodes for which its leaves stand, in the order of the leaves."""
 
     equation: Equation
     terms: tuple[int, ...]
 
 
 class Finder(Protocol):
-    """Whoever knows equalities between e-nodes."""
+    """Proposes equalities between e-nodes."""
 
     def __call__(self, graph: EGraph, room: int) -> Iterable[Proposal]:
-        """What is equal in an e-graph that is rebuilt; about so many e-nodes may be inserted.
+        """Return equations for a rebuilt e-graph, in which about `room` e-nodes may be inserted.
 
-        What was found before is found again: it costs nothing more.
+        Equations that were proposed before may be proposed again.
         """
 
 
 @runtime_checkable
-class Unhurried(Protocol):
-    """A finder that leaves undone what there is no time for, as long as others have work to do."""
+class DeferringFinder(Protocol):
+    """A finder that defers work for which there is no time while the search has other work to do."""
 
-    def granted(self, seconds: float) -> bool:
-        """So much more may be spent when it is called; false where nothing was left undone."""
+    def grant_time(self, seconds: float) -> bool:
+        """Let the next call take so much more time; return False where no work was deferred."""
 
 
 @dataclass
 class TimedFinder:
-    """A finder that is ended where it takes too long, and then never asked again; what it found is kept.
+    """Wraps a finder: a call that takes too long is ended, and the finder is not called again.
 
-    deadline  of the search (of `time.monotonic`): a look may take SHARE of what is left until then, beside
-              what was granted; one that had less than LITTLE of the search's time says nothing of the finder
+    Proposals made before the end are kept.  A call that had less than LITTLE_TIME_SHARE of the search's time
+    says nothing about the finder, which is then called again.
+
+    deadline  of the search (of `time.monotonic`)
     ended     why the finder was ended, for people to read; "" where it was not
     """
 
@@ -78,57 +80,59 @@ class TimedFinder:
     _little: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._little = LITTLE * (self.deadline - monotonic())
+        self._little = LITTLE_TIME_SHARE * (self.deadline - monotonic())
 
     def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
-        """What the finder finds in time."""
-        began, found = monotonic(), list[Proposal]()
+        """Return the proposals that the finder makes in time."""
+        began, proposals = monotonic(), list[Proposal]()
         left, granted, self._granted = self.deadline - began, self._granted, 0.0
         if left <= 0 or self.ended:
-            return found
-        with Bounded(began + min(left, SHARE * left + granted)) as looking:
-            for proposal in islice(self.finder(graph, room), PROPOSALS):
-                found.append(proposal)
+            return proposals
+        with Bounded(began + min(left, TIME_SHARE * left + granted)) as call:
+            for proposal in islice(self.finder(graph, room), MAX_PROPOSALS):
+                proposals.append(proposal)
         spent = monotonic() - began
-        if looking.ended and spent > self._little or len(found) == PROPOSALS:
+        if call.ended and spent > self._little or len(proposals) == MAX_PROPOSALS:
             name = getattr(self.finder, "__name__", type(self.finder).__name__)
-            what = f"{spent:.1f} s" if looking.ended else f"{PROPOSALS} proposals"
+            what = f"{spent:.1f} s" if call.ended else f"{MAX_PROPOSALS} proposals"
             self.ended = f"the finder {name} was ended after {what}, and not asked again"
-        return found
+        return proposals
 
 
-class _UnhurriedFinder(TimedFinder):
-    """Of a finder that is `Unhurried`."""
+class _TimedDeferringFinder(TimedFinder):
+    """Wraps a finder that is a `DeferringFinder`."""
 
-    def granted(self, seconds: float) -> bool:
-        assert isinstance(self.finder, Unhurried)
+    def grant_time(self, seconds: float) -> bool:
+        assert isinstance(self.finder, DeferringFinder)
         self._granted = seconds
-        return not self.ended and self.finder.granted(seconds)
+        return not self.ended and self.finder.grant_time(seconds)
 
 
 def timed_finders(finders: Sequence[Finder], deadline: float) -> list[TimedFinder]:
-    """Finders that keep within the time of a search."""
-    kinds = (_UnhurriedFinder if isinstance(finder, Unhurried) else TimedFinder for finder in finders)
+    """Wrap finders so that they keep within the time of a search."""
+    kinds = (
+        _TimedDeferringFinder if isinstance(finder, DeferringFinder) else TimedFinder for finder in finders
+    )
     return [kind(finder, deadline) for kind, finder in zip(kinds, finders, strict=True)]
 
 
 def ended_lines(finders: Iterable[Finder]) -> list[str]:
-    """Of the finders that had to be ended a line each, for people to read."""
+    """Return a line for each finder that was ended, for people to read."""
     return [finder.ended for finder in finders if isinstance(finder, TimedFinder) and finder.ended]
 
 
 def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:
-    """Insert what the finders find until nothing is new, up to so many e-nodes; how many were merged.
+    """Call the finders until nothing is new; return how many pairs of classes were merged.
 
-    The e-graph must be rebuilt, and is afterwards.
+    The e-graph grows to at most `most` e-nodes.  It must be rebuilt before, and is rebuilt afterwards.
     """
     merged = 0
-    for _ in range(PASSES):
+    for _ in range(MAX_PASSES):
         before = merged
         for finder in finders:
             equal = []
             for equation, terms in list(finder(graph, most - len(graph))):
-                instance = _inserted(graph, equation, terms, most - len(graph))
+                instance = _insert_sides(graph, equation, terms, most - len(graph))
                 if instance is not None:
                     equal.append(instance)
             for instance in equal:
@@ -140,16 +144,16 @@ def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:
     return merged
 
 
-def enter(graph: EGraph, equations: Iterable[Equation], most: int) -> int:
-    """Insert equations of concrete programs, up to so many e-nodes; how many of their sides were merged.
+def insert_all(graph: EGraph, equations: Iterable[Equation], most: int) -> int:
+    """Insert equations of concrete programs; return how many pairs of classes were merged.
 
-    This is the door for whoever has equations already: another search, a derivation by hand.  The e-graph
-    must be rebuilt, and is afterwards.
+    The equations may come from another search, or from a derivation by hand.  The e-graph grows to at most
+    `most` e-nodes.  It must be rebuilt before, and is rebuilt afterwards.
     """
     merged = 0
     for equation in equations:
-        terms = tuple(graph.adopt(leaf) for leaf in equation.leaves)
-        if (instance := _inserted(graph, equation, terms, most - len(graph))) is not None:
+        terms = tuple(graph.insert_term(leaf) for leaf in equation.leaves)
+        if (instance := _insert_sides(graph, equation, terms, most - len(graph))) is not None:
             pairs = zip(instance.left, instance.right, strict=True)
             merged += sum(graph.union(left, right, instance) for left, right in pairs)
             graph.rebuild()
@@ -158,7 +162,10 @@ def enter(graph: EGraph, equations: Iterable[Equation], most: int) -> int:
 
 @dataclass(frozen=True)
 class _Instance:
-    """An equation over terms: the e-nodes of both sides, and what their being there rests on."""
+    """An equation over terms of the e-graph: the e-nodes of both sides.
+
+    `needs` are pairs of equal terms: where an e-node existed already, it may have other, equal arguments.
+    """
 
     equation: Equation
     terms: tuple[int, ...]
@@ -167,41 +174,43 @@ class _Instance:
     needs: tuple[tuple[int, int], ...]
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], Sequence[tuple[int, int]]]:
-        """The equation of these terms."""
+        """Return the equation over these terms."""
         leaves = dict(zip(self.equation.leaves, map(graph.term, self.terms), strict=True))
         return [self.equation.over(leaves)], self.needs
 
 
-def _inserted(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: int) -> _Instance | None:
-    """Both sides as e-nodes; None where there is no room for what is new, or the two are one already."""
+def _insert_sides(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: int) -> _Instance | None:
+    """Insert both sides of an equation; None where there is no room, or the sides are one class already."""
     order = topological((*equation.left, *equation.right), equation.leaves)
     numbers = dict(zip(equation.leaves, terms, strict=True))
     new = 0
-    for node in order:  # first only looked up: nothing is inserted by halves
-        args = _args(node, numbers)
+    for node in order:  # count new e-nodes first, so that no equation is inserted by halves
+        args = _argument_enodes(node, numbers)
         number = None if args is None else graph.peek(graph.head_of(node), args)
         if number is None:
             new += 1
         else:
             numbers[node] = number
     sides = equation.left, equation.right
-    if new > room or _loses(graph, equation, terms):
+    if new > room or _loses_rounding(graph, equation, terms):
         return None
     if not new and all(graph.find(numbers[a]) == graph.find(numbers[b]) for a, b in zip(*sides, strict=True)):
         return None
     needs: dict[tuple[int, int], None] = {}
     for node in order:
-        args = _args(node, numbers)
+        args = _argument_enodes(node, numbers)
         assert args is not None
         if node not in numbers:
-            numbers[node] = graph.add(graph.head_of(node), args, typed(node.types))
-        needs.update(((a, b), None) for a, b in zip(graph.born[numbers[node]], args, strict=True) if a != b)
+            numbers[node] = graph.add(graph.head_of(node), args, types_only(node.types))
+        needs.update(
+            ((a, b), None) for a, b in zip(graph.original_args[numbers[node]], args, strict=True) if a != b
+        )
     left, right = (tuple(numbers[node] for node in side) for side in sides)
     return _Instance(equation, terms, left, right, tuple(needs))
 
 
-def _loses(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -> bool:
-    """Whether it combines or drops constants whose rounding matters (`graph/analysis/cancellation`)."""
+def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -> bool:
+    """Return whether an equation combines or drops constants whose rounding matters (`cancellation`)."""
     leaves = zip(equation.leaves, terms, strict=True)
     static = {leaf: number for leaf, number in leaves if graph.analyses[graph.find(number)].static}
     if not static:
@@ -222,7 +231,7 @@ def _loses(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -> bool:
     return False
 
 
-def _args(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:
-    """The e-nodes of a node's arguments; None where one is not there yet."""
+def _argument_enodes(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:
+    """Return the e-nodes of a node's arguments; None where one does not exist yet."""
     args = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
     return None if None in args else tuple(args)  # type: ignore[arg-type]

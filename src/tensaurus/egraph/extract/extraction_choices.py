@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Choice, Problem, needed
-from tensaurus.egraph.match.match_index import Table
+from tensaurus.egraph.match.match_index import MatchIndex
 from tensaurus.egraph.match.pattern import Match, Pattern
 from tensaurus.graph.ir.census import bytes_of
 from tensaurus.graph.ir.node import CONSTANT, Node, Type
@@ -109,7 +109,7 @@ class Choices:
             if graph.analyses[group].static:
                 self._keep(group)
                 continue
-            own, live = numbers[group], graph.live(group)
+            own, live = numbers[group], graph.live_members(group)
             seen: dict[Any, int] = {}
             for node in live:
                 if node >= before:
@@ -158,7 +158,7 @@ class Choices:
 
     def _keep(self, group: int) -> None:
         size = self._size(group)
-        self._append(self._numbers[group], min(self.graph.live(group)), (), -1, size)
+        self._append(self._numbers[group], min(self.graph.live_members(group)), (), -1, size)
         self.stored[-1] = int(min(size, self._unfolded(group)))
 
     def _size(self, group: int) -> int:
@@ -176,7 +176,7 @@ class Choices:
         seen, waiting, total = {group}, [group], 0
         while waiting:
             at = waiting.pop()
-            if (node := min(self.graph.live(at))) >= self._own:
+            if (node := min(self.graph.live_members(at))) >= self._own:
                 return inf
             if self.graph.heads[node].op is CONSTANT:
                 total += self._size(at)
@@ -188,12 +188,12 @@ class Choices:
     def _fuse(self, fusions: Sequence[Pattern]) -> None:
         """What matches the fusions; all that lies inside computes at run time."""
         graph, numbers, find = self.graph, self._numbers, self.graph.find
-        table = Table()
+        table = MatchIndex()
         table.update(graph, [group for group in numbers if not graph.analyses[group].static])
         for pattern in fusions:
             for match in table.search(graph, pattern, most=FUSED):
                 if self._looping.isdisjoint(match) and max(match) < self._before:
-                    classes = tuple([find(term) for term in pattern.bind(graph.born, match)])
+                    classes = tuple([find(term) for term in pattern.bind(graph.original_args, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
                     if own not in reads:
                         what = _Fused(pattern, match)
@@ -235,7 +235,7 @@ class Choices:
         graph = self.graph
         if isinstance(what, int):
             return Piece.of(graph.term(what))
-        terms = what.pattern.bind(graph.born, what.match)
+        terms = what.pattern.bind(graph.original_args, what.match)
         root = what.pattern.instance(graph, what.match, terms)
         return Piece(root, tuple(dict.fromkeys(graph.term(term) for term in terms)))
 
@@ -312,7 +312,7 @@ class Choices:
         terms = [
             graph.args[what]
             if isinstance(what, int)
-            else what.pattern.bind(graph.born, what.match)
+            else what.pattern.bind(graph.original_args, what.match)
             if what is not None
             else ()
             for what in chosen
@@ -369,7 +369,7 @@ class Choices:
         numbers = {group: number for number, group in enumerate(below)}
         choices: list[tuple[int, int]] = []  # e-node, class
         for group in below:  # grows meanwhile
-            for node in graph.live(group):
+            for node in graph.live_members(group):
                 choices.append((node, group))
                 for read in graph.args[node]:
                     if read != ABSENT and read not in numbers and graph.analyses[read].static:

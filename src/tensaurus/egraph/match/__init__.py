@@ -1,1 +1,1 @@
-"""Patterns found in an e-graph, rules applied to their matches, and exploration round by round."""
+"""Finds patterns in an e-graph, applies rules to their matches, and explores round by round."""

@@ -1,7 +1,7 @@
-"""Calls of one operator on the same two arguments in both orders are one, where its expression is symmetric.
+"""Merges calls of a commutative operator on the same two arguments in both orders.
 
-Rules match such arguments in either order, so that no rule makes the second call of a first: both are there
-only where a program has both, or two rewrites wrote them, and then they are equal.
+Rules match the arguments of such an operator in either order, so no rule writes x + y as y + x.  Both are in
+the e-graph only where a program has both, or where two rewrites made them: then they are merged here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SYMMETRIC = Proved("algebra", "symmetric in both arguments")
 
 
 def commute(graph: EGraph, room: int) -> Iterator[Proposal]:
-    """Calls that are in the e-graph in both orders."""
-    for number, alive in enumerate(graph.alive):
+    """Yield the equalities of calls that are in the e-graph in both orders."""
+    for number, alive in enumerate(graph.is_live):
         head = graph.heads[number]
         if not alive or len(graph.args[number]) != 2 or not isinstance(head.op, Op) or not commutes(head.op):
             continue
@@ -34,12 +34,12 @@ def commute(graph: EGraph, room: int) -> Iterator[Proposal]:
         other = graph.peek(head, (b, a)) if a < b else None
         if other is not None and graph.find(other) != graph.find(number):
             (x,), (y,) = graph.analyses[a].types, graph.analyses[b].types
-            yield Proposal(_swapped(head, x, y), graph.born[number])
+            yield Proposal(_swapped(head, x, y), graph.original_args[number])
 
 
 @cache
 def _swapped(head: Head, first: Type, second: Type) -> Equation:
-    """The law of a call on arguments of these types."""
+    """Return the commutative law of an operator for arguments of these types."""
     x, y = source("x", first), source("y", second)
     left, right = head.build([x, y]), head.build([y, x])
     name = f"commute-{str(head.op).lower()}"

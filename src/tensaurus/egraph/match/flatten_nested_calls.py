@@ -1,11 +1,11 @@
-"""Calls inside calls of one operator enter the e-graph as one call: see `rules/language/nested_calls`.
+"""Adds to the e-graph one flat call for nested calls of an operator, see `rules/language/nested_calls`.
 
-Merges of many tensors are found as merges of two, whose chains of Concat and Split would each cost a kernel
-for every link: what is extracted is to know the one kernel that they are.  And as every order of merging two
-amounts to the same one call, congruence makes them one.
+    Concat(Concat(x, y), z)   ->   Concat(x, y, z)
 
-A call takes in all that is nested in it, of several ways the finest: between it and the one call lie many
-that take in a part, and nobody needs them.
+Rules merge many tensors two by two, which leaves chains of Concat and Split with a kernel for every link; a
+flat call is one kernel.  All orders of merging lead to the same flat call, so congruence merges them.
+
+Only the flattest call is added, which takes in all nested calls; partly flattened calls are of no use.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ from tensaurus.rules.language.nested_calls import joins, nested_equation, parted
 
 __all__ = ["nest"]
 
-DEEPEST = 50  # calls inside each other that are taken in at once; what is left is taken in next
-WIDEST = 200  # arguments of one call: a tensor joined to itself k times over is 2**k of them
+MAX_DEPTH = 50  # of nested calls that are flattened at once; a deeper rest is flattened in the next pass
+MAX_ARGUMENTS = 200  # of one flat call: a tensor joined to itself k times over would be 2**k arguments
 
 
 def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
-    """One call for each call that has others inside, within so many e-nodes."""
-    for call in _Nests(graph).calls():
+    """Yield a flat call for each call with others inside, if it takes at most `room` e-nodes."""
+    for call in _NestedCalls(graph).calls():
         if call.size <= room:
             yield from call.proposals(graph)
 
 
 @cache
-def _joining(op: object) -> bool | None:
-    """Whether an operator's calls nest in an argument, or else in an output; None where they do not."""
+def _nests_in_argument(op: object) -> bool | None:
+    """Return True if an operator's calls nest in arguments (Concat), False if in outputs (Split), or None."""
     if not isinstance(op, Op) or (op.nested is None and not joins(op)):
         return None
     return op.nested is None
 
 
-_Shape: TypeAlias = "tuple[Head, tuple[_Shape | Type, ...]]"  # of calls: which are inside, and types
+_Shape: TypeAlias = "tuple[Head, tuple[_Shape | Type, ...]]"  # of nested calls; types stand for leaves
 
 
-class _Nests:
-    """What is nested in each call of an e-graph."""
+class _NestedCalls:
+    """Finds the calls nested in each call of an e-graph."""
 
     def __init__(self, graph: EGraph):
         self.graph = graph
-        self._known: dict[int, _Joined | _Parted | None] = {}  # of each e-node; None while it is looked at
-        self._opened: set[int] = set()  # the classes of the calls that are looked at
+        self._known: dict[int, _VariadicCall | _SplittingCall | None] = {}  # by e-node; None while in work
+        self._opened: set[int] = set()  # the classes of the calls in work
         self._alike: dict[int, defaultdict[Head, list[int]]] = {}  # the e-nodes of a class, by head
 
-    def calls(self) -> Iterator[_Joined | _Parted]:
-        """Those that have others inside."""
+    def calls(self) -> Iterator[_VariadicCall | _SplittingCall]:
+        """Yield the calls with others inside."""
         graph = self.graph
-        kept = (n for n, alive in enumerate(graph.alive) if alive)
-        ways = {op: _joining(op) for op in {head.op for head in graph.heads}}
+        kept = (n for n, alive in enumerate(graph.is_live) if alive)
+        ways = {op: _nests_in_argument(op) for op in {head.op for head in graph.heads}}
         calls = [(n, way) for n in kept if (way := ways[graph.heads[n].op]) is not None]
         read = {
             graph.args[part][0]
             for number, joining in calls
             if not joining
-            for part in graph.live(graph.args[number][0])
+            for part in graph.live_members(graph.args[number][0])
             if graph.heads[part].op is ITEM
         }  # classes of which a call reads an output
         for number, joining in calls:
@@ -77,73 +77,77 @@ class _Nests:
                 if call is not None and len(call.numbers) > 1:
                     yield call
 
-    def _call(self, number: int, depth: int = 0) -> _Joined | _Parted | None:
-        """A call with those inside it; None where it would be inside itself, or is too deep."""
-        if number not in self._known and depth <= DEEPEST:
+    def _call(self, number: int, depth: int = 0) -> _VariadicCall | _SplittingCall | None:
+        """Return a call with the calls inside; None where it would be inside itself, or is too deep."""
+        if number not in self._known and depth <= MAX_DEPTH:
             self._known[number] = None
-            take = self._join if _joining(self.graph.heads[number].op) else self._part
+            take = (
+                self._flatten_variadic
+                if _nests_in_argument(self.graph.heads[number].op)
+                else self._flatten_splitting
+            )
             self._known[number] = take(number, depth + 1)
         return self._known.get(number)
 
-    def _join(self, number: int, depth: int) -> _Joined | None:
-        """A variadic call, with those that it reads; None where it would read what it is itself.
+    def _flatten_variadic(self, number: int, depth: int) -> _VariadicCall | None:
+        """Return a variadic call with the calls among its arguments; None where it would read its own class.
 
-        Max(y, 0) is a way to write y once y is larger than 0: taken in again and again it would be calls of
-        ever more arguments, which no program has room for.  Looked at inside another call it may take in less
-        than alone: it is not looked at again.
+        Max(y, 0) equals y if y is at least 0: flattened again and again it would be a call of ever more
+        arguments.  A call that is flattened as part of another may take in fewer calls than by itself; its
+        first result stays.
         """
         graph, opened = self.graph, self._opened
         head, args = graph.heads[number], graph.args[number]
-        inside: list[_Joined | None] = []
+        inside: list[_VariadicCall | None] = []
         leaves = set[int]()
         opened.add(own := graph.find(number))
-        room = WIDEST - len(args)
+        room = MAX_ARGUMENTS - len(args)
         for group in args:
             alike = () if group in opened else self._by_head(group).get(head, ())
-            calls = [call for other in alike if isinstance(call := self._call(other, depth), _Joined)]
+            calls = [call for other in alike if isinstance(call := self._call(other, depth), _VariadicCall)]
             fitting = [call for call in calls if call.count - 1 <= room and call.leaves.isdisjoint(opened)]
             best = max(fitting, key=lambda call: (call.count, -call.number), default=None)
             room -= 0 if best is None else best.count - 1
             inside.append(best)
             leaves |= {group} if best is None else best.leaves
         opened.discard(own)
-        return None if own in leaves else _Joined(number, tuple(inside), frozenset(leaves))
+        return None if own in leaves else _VariadicCall(number, tuple(inside), frozenset(leaves))
 
     def _by_head(self, group: int) -> dict[Head, list[int]]:
-        """The e-nodes of a class: it has thousands, and a merge of it is asked for by every other."""
+        """Return the e-nodes of a class by head, computed once: large classes are asked for often."""
         if group not in self._alike:
             alike = self._alike[group] = defaultdict[Head, list[int]](list)
-            for number in self.graph.live(group):
+            for number in self.graph.live_members(group):
                 alike[self.graph.heads[number]].append(number)
         return self._alike[group]
 
-    def _part(self, number: int, depth: int) -> _Parted | None:
-        """A call of several outputs, with those that read them; None where not all of those are wanted."""
+    def _flatten_splitting(self, number: int, depth: int) -> _SplittingCall | None:
+        """Return a splitting call with the calls that read its outputs; None where it leaves out outputs."""
         graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
         op, attrs, kinds = head.op, head.attrs, _types(graph, args)
         if not isinstance(op, Op) or len(kinds) != 1 or len(op.types(kinds, attrs)) != head.outputs:
             return None
-        inside: list[_Parted | None] = [None] * head.outputs
+        inside: list[_SplittingCall | None] = [None] * head.outputs
         for place in reversed(range(head.outputs)):
             part = graph.peek(output_head(place), (number,))
             if part is None:
                 continue
-            readers = sorted({n for n in graph.readers[graph.find(part)] if graph.alive[n]})
+            readers = sorted({n for n in graph.readers[graph.find(part)] if graph.is_live[n]})
             alike = (other for other in readers if graph.heads[other].op is op)
-            calls = [call for other in alike if isinstance(call := self._call(other, depth), _Parted)]
+            calls = [call for other in alike if isinstance(call := self._call(other, depth), _SplittingCall)]
             best = max(calls, key=lambda call: (call.size, -call.number), default=None)
             if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
                 inside[place], attrs = best, flat
-        return _Parted(number, tuple(inside), attrs)
+        return _SplittingCall(number, tuple(inside), attrs)
 
 
 @dataclass(frozen=True)
-class _Joined:
-    """A variadic call, with the calls inside it, by argument."""
+class _VariadicCall:
+    """A variadic call, with the calls inside, by argument."""
 
     number: int
-    inside: tuple[_Joined | None, ...]
-    leaves: frozenset[int]  # the classes that the one call reads
+    inside: tuple[_VariadicCall | None, ...]
+    leaves: frozenset[int]  # the classes that the flat call reads
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
@@ -152,21 +156,21 @@ class _Joined:
 
     @cached_property
     def count(self) -> int:
-        """Arguments of the one call."""
+        """The number of arguments of the flat call."""
         return sum(1 if call is None else call.count for call in self.inside)
 
     @property
     def size(self) -> int:
-        """E-nodes that the one call takes."""
+        """The number of e-nodes of the flat call."""
         return 1
 
     def proposals(self, graph: EGraph) -> Iterator[Proposal]:
-        """The calls are the one."""
-        yield Proposal(_joined(self._shape(graph)), self._args(graph))
+        """Yield the equality of the nested calls and the flat call."""
+        yield Proposal(_variadic_equation(self._shape(graph)), self._args(graph))
 
     def _args(self, graph: EGraph) -> tuple[int, ...]:
-        """The one call's arguments."""
-        inside = zip(graph.born[self.number], self.inside, strict=True)
+        """Return the arguments of the flat call."""
+        inside = zip(graph.original_args[self.number], self.inside, strict=True)
         return tuple(arg for own, call in inside for arg in ((own,) if call is None else call._args(graph)))
 
     def _shape(self, graph: EGraph) -> _Shape:
@@ -177,8 +181,8 @@ class _Joined:
 
 
 @lru_cache(10_000)
-def _joined(shape: _Shape) -> Equation:
-    """Calls of this shape are one call."""
+def _variadic_equation(shape: _Shape) -> Equation:
+    """Return the equation of nested calls of this shape and the flat call."""
     leaves: list[Node] = []
 
     def nested(part: _Shape | Type) -> Node:
@@ -194,18 +198,18 @@ def _joined(shape: _Shape) -> Equation:
 
 
 class _Link(NamedTuple):
-    """A call, and the place of one of its outputs."""
+    """A call and the place of one of its outputs."""
 
     number: int
     place: int
 
 
 @dataclass(frozen=True)
-class _Parted:
-    """A call of several outputs, with those inside, (output, call on it); the one call's attributes."""
+class _SplittingCall:
+    """A splitting call, with the calls on its outputs, by output; `attrs` are those of the flat call."""
 
     number: int
-    inside: tuple[_Parted | None, ...]
+    inside: tuple[_SplittingCall | None, ...]
     attrs: Attributes
 
     @cached_property
@@ -215,7 +219,7 @@ class _Parted:
 
     @cached_property
     def leaves(self) -> tuple[tuple[_Link, ...], ...]:
-        """Of each output of the one call, the way to it."""
+        """For each output of the flat call, the links that lead to it."""
         return tuple(
             (_Link(self.number, place), *below)
             for place, call in enumerate(self.inside)
@@ -224,25 +228,27 @@ class _Parted:
 
     @property
     def size(self) -> int:
-        """E-nodes that the one call takes at most."""
+        """The number of e-nodes of the flat call and its outputs, at most."""
         return 1 + len(self.leaves)
 
     def proposals(self, graph: EGraph) -> Iterator[Proposal]:
-        """Of every output that is read, which of the one call it is; nobody may read the others."""
-        head, born = graph.heads[self.number], graph.born[self.number]
+        """Yield for each output of a nested call that is in the e-graph its equality with a flat one."""
+        head, born = graph.heads[self.number], graph.original_args[self.number]
         (kind,) = graph.analyses[graph.find(born[0])].types
         for place, leaf in enumerate(self.leaves):
             number, output = leaf[-1]
             if graph.peek(output_head(output), (number,)) is not None:
                 links = tuple((graph.heads[link.number], link.place) for link in leaf)
-                yield Proposal(_parted(head, kind, links, self.attrs, len(self.leaves), place), born)
+                yield Proposal(
+                    _splitting_equation(head, kind, links, self.attrs, len(self.leaves), place), born
+                )
 
 
 @lru_cache(10_000)
-def _parted(
+def _splitting_equation(
     head: Head, kind: Type, links: tuple[tuple[Head, int], ...], attrs: Attributes, outputs: int, place: int
 ) -> Equation:
-    """An output of calls, each on an output of the one before, is one of the one call."""
+    """Return the equation of an output of nested calls, along the links, and an output of the flat call."""
     leaf = nested = source("x", kind)
     for call, output in links:
         nested = item(call.build([nested]), output)
@@ -252,6 +258,6 @@ def _parted(
 
 
 def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:
-    """Of tensors."""
+    """Return the types of the classes that are tensors."""
     kinds = [graph.analyses[group].types[0] for group in groups if group != ABSENT]
     return tuple(kind for kind in kinds if isinstance(kind, TensorType))

@@ -1,8 +1,7 @@
-"""Pieces that a runtime fuses, as patterns.
+"""Compiles the pieces that a runtime fuses to patterns, by which extraction finds them in an e-graph.
 
-Each place where one matches is measured, by itself: a fusion that takes more of its surroundings (a layout
-that its neighbours share, for instance) is expected there all the same.  What a search returns is
-measured whole.
+Extraction assumes a fusion wherever its pattern matches, and measures the piece alone.  The runtime may ask
+for more, such as a layout that neighbours share; the whole program is measured in the end.
 """
 
 from __future__ import annotations
@@ -10,30 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import count
 
-from tensaurus.egraph.match.pattern import LOOPS, Pattern, compiled, loops, shape
+from tensaurus.egraph.match.pattern import MAX_LOOPS, Pattern, compile_pattern, count_loops, pattern_shape
 from tensaurus.graph.ir.node import ITEM, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Op
 from tensaurus.rules.language.match import scalar_value
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
 
-__all__ = ["fusions"]
+__all__ = ["fusion_patterns"]
 
 
-def fusions(pieces: Iterable[Piece]) -> list[Pattern]:
-    """The pieces' patterns, each once; attributes and sizes may be any, as each instance is measured.
+def fusion_patterns(pieces: Iterable[Piece]) -> list[Pattern]:
+    """Return the patterns of the pieces, each once, for any attributes and sizes.
 
-    A piece that is too large for a pattern has none: a pattern is a tree, and repeats what the piece shares.
+    A piece that is too large has no pattern: a pattern is a tree, which repeats shared parts of the piece.
     """
     terms: dict[object, Term] = {}
     for piece in pieces:
         term = _term(piece)
-        if loops(term) <= LOOPS:
-            terms.setdefault(shape(term, {}), term)
-    return [compiled(term) for term in terms.values()]
+        if count_loops(term) <= MAX_LOOPS:
+            terms.setdefault(pattern_shape(term, {}), term)
+    return [compile_pattern(term) for term in terms.values()]
 
 
 def _term(piece: Piece) -> Term:
+    """Return the piece as a term, its leaves as variables."""
     names = {leaf: f"x{place}" for place, leaf in enumerate(piece.leaves)}
     fresh = count()
 

@@ -1,6 +1,6 @@
-"""The right side of a rule as code that inserts its e-nodes, since every match goes through it.
+"""Compiles the right side of a rule to code that inserts its e-nodes, as it runs for every match.
 
-Plans whose e-nodes have the same form share the code.
+Plans whose steps have the same form share the code.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ __all__ = ["Insert", "Step", "insert_function"]
 
 
 class Step(NamedTuple):
-    """One e-node to insert; arguments are variables (their number), earlier steps (~number) or absent.
-
-    A step with a node inserts that, a constant.
-    """
+    """One e-node to insert; arguments are variables (by number), earlier steps (~number) or absent (None)."""
 
     head: Head
     args: tuple[int | None, ...]
-    analyses: tuple[Analysis, Analysis]  # what its types say, see `egraph.typed`
-    node: Node | None
+    analyses: tuple[Analysis, Analysis]  # of its types, see `types_only`
+    node: Node | None  # the constant that the step inserts, if it inserts one
 
 
-# graph, the terms of the variables and their classes: the e-node of each step
+# Takes an e-graph, the terms of the variables and their classes; returns the e-node of each step.
 Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, ...]]
 
 
@@ -42,7 +39,7 @@ def insert_function(steps: Sequence[Step], variables: int) -> Insert:
 
 @cache
 def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -> Callable[..., Insert]:
-    """Return what makes the function of steps of this form; None is a constant."""
+    """Compile code that inserts steps of this form: the arguments of each step, None for a constant."""
     named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
     lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
     lines += ["        known, parents = graph.known, graph.parents"]
@@ -51,7 +48,7 @@ def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -
         lines += [f"        {''.join(f'c{k}, ' for k in range(variables))} = classes"]
     for number, args in enumerate(form):
         if args is None:
-            lines += [f"        m{number} = graph.adopt(n{number})"]
+            lines += [f"        m{number} = graph.insert_term(n{number})"]
         else:
             born = "".join(f"{_place(a, 't', 'm')}, " for a in args)
             classes = "".join(f", {_place(a, 'c', 'd')}" for a in args)

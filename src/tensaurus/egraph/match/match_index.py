@@ -1,4 +1,4 @@
-"""The e-nodes of an e-graph as patterns search them: by kind and class, as of one moment."""
+"""Indexes the e-nodes of an e-graph by kind and class, for the search of patterns."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.egraph.core.enode_head import Head, Kind, kind
+from tensaurus.egraph.core.enode_head import Head, Kind, enode_kind
 from tensaurus.egraph.match.pattern import Match, Pattern
 from tensaurus.graph.ir.node import ITEM
 
-__all__ = ["Candidates", "Table"]
+__all__ = ["CandidateRoots", "MatchIndex"]
 
 
 @dataclass
-class Table:
-    """E-nodes of each kind, by class."""
+class MatchIndex:
+    """The e-nodes of each kind, by class, as of the last `update`."""
 
     rows: dict[Kind, dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
     _kinds: dict[tuple[Head, int], tuple[Kind, ...]] = field(default_factory=dict)
-    _kinds_of: dict[int, list[Kind]] = field(default_factory=dict)  # of each class
-    _every: dict[Kind, Candidates] = field(default_factory=dict)
+    _kinds_of: dict[int, list[Kind]] = field(default_factory=dict)  # the kinds in each class
+    _every: dict[Kind, CandidateRoots] = field(default_factory=dict)  # all e-nodes of a kind
 
     def update(self, graph: EGraph, changed: Iterable[int]) -> None:
-        """Bring the rows of classes up to date; the e-graph must be rebuilt."""
+        """Update the rows of the changed classes; the e-graph must be rebuilt."""
         members = graph.members
         for rows in self.rows.values():
             for group in [group for group in rows if group not in members]:  # merged into others
@@ -33,14 +33,14 @@ class Table:
         heads, args, kinds = graph.heads, graph.args, self._kinds
         for group in changed:
             row: dict[Kind, list[int]] = {}
-            for number in graph.live(group):
+            for number in graph.live_members(group):
                 key = (heads[number], len(args[number]))
                 asked = kinds.get(key)
                 if asked is None:
                     head, count = key
-                    asked = kinds[key] = (kind(head.op, count),)
-                    if head.op is ITEM:  # a rule asks for this output, or for any
-                        asked = kinds[key] = (*asked, kind(ITEM, count, head.attrs[0][1]))
+                    asked = kinds[key] = (enode_kind(head.op, count),)
+                    if head.op is ITEM:  # a pattern names this output, or any
+                        asked = kinds[key] = (*asked, enode_kind(ITEM, count, head.attrs[0][1]))
                 for wanted in asked:
                     if wanted in row:
                         row[wanted].append(number)
@@ -51,24 +51,25 @@ class Table:
             self._kinds_of[group] = list(row)
         self._every.clear()
 
-    def having(self, graph: EGraph, wanted: Kind, among: Set[int] | None = None) -> Candidates:
-        """The e-nodes of a kind, those of some classes or all, class by class."""
+    def enodes_of_kind(self, graph: EGraph, wanted: Kind, among: Set[int] | None = None) -> CandidateRoots:
+        """Return the e-nodes of a kind in the classes `among`, or in all, class by class."""
         rows = self.rows.get(wanted, {})
         groups = sorted(rows if among is None else rows.keys() & among)
         nodes = [number for group in groups for number in rows[group]]
-        return Candidates(nodes, graph.args, self._kinds_of)
+        return CandidateRoots(nodes, graph.args, self._kinds_of)
 
     def search(
         self,
         graph: EGraph,
         pattern: Pattern,
-        among: Candidates | None = None,
+        among: CandidateRoots | None = None,
         most: float = inf,
         deadline: float = inf,
     ) -> list[Match]:
-        """Where the pattern matches, its root one of these e-nodes of its kind, or any.
+        """Return the matches of a pattern whose roots are `among` these e-nodes, or any.
 
-        The first so many matches, and those that are seen by `deadline` of `time.monotonic`.
+        At most the first `most` matches are returned, and only those found before `deadline` (of
+        `time.monotonic`).
         """
         rows = [self.rows.get(wanted, {}) for wanted in pattern.kinds]
         matches: list[Match] = []
@@ -76,21 +77,21 @@ class Table:
             if among is None:
                 among = self._every.get(pattern.root)
                 if among is None:
-                    among = self._every[pattern.root] = self.having(graph, pattern.root)
-            nodes = among.over(pattern.below)
+                    among = self._every[pattern.root] = self.enodes_of_kind(graph, pattern.root)
+            nodes = among.reading(pattern.below)
             pattern.search(nodes, rows, graph.args, graph.analyses, matches, most, deadline)
         return matches
 
 
-class Candidates:
-    """E-nodes of one kind that patterns may begin with, by what their arguments' classes have."""
+class CandidateRoots:
+    """E-nodes of one kind, as roots of matches, selected by the kinds in the classes of their arguments."""
 
     def __init__(self, nodes: list[int], args: Sequence[tuple[int, ...]], kinds: Mapping[int, list[Kind]]):
         self.nodes, self._args, self._kinds = nodes, args, kinds
         self._by: dict[tuple[int, Kind], list[int]] | None = None
 
-    def over(self, below: Sequence[tuple[int, Kind]]) -> list[int]:
-        """Those that read e-nodes of a kind at a place, by the rarest of the pairs."""
+    def reading(self, below: Sequence[tuple[int, Kind]]) -> list[int]:
+        """Return a superset of the e-nodes that read all these kinds: those with the rarest (place, kind)."""
         if not below:
             return self.nodes
         if self._by is None:

@@ -1,11 +1,12 @@
-"""Matches of several roots that agree on what they share (TENSAT, section 4), joined one after another.
+"""Joins the matches of a multi-pattern rule's roots that agree on shared variables (TENSAT, section 4).
 
-Whether a rule applies depends on the heads that were matched and on what is known of the variables.  Of
-matches there are many, of such sorts few: which go together is found out once, and no others are joined.
+Whether a rule applies depends only on the sort of each match: its heads and what is known of its variables.
+There are many matches but few sorts, so the combinations of sorts to which the rule applies are found once,
+and only matches of such sorts are joined.
 
-A merge of what depends on each other would need itself: two steps of a recurrence have no product in common.
-What depends on what is read off the programs that the roots were inserted as, as in TENSAT's filter of cycles
-(section 5.2); a merge that another program of a root would allow is missed.
+Roots of which one depends on another must not be merged: two steps of a recurrence cannot be one product.
+Dependencies are those of the programs as which the roots were inserted, as in TENSAT's filter of cycles
+(section 5.2); so a merge that is possible only with another program of a root is missed.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Any, NamedTuple, TypeAlias
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.match.pattern import Match
 from tensaurus.egraph.match.rewrite import Plan
-from tensaurus.egraph.match.ruleset import Entry
+from tensaurus.egraph.match.ruleset import RuleEntry
 
-__all__ = ["Joined", "Needs", "joined"]
+__all__ = ["JointMatch", "Dependencies", "join_matches"]
 
-Merged: TypeAlias = tuple[int, ...]  # the roots that an e-node has merged, by age
+Merged: TypeAlias = tuple[int, ...]  # the roots that were merged into one e-node, by age
 
 
-class Joined(NamedTuple):
-    """A match for each root; the terms and the classes of the entry's variables; what to insert.
+class JointMatch(NamedTuple):
+    """A match for each root, the terms and classes of the entry's variables, and the plan to insert.
 
-    `roots` are those that they merge, themselves merges of several or not.
+    `roots` are all roots that are merged; a root that is a merge itself counts with its own roots.
     """
 
     matches: tuple[Match, ...]
@@ -38,8 +39,8 @@ class Joined(NamedTuple):
     roots: Merged
 
 
-class Needs:
-    """Of each root that may be merged, those that its program needs, bits of a number, and its age."""
+class Dependencies:
+    """For each root that may be merged, the roots on which its program depends (as bits), and its age."""
 
     def __init__(self, graph: EGraph, roots: Iterable[int]):
         find = graph.find
@@ -47,7 +48,7 @@ class Needs:
         self._bits = {group: 1 << place for place, group in enumerate(dict.fromkeys(map(find, roots)))}
         self._below = below = list[int]()
         bits = self._bits
-        for args in graph.born:
+        for args in graph.original_args:
             needed = 0
             for arg in args:
                 if arg != ABSENT:
@@ -55,32 +56,34 @@ class Needs:
             below.append(needed)
 
     def age(self, root: int) -> int:
-        """The oldest e-node of its class: whatever a rewrite makes of a root keeps its place."""
+        """Return the oldest e-node of a root's class, so that a rewritten root keeps its place."""
         group = self._find(root)
         if group not in self._ages:
             self._ages[group] = min(self._members[group])
         return self._ages[group]
 
     def own(self, roots: Merged) -> int:
-        """The roots themselves."""
+        """Return the bits of these roots."""
         bits = 0
         for root in roots:
             bits |= self._bits.get(self._find(root), 0)
         return bits
 
     def below(self, roots: Merged) -> int:
-        """What they need."""
+        """Return the bits of the roots on which these depend."""
         bits = 0
         for root in roots:
             bits |= self._below[root]
         return bits
 
 
-class _Row(NamedTuple):
-    """A match of one root; `sort` is a number for its heads and what is known of its variables.
+class _RootMatch(NamedTuple):
+    """A match of one root.
 
-    `roots` are those that it has merged, else itself; `own` and `below` their bits and what they need,
-    `first` and `last` the ages of the oldest and the youngest.
+    roots        the roots that were merged into it, or itself
+    own, below   the bits of `roots` and of the roots on which they depend
+    sort         a number for its heads and what is known of its variables
+    first, last  the ages of the oldest and the youngest of `roots`
     """
 
     match: Match
@@ -94,71 +97,71 @@ class _Row(NamedTuple):
     last: int
 
 
-class _Alike(NamedTuple):
-    """Rows of one sort, by their first roots' age."""
+class _SameSort(NamedTuple):
+    """Matches of one sort, in the order of their `first` ages."""
 
     firsts: list[int]
-    rows: list[_Row]
+    rows: list[_RootMatch]
 
 
-def joined(
+def join_matches(
     graph: EGraph,
-    entry: Entry,
+    entry: RuleEntry,
     matches: Sequence[Sequence[Match]],
     merged: Mapping[int, Merged],
-    needs: Needs,
-) -> Iterator[Joined]:
-    """All that a rule applies to, in the order of the first root's matches.
+    needs: Dependencies,
+) -> Iterator[JointMatch]:
+    """Yield all joint matches to which a rule applies, in the order of the first root's matches.
 
-    A rule that says the same of its roots in any order (`once`) is tried in one, that of their age; and what
-    it has `merged` it merges only with what came wholly before or after, and needs nothing of it: never
-    anything twice.
+    A rule that is symmetric in its roots (`once`) is tried only in the order of their age.  Roots that it has
+    `merged` before are joined only with roots that are all older or all younger and do not depend on them, so
+    that no set of roots is merged twice.
     """
     return _Join(graph, entry, matches, merged, needs).extend((), {})
 
 
 class _Join:
-    """The matches of an entry's roots, by what they share and by sort."""
+    """Joins the matches of an entry's roots, bucketed by the classes of shared variables and by sort."""
 
     def __init__(
         self,
         graph: EGraph,
-        entry: Entry,
+        entry: RuleEntry,
         matches: Sequence[Sequence[Match]],
         merged: Mapping[int, Merged],
-        needs: Needs,
+        needs: Dependencies,
     ):
         self.graph, self.entry, self.merged, self.needs = graph, entry, merged, needs
         self.matches = matches
-        self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _Alike]]] = {}
-        self._rows: dict[int, list[_Row]] = {}
-        self._fitting: dict[Any, list[tuple[_Alike, Plan]]] = {}
+        self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _SameSort]]] = {}
+        self._rows: dict[int, list[_RootMatch]] = {}
+        self._fitting: dict[Any, list[tuple[_SameSort, Plan]]] = {}
 
-    def extend(self, chosen: tuple[_Row, ...], bound: dict[int, int]) -> Iterator[Joined]:
-        """All that begins with these; `bound` are the classes of the variables."""
+    def extend(self, chosen: tuple[_RootMatch, ...], bound: dict[int, int]) -> Iterator[JointMatch]:
+        """Yield all joint matches that begin with `chosen`; `bound` are the classes of its variables."""
         place = len(chosen)
         slots = self.entry.slots[place]
         if not place:
-            for row in self._of(0):
+            for row in self._root_matches(0):
                 yield from self.extend((row,), dict(zip(slots, row.classes, strict=True)))
             return
         shared = tuple([k for k, slot in enumerate(slots) if slot in bound])
         agreed = tuple([bound[slots[k]] for k in shared])
         if place < len(self.entry.patterns) - 1:
-            for alike in self._by(place, shared).get(agreed, {}).values():
-                for row in self._after(chosen, alike):
+            for alike in self._buckets_at(place, shared).get(agreed, {}).values():
+                for row in self._may_follow(chosen, alike):
                     now = bound | dict(zip(slots, row.classes, strict=True))
                     yield from self.extend((*chosen, row), now)
             return
         fresh = [k for k, slot in enumerate(slots) if slot not in bound]
         matches = tuple([row.match for row in chosen])
-        terms = self._together(chosen, [row.terms for row in chosen])
-        classes = self._together(chosen, [row.classes for row in chosen])
+        terms = self._merge_by_slot(chosen, [row.terms for row in chosen])
+        classes = self._merge_by_slot(chosen, [row.classes for row in chosen])
         roots = tuple([root for row in chosen for root in row.roots])
-        for alike, plan in self._plans(chosen, shared, agreed):
-            after = self._after(chosen, alike)
-            for row in islice(after, 1) if self.entry.witness else after:
-                yield Joined(
+        for alike, plan in self._fitting_plans(chosen, shared, agreed):
+            after = self._may_follow(chosen, alike)
+            for row in islice(after, 1) if self.entry.is_last_root_interchangeable else after:
+                yield JointMatch(
                     (*matches, row.match),
                     (*terms, *[row.terms[k] for k in fresh]),
                     (*classes, *[row.classes[k] for k in fresh]),
@@ -166,8 +169,8 @@ class _Join:
                     (*roots, *row.roots),
                 )
 
-    def _after(self, chosen: Sequence[_Row], alike: _Alike) -> Iterable[_Row]:
-        """Those that may follow."""
+    def _may_follow(self, chosen: Sequence[_RootMatch], alike: _SameSort) -> Iterable[_RootMatch]:
+        """Return the matches of one sort that may follow those chosen."""
         if self.entry.rewrite.once:
             begin = bisect_right(alike.firsts, max([row.last for row in chosen]))
             if begin == len(alike.rows):
@@ -180,8 +183,8 @@ class _Join:
         roots = [row.match[0] for row in chosen]
         return (row for row in alike.rows if row.match[0] not in roots)
 
-    def _together(self, rows: Sequence[_Row], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-        """What each has for its variables, by slot; where roots share a variable, the first one's."""
+    def _merge_by_slot(self, rows: Sequence[_RootMatch], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Return the values of all variables by slot; of a shared variable that of the first root."""
         if len(rows) == 1:  # slots are numbered as the roots name them
             return parts[0]
         by_slot: dict[int, int] = {}
@@ -190,84 +193,84 @@ class _Join:
                 by_slot.setdefault(slot, value)
         return tuple([by_slot[slot] for slot in range(len(by_slot))])
 
-    def _by(self, place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], dict[int, _Alike]]:
-        """The matches of a root by the classes of shared variables and by sort."""
+    def _buckets_at(self, place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], dict[int, _SameSort]]:
+        """Return the matches of a root by the classes of shared variables and by sort."""
         buckets = self._buckets.get((place, shared))
         if buckets is None:
             buckets = self._buckets[place, shared] = {}
-            for row in sorted(self._of(place), key=lambda row: row.first):
+            for row in sorted(self._root_matches(place), key=lambda row: row.first):
                 agreed = tuple([row.classes[k] for k in shared])
-                alike = buckets.setdefault(agreed, {}).setdefault(row.sort, _Alike([], []))
+                alike = buckets.setdefault(agreed, {}).setdefault(row.sort, _SameSort([], []))
                 alike.firsts.append(row.first)
                 alike.rows.append(row)
         return buckets
 
-    def _of(self, place: int) -> list[_Row]:
+    def _root_matches(self, place: int) -> list[_RootMatch]:
         if place not in self._rows:
             graph, merged, needs, sorts = self.graph, self.merged, self.needs, self.entry.sorts
             find, analyses, heads = graph.find, graph.analyses, graph.heads
             bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
-            literals = self.entry.patterns[place].literals  # whose shapes may decide about the root's
+            literals = self.entry.patterns[place].literals  # their shapes may decide about the root's shape
             rows = self._rows[place] = []
             for match in self.matches[place]:
                 root = analyses[find(match[0])]
-                if root.static:  # computed once, before the model runs
+                if root.static:  # runtimes compute it once, before the model runs
                     continue
-                terms = bind(graph.born, match)
+                terms = bind(graph.original_args, match)
                 classes = tuple([find(term) for term in terms])
                 known = [analyses[group].content if asks else analyses[group].code for group in classes]
                 types = root.types if literals else ()
                 sort = sorts.setdefault((*[heads[number] for number in match], *known, types), len(sorts))
-                if self._given(place, sort, match, classes) is None:
+                if self._attribute_values(place, sort, match, classes) is None:
                     continue
                 roots = merged.get(match[0], match[:1])
                 bits, ages = (needs.own(roots), needs.below(roots)), [needs.age(root) for root in roots]
-                rows.append(_Row(match, terms, classes, roots, *bits, sort, min(ages), max(ages)))
+                rows.append(_RootMatch(match, terms, classes, roots, *bits, sort, min(ages), max(ages)))
         return self._rows[place]
 
-    def _given(
+    def _attribute_values(
         self, place: int, sort: int, match: Match, classes: Sequence[int]
     ) -> Mapping[str, Any] | None:
-        """What a match gives to names of attributes; None where nothing goes together with it."""
+        """Return the attribute values that a match binds; None where it fits to no match of other roots."""
         entry, graph = self.entry, self.graph
-        if (place, sort) not in entry.given:
+        if (place, sort) not in entry.attribute_values:
             heads = [graph.heads[number] for number in match]
             known = [graph.analyses[group] for group in classes]
             names = [entry.names[slot] for slot in entry.slots[place]]
-            given = entry.rewrite.given(place, heads, known, names, entry.operators[place])
-            entry.given[place, sort] = given
-        return entry.given[place, sort]
+            given = entry.rewrite.attribute_values(place, heads, known, names, entry.operators[place])
+            entry.attribute_values[place, sort] = given
+        return entry.attribute_values[place, sort]
 
-    def _plans(
-        self, chosen: Sequence[_Row], shared: tuple[int, ...], agreed: tuple[int, ...]
-    ) -> list[tuple[_Alike, Plan]]:
-        """What fits to these as the last root, and what to insert then."""
+    def _fitting_plans(
+        self, chosen: Sequence[_RootMatch], shared: tuple[int, ...], agreed: tuple[int, ...]
+    ) -> list[tuple[_SameSort, Plan]]:
+        """Return the matches of the last root that fit to those chosen, by sort, with their plans."""
         sorts, plans = tuple([row.sort for row in chosen]), self.entry.plans
         key = agreed, sorts
         fitting = self._fitting.get(key)
         if fitting is None:
             fitting = self._fitting[key] = []
-            for sort, alike in self._by(len(chosen), shared).get(agreed, {}).items():
+            for sort, alike in self._buckets_at(len(chosen), shared).get(agreed, {}).items():
                 all_sorts = (*sorts, sort)
                 if all_sorts not in plans:
-                    given = [self.entry.given[each] or {} for each in enumerate(all_sorts)]
-                    plans[all_sorts] = None if _differ(given) else self._plan((*chosen, alike.rows[0]))
+                    given = [self.entry.attribute_values[each] or {} for each in enumerate(all_sorts)]
+                    plans[all_sorts] = None if _values_differ(given) else self._plan((*chosen, alike.rows[0]))
                 if (plan := plans[all_sorts]) is not None:
                     fitting.append((alike, plan))
         return fitting
 
-    def _plan(self, rows: Sequence[_Row]) -> Plan | None:
-        """For matches of these sorts; None where the rule does not apply."""
+    def _plan(self, rows: Sequence[_RootMatch]) -> Plan | None:
+        """Return the plan for matches of these sorts; None where the rule does not apply."""
         graph = self.graph
         heads = [graph.heads[number] for row in rows for number in row.match]
-        classes = self._together(rows, [row.classes for row in rows])
+        classes = self._merge_by_slot(rows, [row.classes for row in rows])
         analyses = [graph.analyses[graph.find(group)] for group in classes]
         roots = [graph.analyses[graph.find(row.match[0])] for row in rows]
         return self.entry.plan(graph, heads, analyses, roots)
 
 
-def _differ(given: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether two roots give one name different values; of negative ones a rule may count from the end."""
+def _values_differ(given: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether two roots bind one name to different values; a negative one may count from the end."""
     seen: dict[str, Any] = {}
     for values in given:
         for name, value in values.items():

@@ -1,8 +1,8 @@
-"""Patterns compiled to Python: nested loops over the e-nodes of each class, by operator.
+"""Compiles patterns to Python code: nested loops over the e-nodes of each class, by operator.
 
 A pattern is one root of a rule's left side with its variables numbered in the order in which they occur, so
-that rules which differ in names share one search (TENSAT, section 4: canonical patterns).  What a rule asks
-of the types of one variable alone is asked inside the loops, before there is a match.
+that rules which differ in names share one search (TENSAT, section 4: canonical patterns).  Conditions on the
+types of one variable are checked inside the loops, before a match is complete.
 """
 
 from __future__ import annotations
@@ -13,28 +13,39 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
-from tensaurus.egraph.core.class_analysis import interned
+from tensaurus.egraph.core.class_analysis import intern_number
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
-from tensaurus.egraph.core.enode_head import Kind, kind
+from tensaurus.egraph.core.enode_head import Kind, enode_kind
 from tensaurus.graph.ir.node import ITEM, Node
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
 
-__all__ = ["LOOPS", "Guard", "Match", "Pattern", "Rows", "Sift", "compiled", "loops", "shape", "sift"]
+__all__ = [
+    "MAX_LOOPS",
+    "Guard",
+    "Match",
+    "Pattern",
+    "Rows",
+    "PlanLookup",
+    "compile_pattern",
+    "count_loops",
+    "pattern_shape",
+    "compile_plan_lookup",
+]
 
-LOOPS = 20  # Python has no more in each other
+MAX_LOOPS = 20  # the limit of Python on nested loops
 
 Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outermost first
-Born = Sequence[tuple[int, ...]]  # of each e-node, its arguments as it was inserted
-Rows = Mapping[int, list[int]]  # of each class, its e-nodes of one kind
-Guard = Mapping[int, bool]  # whether a rule applies to a variable, by the code of what is known of its class
+Born = Sequence[tuple[int, ...]]  # `EGraph.original_args`
+Rows = Mapping[int, list[int]]  # for each class its e-nodes of one kind
+Guard = Mapping[int, bool]  # whether a rule applies to a variable, by the code of its class's analysis
 Search = Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
 Bind = Callable[[Born, Match], tuple[int, ...]]
-Sift = Callable[..., None]  # what `sift` writes
+PlanLookup = Callable[..., None]  # a function that `compile_plan_lookup` compiles
 
 
 @dataclass(frozen=True)
 class Position:
-    """An argument of a matched e-node: the operator's number in the pattern, and the argument's."""
+    """An argument of a matched e-node: the number of the operator in the pattern, and of the argument."""
 
     operator: int
     argument: int
@@ -42,55 +53,62 @@ class Position:
 
 @dataclass(eq=False)
 class Pattern:
-    """One root, compiled.
+    """One root of a rule's left side, compiled.
 
-    `places` are the occurrences of each variable, `inner` of operators, `literals` of numbers.
+    kinds      of its operators, each once, the root's first
+    below      the arguments of the root that are operators: (place, kind)
+    places     the positions of each variable
+    inner      the positions of operators below the root, with their numbers
+    literals   the positions of numbers
+    operators  the Apply or Item of each number
+    source     the Python code of `search` and `bind`
+    constants  the values of names in the code
     """
 
     root: Kind
-    kinds: tuple[Kind, ...]  # of its operators, each once; the root's first
-    below: tuple[tuple[int, Kind], ...]  # arguments of the root that are operators
+    kinds: tuple[Kind, ...]
+    below: tuple[tuple[int, Kind], ...]
     variables: tuple[str, ...]
     places: tuple[tuple[Position, ...], ...]
     inner: tuple[tuple[Position, int], ...]
     literals: tuple[Position, ...]
-    operators: tuple[Term, ...]  # an Apply or Item each, as numbered
+    operators: tuple[Term, ...]
     depth: int
     source: str
-    constants: Mapping[str, Any]  # that its source names
+    constants: Mapping[str, Any]
 
     @cached_property
     def search(self) -> Search:
-        """Of e-nodes of its kind, until there are so many matches or it is so late."""
+        """The function that searches for matches among given roots, up to a number or a deadline."""
         search: Search = self._functions["search"]
         return search
 
     @cached_property
     def bind(self) -> Bind:
-        """The term that each variable stands for."""
+        """The function that returns the terms of all variables in a match."""
         bind: Bind = self._functions["bind"]
         return bind
 
     @cached_property
     def _functions(self) -> dict[str, Any]:
-        """What the source defines; most models have no e-nodes for most patterns."""
+        """The functions that the source defines, compiled at first use: a model needs few patterns."""
         scope: dict[str, Any] = {"now": monotonic, **self.constants}
-        exec(compile(self.source, f"<pattern {self.root}>", "exec"), scope)  # of the rule's operators alone
+        exec(compile(self.source, f"<pattern {self.root}>", "exec"), scope)  # written from operators only
         return scope
 
     def instance(self, graph: EGraph, match: Match, terms: Sequence[int]) -> Node:
-        """The program that was matched, its variables being these terms."""
+        """Return the matched program, with these terms in place of the variables."""
         return self.over(graph, match, [graph.term(term) for term in terms])
 
     def over(self, graph: EGraph, match: Match, nodes: Sequence[Node]) -> Node:
-        """The operators that were matched, over these nodes in place of the variables."""
+        """Return the matched operators over these nodes in place of the variables."""
         inner = {(at.operator, at.argument): number for at, number in self.inner}
         spots = {(s.operator, s.argument): k for k, group in enumerate(self.places) for s in group}
         literals = {(at.operator, at.argument) for at in self.literals}
         built: dict[int, Node] = {}
-        for number in reversed(range(len(match))):  # what stands inside has the higher number
+        for number in reversed(range(len(match))):  # inner operators have higher numbers
             args: list[Node | None] = []
-            for argument, inserted in enumerate(graph.born[match[number]]):
+            for argument, inserted in enumerate(graph.original_args[match[number]]):
                 at = (number, argument)
                 if at in inner:
                     args.append(built[inner[at]])
@@ -105,8 +123,8 @@ class Pattern:
         return built[0]
 
     def needs(self, graph: EGraph, match: Match) -> list[tuple[int, int]]:
-        """Pairs of terms that had to be equal for the match to be there."""
-        born = graph.born
+        """Return the pairs of terms on whose equality the match relies."""
+        born = graph.original_args
         pairs = [(born[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
             term = born[match[first.operator]][first.argument]
@@ -122,7 +140,7 @@ class _Writer:
 
     guards: Mapping[str, Guard]
     lines: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # variable: where its class is
+    names: dict[str, str] = field(default_factory=dict)  # for each variable the code of its class
     places: dict[str, list[Position]] = field(default_factory=dict)
     inner: list[tuple[Position, int]] = field(default_factory=list)
     literals: list[Position] = field(default_factory=list)
@@ -135,17 +153,17 @@ class _Writer:
         self.lines.append("    " * self.depth + text)
 
     def keep(self, value: Any) -> str:
-        """A name for a value in the written code."""
+        """Return a name for a value in the written code."""
         name = f"k{len(self.constants)}"
         self.constants[name] = value
         return name
 
     def rows(self, term: Term) -> str:
-        """Where the e-nodes of that operator are, by class."""
+        """Return the name of the rows of an operator's e-nodes."""
         return f"rows{self.kinds.setdefault(kind_of(term), len(self.kinds))}"
 
     def operator(self, term: Apply | Item, members: str) -> None:
-        """Loops over those of the e-nodes `members` that match; what follows is inside them."""
+        """Write loops over the e-nodes `members` that match; later lines are inside these loops."""
         number = len(self.operators)
         self.operators.append(term)
         self.say(f"for n{number} in {members}:")
@@ -156,7 +174,7 @@ class _Writer:
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
         fresh: list[tuple[str, str]] = []
         inner: list[tuple[Apply | Item, str, Position]] = []
-        for place, part in enumerate(parts):  # what costs least to look at goes first
+        for place, part in enumerate(parts):  # the cheapest checks come first
             at = f"a{number}[{place}]"
             match part:
                 case None:
@@ -182,7 +200,7 @@ class _Writer:
                 self.say(f"if not {self.keep(self.guards[name])}[analyses[{at}].code]: continue")
         for place, part in enumerate(parts):
             if isinstance(part, Literal):
-                at, value = f"a{number}[{place}]", self.keep(interned(part.value))
+                at, value = f"a{number}[{place}]", self.keep(intern_number(part.value))
                 self.say(f"if {at} == {ABSENT} or analyses[{at}].scalar is not {value}: continue")
         for part, _, spot in inner:
             self.inner.append((spot, len(self.operators)))
@@ -197,17 +215,17 @@ def _optional(term: Apply | Item, place: int) -> bool:
 
 
 def kind_of(term: Term) -> Kind:
-    """What e-nodes a pattern's operator matches; raises ValueError for a variable or a number."""
+    """Return the kind of e-nodes that an operator matches; raises ValueError for a variable or a number."""
     match term:
         case Apply(op, args, _, _):
-            return kind(op, len(args))
+            return enode_kind(op, len(args))
         case Item(_, index):
-            return kind(ITEM, 1, None if isinstance(index, str) else index)
+            return enode_kind(ITEM, 1, None if isinstance(index, str) else index)
     raise ValueError(f"a rule's left side must be an operator, not {term}")
 
 
 def depth(term: Term | None) -> int:
-    """How many operators lie one above the other."""
+    """Return how many operators lie one above the other."""
     match term:
         case Apply(_, args, _, _):
             return 1 + max((depth(arg) for arg in args), default=0)
@@ -216,18 +234,18 @@ def depth(term: Term | None) -> int:
     return 0
 
 
-def loops(term: Term | None) -> int:
-    """How many operators and outputs a pattern has, what it repeats counted each time."""
+def count_loops(term: Term | None) -> int:
+    """Return how many loops a pattern needs: one for each occurrence of an operator or an output."""
     match term:
         case Apply(_, args, _, _):
-            return 1 + sum(map(loops, args))
+            return 1 + sum(map(count_loops, args))
         case Item(inner, _):
-            return 1 + loops(inner)
+            return 1 + count_loops(inner)
     return 0
 
 
-def shape(term: Term | None, names: dict[str, int]) -> Any:
-    """The pattern up to the names of its variables, attributes aside: equal shapes share one search."""
+def pattern_shape(term: Term | None, names: dict[str, int]) -> Any:
+    """Return the pattern without attributes and names; terms of equal shapes share one search."""
     match term:
         case None:
             return None
@@ -236,14 +254,14 @@ def shape(term: Term | None, names: dict[str, int]) -> Any:
         case Literal(value):
             return ("literal", value)
         case Apply(op, args, _, _):
-            return (op, *(shape(arg, names) for arg in args))
+            return (op, *(pattern_shape(arg, names) for arg in args))
         case Item(inner, index):
-            return (ITEM, None if isinstance(index, str) else index, shape(inner, names))
+            return (ITEM, None if isinstance(index, str) else index, pattern_shape(inner, names))
     raise TypeError(term)
 
 
-def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
-    """The pattern of one root, of at most LOOPS loops; `guards` of its variables by name."""
+def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
+    """Compile one root, of at most MAX_LOOPS loops; `guards` of its variables by name."""
     writer = _Writer(guards or {})
     root = kind_of(term)
     assert isinstance(term, Apply | Item)
@@ -275,18 +293,21 @@ def compiled(term: Term, guards: Mapping[str, Guard] | None = None) -> Pattern:
     )
 
 
-def sift(pattern: Pattern, known: str) -> Sift:
-    """Calls `act` for each match whose heads and variables have plans, which are looked up or made.
+def compile_plan_lookup(pattern: Pattern, known: str) -> PlanLookup:
+    """Compile a function that calls `act` for each match with its plans, looked up or made by `plan`.
 
-    What is `known` of the variables is the `code` or `content` of analyses; what has no plan is `refused`.
+    The key of the plans consists of the heads of a match and of the `code` or `content` of the analyses of
+    its variables, as `known` says.  Matches without plans are appended to `refused`.
     """
     matched, firsts = range(len(pattern.operators)), [spots[0] for spots in pattern.places]
     classes = "".join(f"c{k}, " for k in range(len(firsts)))
     key = "".join(f"heads[n{k}], " for k in matched)
     key += "".join(f"analyses[c{k}].{known}, " for k in range(len(firsts)))
-    if pattern.literals:  # a literal is matched by value, and its shape may decide about the root's
+    if pattern.literals:  # a literal is matched by its value, but its shape may decide about the root's shape
         key += "analyses[find(n0)].types, "
-    lines = ["def sift(matches, tried, args, heads, analyses, parents, find, plans, plan, act, refused):"]
+    lines = [
+        "def look_up_plans(matches, tried, args, heads, analyses, parents, find, plans, plan, act, refused):"
+    ]
     lines += ["    for match in matches:", "        if match in tried: continue"]
     lines += [f"        {''.join(f'n{k}, ' for k in matched)} = match"]
     for place, first in enumerate(firsts):
@@ -297,5 +318,5 @@ def sift(pattern: Pattern, known: str) -> Sift:
     lines += [f"        if known: act(match, ({classes}), known)", "        else: refused.append(match)"]
     scope: dict[str, Any] = {}
     exec(compile("\n".join(lines), f"<matches of {pattern.root}>", "exec"), scope)
-    made: Sift = scope["sift"]
+    made: PlanLookup = scope["look_up_plans"]
     return made

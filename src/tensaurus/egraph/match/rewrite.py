@@ -1,7 +1,7 @@
-"""A rule in an e-graph: what it makes of a match is typed once for all matches of the same types.
+"""Applies rules to matches in an e-graph by plans, each made once for all matches of the same types.
 
-The right-hand side's attributes and types depend on the heads that were matched and on what is known of the
-variables, not on which classes they are: who asks for a plan may keep it, or that the rule does not apply.
+The attributes and types of a right-hand side depend on the matched heads and on what is known of the
+variables, not on their classes.  So callers may cache a plan, or the answer that the rule does not apply.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
-from tensaurus.egraph.core.class_analysis import Analysis, typed
+from tensaurus.egraph.core.class_analysis import Analysis, types_only
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.core.enode_head import Head, operator_head, output_head
 from tensaurus.egraph.match.insertion import Insert, Step, insert_function
-from tensaurus.egraph.match.variable_guard import ASKS_CONTENT, ClassFact, calls
+from tensaurus.egraph.match.variable_guard import ASKS_CONTENT, ClassFact, called_functions
 from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.graph.analysis.cancellation import cancels, is_large, is_rigid
 from tensaurus.graph.ir.node import Node, Type, source
@@ -35,16 +35,17 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
 
-__all__ = ["Plan", "Rewrite", "rewrites"]
+__all__ = ["Plan", "Rewrite", "commuted_rewrites"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The right-hand sides for matches of some types; `roots` are variables or ~steps.
+    """The right-hand sides for matches of some types.
 
-    `combined` are the steps that compute of constants alone, `dropped` the variables that are constants and
-    of which the right-hand side computes nothing, `rigid` those constants that meet other partners in sums or
-    products there: see `loses`.
+    roots     a variable or ~step for each root
+    combined  the steps that compute from constants only
+    dropped   the constant variables that the right-hand side does not read
+    rigid     the constant variables that meet other partners in its sums or products, see `loses_rounding`
     """
 
     steps: tuple[Step, ...]
@@ -58,11 +59,11 @@ class Plan:
 
     @cached_property
     def asks_constants(self) -> bool:
-        """Whether `loses` depends on the match."""
+        """Whether `loses_rounding` may be true for some matches."""
         return bool(self.combined or self.dropped or self.rigid)
 
     def missing(self, graph: EGraph, terms: Sequence[int]) -> int:
-        """How many e-nodes the plan would insert, at most."""
+        """Return how many e-nodes the plan would insert, at most."""
         made: list[int | None] = []
         for step in self.steps:
             if step.node is not None:
@@ -72,17 +73,17 @@ class Plan:
             made.append(None if None in args else graph.peek(step.head, args))  # type: ignore[arg-type]
         return made.count(None)
 
-    def loses(self, graph: EGraph, terms: Sequence[int]) -> bool:
-        """Whether constants are combined whose rounding is a meaning (`graph/analysis/cancellation`).
+    def loses_rounding(self, graph: EGraph, terms: Sequence[int]) -> bool:
+        """Return whether the plan combines constants whose rounding has a meaning (`cancellation`).
 
-        Such e-nodes are not even inserted: another rule would find them, and that they are equal.
+        Its e-nodes are then not even inserted, as another rule could merge them with the original.
         """
         if any(is_large(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
             return True
         if any(is_rigid(graph.term(graph.constant_of(terms[place])), kinds) for place, kinds in self.rigid):
             return True
         made: dict[int, Node] = {}
-        numbers: dict[int, int | None] = {}  # of those of them that the e-graph has already
+        numbers: dict[int, int | None] = {}  # of steps whose e-nodes exist already
         for number in self.combined:
             head, args, _, node = self.steps[number]
             if node is None:
@@ -101,39 +102,39 @@ class Plan:
         return False
 
     def needs(self, graph: EGraph, terms: Sequence[int], made: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of terms by whose equality e-nodes of other arguments were found in place of new ones."""
+        """Return the pairs of equal arguments where an existing e-node has taken the place of a step."""
         needs: list[tuple[int, int]] = []
         for step, number in zip(self.steps, made, strict=True):
             if step.node is None:
                 args = (ABSENT if a is None else terms[a] if a >= 0 else made[~a] for a in step.args)
-                needs += [(a, b) for a, b in zip(graph.born[number], args, strict=True) if a != b]
+                needs += [(a, b) for a, b in zip(graph.original_args[number], args, strict=True) if a != b]
         return needs
 
 
 class Rewrite:
-    """One rule with its arguments in one order: the terms of its roots, and plans for their matches."""
+    """A rule with the arguments of commutative operators in one order; makes plans for matches."""
 
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
         self.rule, self.side, self.limits = rule, side, Limits(rule)
         self.dtypes = None if "any" in rule.tags else REAL_TYPES
         written = [tree for root in (*rule.lhs, *rule.rhs) for tree in occurrences.attributes(root)]
-        self.asks_content = any(calls(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
+        self.asks_content = any(called_functions(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
         self.once = "once" in rule.tags
         gone = {name for root in rule.lhs for name in occurrences.variables(root)}
         gone -= {name for root in rule.rhs for name in occurrences.variables(root)}
         gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
-        self.dropped = gone if self.dtypes is not None else set()  # what is moved alone may be left out
+        self.dropped = gone if self.dtypes is not None else set()  # rules for any types only move elements
         self.regrouped = regrouped(side, rule.rhs)
         self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
-        self.foreign = [self._foreign(root) for root in side]
+        self.foreign = [self._names_other_roots(root) for root in side]
 
-    def _foreign(self, root: Term) -> bool:
-        """Whether a root's attributes name tensors of other roots."""
+    def _names_other_roots(self, root: Term) -> bool:
+        """Return whether a root's attributes name tensors of other roots."""
         nodes = (node for tree in occurrences.attributes(root) for node in ast.walk(tree))
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         return bool(names & (self.rule.variables.keys() - occurrences.variables(root).keys()))
 
-    def given(
+    def attribute_values(
         self,
         place: int,
         heads: Sequence[Head],
@@ -141,17 +142,17 @@ class Rewrite:
         variables: Sequence[str],
         operators: Sequence[Term],
     ) -> dict[str, Any] | None:
-        """What a root alone gives to names of attributes; None where no match of it fits.
+        """Return the attribute values that a match of one root binds; None where no such match fits.
 
-        Nothing where that depends on other roots.  A name that the root gives a value is compared as it is: a
-        rule whose earlier root counts it from the end must not compute with it here.
+        Returns {} where the values depend on other roots.  Values are compared as they are written: a rule
+        must not compute with an axis here that an earlier root counts from the end.
         """
         known = dict(zip(variables, analyses, strict=True))
         matched = {id(term): head for term, head in zip(operators, heads, strict=True)}
         names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
         values: dict[str, Any] = {}
         try:
-            fits = self.foreign[place] or _attributes(self.side[place], matched, known, names, values)
+            fits = self.foreign[place] or _match_attributes(self.side[place], matched, known, names, values)
         except (Untypable, Undefined):
             return {}
         return values if fits else None
@@ -165,16 +166,16 @@ class Rewrite:
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
-        """What to insert for a match of these heads and variables; None where the rule does not apply.
+        """Return the plan for a match of these heads and variables; None where the rule does not apply.
 
-        `roots` are what is known of the roots, `operators` each one's matched terms, as the heads are.
+        `roots` are the analyses of the roots, `operators` the matched terms of each root, one for each head.
         """
         try:
-            return self._planned(graph, heads, analyses, roots, variables, operators)
+            return self._plan_unchecked(graph, heads, analyses, roots, variables, operators)
         except (Untypable, Undefined):
             return None
 
-    def _planned(
+    def _plan_unchecked(
         self,
         graph: EGraph,
         heads: Sequence[Head],
@@ -195,7 +196,7 @@ class Rewrite:
         flat = [term for group in operators for term in group]
         matched = {id(term): head for term, head in zip(flat, heads, strict=True)}
         for root in self.side:
-            if not _attributes(root, matched, known, names, values):
+            if not _match_attributes(root, matched, known, names, values):
                 return None
         if not all(holds(condition, {**names, **values}) for condition in self.rule.where):
             return None
@@ -206,7 +207,7 @@ class Rewrite:
         written = [writer.write(root) for root in self.rule.rhs]
         if any(types != analysis.types for (_, types), analysis in zip(written, roots, strict=True)):
             return None
-        if not self.limits.within(names, values) and not self._shown(names, values, dtype):
+        if not self.limits.within(names, values) and not self._is_proved_at(names, values, dtype):
             return None
         steps = tuple(writer.steps)
         static = {place for place, analysis in enumerate(analyses) if analysis.static}
@@ -217,12 +218,12 @@ class Rewrite:
             if variables[place] in self.regrouped
         )
         insert = insert_function(steps, len(variables))
-        combined = _combined(steps, static)
+        combined = _constant_steps(steps, static)
         roots_at = tuple(ref for ref, _ in written)
         return Plan(steps, roots_at, values, dtype, insert, combined, dropped, rigid)
 
-    def _shown(self, facts: Mapping[str, Fact], values: Mapping[str, Any], dtype: str) -> bool:
-        """Whether both sides are equal at these types, which the rule's evidence does not cover."""
+    def _is_proved_at(self, facts: Mapping[str, Fact], values: Mapping[str, Any], dtype: str) -> bool:
+        """Return whether both sides are proved equal at these types, which the evidence does not cover."""
         nodes = {name: source(name, TensorType(fact.dtype, fact.shape)) for name, fact in facts.items()}
         binding = Binding(nodes, dict(values))
         left, right = (
@@ -232,8 +233,8 @@ class Rewrite:
         return shown(left, right, nodes, facts) is not None
 
 
-def _combined(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
-    """The steps that compute of constants alone, where these variables are such."""
+def _constant_steps(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
+    """Return the steps that compute from constants only, where the variables `static` are constants."""
     known = set(static)
     for number, step in enumerate(steps):
         if step.node is not None or all(arg is None or arg in known for arg in step.args):
@@ -242,22 +243,22 @@ def _combined(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
     return found if any(steps[number].node is None for number in found) else ()
 
 
-def _attributes(
+def _match_attributes(
     term: Term | None,
     matched: dict[int, Head],
     known: dict[str, Analysis],
     names: dict[str, Any],
     values: dict[str, Any],
 ) -> bool:
-    """Whether the attributes of the matched heads agree with the term's; binds those that it names."""
+    """Return whether the matched heads have the attributes of the term; bind its names in `values`."""
     match term:
         case Item(inner, index):
             place = matched[id(term)].attrs[0][1]
             if isinstance(index, str) and values.setdefault(index, place) != place:
                 return False
-            return _attributes(inner, matched, known, names, values)
+            return _match_attributes(inner, matched, known, names, values)
         case Apply(_, args):
-            if not all(_attributes(arg, matched, known, names, values) for arg in args):
+            if not all(_match_attributes(arg, matched, known, names, values) for arg in args):
                 return False
             kinds = partial(_kinds, args, matched, known)
             return attributes_match(term, matched[id(term)].attrs, names, values, kinds)
@@ -267,7 +268,7 @@ def _attributes(
 def _kinds(
     args: Sequence[Term | None], matched: dict[int, Head], known: dict[str, Analysis]
 ) -> tuple[Any, ...]:
-    """Types of a matched operator's arguments, from those of the variables."""
+    """Return the types of a matched operator's arguments, derived from those of the variables."""
 
     def kind(term: Term | None) -> TensorType | None:
         match term:
@@ -308,9 +309,9 @@ class _Writer:
     steps: list[Step] = field(default_factory=list)
 
     def write(self, term: Term, every: bool = False) -> tuple[int, tuple[Type, ...]]:
-        """Where the term's value is, and its types; with all outputs or the first."""
+        """Write steps for a term; return its reference and types, of `every` output or the first."""
         match term:
-            case Variable(name, _) if name in self.values:  # a number that an attribute gave
+            case Variable(name, _) if name in self.values:  # an attribute has bound it to a number
                 return self._constant(exact_number(self.values[name]))
             case Variable(name, _):
                 return self.numbers[name], self.known[name].types
@@ -321,7 +322,7 @@ class _Writer:
                 place = output_of(index, self.values, inner.op, len(types))
                 if len(types) == 1:
                     return ref, types
-                return self._step(Step(output_head(place), (ref,), typed((types[place],)), None))
+                return self._step(Step(output_head(place), (ref,), types_only((types[place],)), None))
             case Apply(op, args):
                 written = [None if arg is None else self.write(arg) for arg in args]
                 while written and written[-1] is None:
@@ -333,19 +334,19 @@ class _Writer:
                 types = types if every else types[:1]
                 head = operator_head(op, canonical, len(types))
                 refs = tuple(None if entry is None else entry[0] for entry in written)
-                return self._step(Step(head, refs, typed(types), None))
+                return self._step(Step(head, refs, types_only(types), None))
         raise TypeError(term)
 
     def _constant(self, value: Fraction) -> tuple[int, tuple[Type, ...]]:
         node = literal(value, self.dtype)
-        return self._step(Step(self.graph.head_of(node), (), typed(node.types), node))
+        return self._step(Step(self.graph.head_of(node), (), types_only(node.types), node))
 
     def _step(self, step: Step) -> tuple[int, tuple[Type, ...]]:
         self.steps.append(step)
         return ~(len(self.steps) - 1), step.analyses[0].types
 
 
-def rewrites(rule: Rule) -> list[Rewrite]:
-    """The rule with the arguments of commutative operators in every order."""
+def commuted_rewrites(rule: Rule) -> list[Rewrite]:
+    """Return a rewrite for every order of the arguments of commutative operators."""
     sides = product(*(orders(root) for root in rule.lhs))
     return [Rewrite(rule, side) for side in sides]  # type: ignore[arg-type]

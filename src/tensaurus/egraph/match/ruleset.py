@@ -1,4 +1,4 @@
-"""Rules compiled for e-graphs: patterns that rules share, and what each makes of a match."""
+"""Compiles rules for e-graphs: rules with equal left sides share a pattern and the lookup of plans."""
 
 from __future__ import annotations
 
@@ -9,87 +9,111 @@ from typing import Any
 from tensaurus.egraph.core.class_analysis import Analysis
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.enode_head import Head, Kind
-from tensaurus.egraph.match.pattern import Pattern, Sift, compiled, shape, sift
-from tensaurus.egraph.match.rewrite import Plan, Rewrite, rewrites
-from tensaurus.egraph.match.variable_guard import guards
+from tensaurus.egraph.match.pattern import (
+    Pattern,
+    PlanLookup,
+    compile_pattern,
+    compile_plan_lookup,
+    pattern_shape,
+)
+from tensaurus.egraph.match.rewrite import Plan, Rewrite, commuted_rewrites
+from tensaurus.egraph.match.variable_guard import variable_guards
 from tensaurus.rules.language.occurrences import variables
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import show_term
 
-__all__ = ["Entry", "Family", "Ruleset"]
+__all__ = ["RuleEntry", "PatternFamily", "Ruleset"]
 
 
-class Entry:
-    """A rewrite with its roots' patterns, and which variables those share.
+class RuleEntry:
+    """A rewrite with the patterns of its roots, and the variables that the roots share.
 
-    A pattern that it shares with other rules has their names and terms; `own` are its own.
+    `patterns` may be shared with other rules and then have their names and terms; `own` have this rule's.
+
+    names             the variables, in the order of all roots
+    slots             for each root, the numbers of its variables among `names`
+    sorts             numbers for the sorts of matches: heads, and what is known of the variables
+    plans             plans by the sorts of the matches of all roots
+    attribute_values  see `Rewrite.attribute_values`, by root and sort
     """
 
     def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
         self.rewrite, self.patterns = rewrite, patterns
-        self.sorts: dict[Any, int] = {}  # of matches of several roots: of their heads and variables' types
-        self.plans: dict[tuple[int, ...], Plan | None] = {}  # by the sorts of all roots
+        self.sorts: dict[Any, int] = {}
+        self.plans: dict[tuple[int, ...], Plan | None] = {}
         self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
         self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
         self.operators = [pattern.operators for pattern in own]
-        self.given: dict[tuple[int, int], dict[str, Any] | None] = {}  # by root and sort: see `Rewrite.given`
-        self.witness = _witness(rewrite, own)
+        self.attribute_values: dict[tuple[int, int], dict[str, Any] | None] = {}
+        self.is_last_root_interchangeable = _is_last_root_interchangeable(rewrite, own)
 
     def plan(
         self, graph: EGraph, heads: Sequence[Head], analyses: Sequence[Analysis], roots: Sequence[Analysis]
     ) -> Plan | None:
-        """What it inserts where these were matched; None where it does not apply."""
+        """Return the plan for matches of these heads and variables; None where the rule does not apply."""
         return self.rewrite.plan(graph, heads, analyses, roots, self.names, self.operators)
 
 
-def _witness(rewrite: Rewrite, patterns: Sequence[Pattern]) -> bool:
-    """Whether the last root stays as it is, and gives the others nothing but what its sort says."""
+def _is_last_root_interchangeable(rewrite: Rewrite, patterns: Sequence[Pattern]) -> bool:
+    """Return whether all matches of the last root of one sort are alike for the other roots.
+
+    The last root stays as it is, and the right-hand sides of the others read none of its variables.
+    """
     *others, last = rewrite.rule.rhs
     known = {name for pattern in patterns[:-1] for name in pattern.variables}
     used = {name for root in others for name in variables(root)}
     return bool(others) and used <= known and show_term(last) == show_term(rewrite.side[-1])
 
 
-class Family:
-    """Entries of one root that search for the same; what they make of a match is looked up together."""
+class PatternFamily:
+    """The entries of one root that share a pattern; their plans for a match are looked up together.
+
+    `plans` holds for each key the entries that apply, with their plans.
+    """
 
     def __init__(self, pattern: Pattern):
         self.pattern = pattern
-        self.entries: list[Entry] = []
-        self.plans: dict[Any, tuple[tuple[Entry, Plan], ...]] = {}  # of the entries that apply
+        self.entries: list[RuleEntry] = []
+        self.plans: dict[Any, tuple[tuple[RuleEntry, Plan], ...]] = {}
 
     @cached_property
-    def sift(self) -> Sift:
+    def look_up_plans(self) -> PlanLookup:
         asked = any(entry.rewrite.asks_content for entry in self.entries)
-        return sift(self.pattern, "content" if asked else "code")
+        return compile_plan_lookup(self.pattern, "content" if asked else "code")
 
 
 class Ruleset:
-    """Rules compiled once, for any number of e-graphs; `patterns` are shared between rules."""
+    """Rules compiled once, for any number of e-graphs.
+
+    single    families of rules of one root
+    several   entries of rules of several roots
+    by_root   the families by the kind of their root and the depth of their pattern
+    patterns  all patterns, which rules share
+    """
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = [rule for rule in rules if not rule.tags & {"off", "expand"}]
-        self.several: list[Entry] = []
+        self.several: list[RuleEntry] = []
         known: dict[Any, Pattern] = {}
-        families: dict[Pattern, Family] = {}
+        families: dict[Pattern, PatternFamily] = {}
         for rule in self.rules:
-            guarded = guards(rule)
-            for rewrite in rewrites(rule):
+            guarded = variable_guards(rule)
+            for rewrite in commuted_rewrites(rule):
                 own, shared = [], []
                 for term in rewrite.side:
                     names: dict[str, int] = {}
-                    form = shape(term, names)
+                    form = pattern_shape(term, names)
                     asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
-                    pattern = compiled(term, guarded)
+                    pattern = compile_pattern(term, guarded)
                     own.append(pattern)
                     shared.append(known.setdefault((form, asked), pattern))
-                entry = Entry(rewrite, shared, own)
+                entry = RuleEntry(rewrite, shared, own)
                 if len(shared) == 1:
-                    families.setdefault(shared[0], Family(shared[0])).entries.append(entry)
+                    families.setdefault(shared[0], PatternFamily(shared[0])).entries.append(entry)
                 else:
                     self.several.append(entry)
         self.single = list(families.values())
-        self.by_root: dict[tuple[Kind, int], list[Family]] = {}  # of one root: by its kind and depth
+        self.by_root: dict[tuple[Kind, int], list[PatternFamily]] = {}  # of one root: by its kind and depth
         for family in self.single:
             self.by_root.setdefault((family.pattern.root, family.pattern.depth), []).append(family)
         self.patterns = list(known.values())

@@ -1,9 +1,10 @@
-"""Exploration: apply every rule everywhere, round after round, within limits (TENSAT, section 4).
+"""Explores an e-graph: applies every rule everywhere, round after round, within limits (TENSAT, section 4).
 
-Patterns are searched in batches before anything is inserted; later rounds search only below what changed.  A
-rule of several roots (a multi-pattern) joins the matches of its roots on the variables that they share, and
-only in `k_multi` rounds, as each may square the number of e-nodes; the paper has the first ones, we those
-after the rules of one root have saturated or filled half of the room: merged is what those have made.
+All patterns are searched before anything is inserted; later rounds search only where classes have changed.  A
+multi-pattern rule joins the matches of its roots on the variables that they share.  As each application may
+square the number of e-nodes, such rules are applied in `k_multi` rounds only.  In the paper these are the
+first rounds; here they come after the rules of one root have saturated or filled half of the room, so that
+they merge the operators that those rules have made.
 """
 
 from __future__ import annotations
@@ -19,27 +20,31 @@ from typing import Any
 from tensaurus.egraph.core.check_egraph import Refutation, check
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Finder, find_all
-from tensaurus.egraph.match.match_index import Candidates, Table
-from tensaurus.egraph.match.multi_pattern_join import Joined, Needs, joined
+from tensaurus.egraph.match.match_index import CandidateRoots, MatchIndex
+from tensaurus.egraph.match.multi_pattern_join import Dependencies, JointMatch, join_matches
 from tensaurus.egraph.match.pattern import Match, Pattern
 from tensaurus.egraph.match.rewrite import Plan
-from tensaurus.egraph.match.ruleset import Entry, Family, Ruleset
+from tensaurus.egraph.match.ruleset import PatternFamily, RuleEntry, Ruleset
 from tensaurus.rules.language.equation import Equation, instance
 from tensaurus.rules.language.match import Binding, build
 from tensaurus.system.garbage_collector import collector_resting
 
-__all__ = ["Entry", "Exploration", "Limits", "Matched", "Ruleset", "Runner", "saturate"]
+__all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner", "saturate"]
 
 
-KEPT = 0.1  # of the room, for what finders insert alone
-LATER = 1.5  # times as many e-nodes, once rules are applied that had to wait for others
+FINDER_SHARE = 0.1  # of the e-nodes is reserved for finders
+LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that of the `later` rules
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop: e-nodes, rounds, rounds of multi-patterns, and a deadline (of `time.monotonic`).
+    """The limits of an exploration.
 
-    `matches` are those of one pattern in one round: what is equal in many ways is matched in all of them.
+    nodes     number of e-nodes
+    rounds    number of rounds
+    multi     rounds in which multi-pattern rules are applied
+    deadline  of `time.monotonic`
+    matches   matches of one pattern in one round
     """
 
     nodes: int = 50_000
@@ -49,21 +54,26 @@ class Limits:
     matches: int = 500_000
 
 
-class Matched:
-    """The source of a union: a rule with what its variables stood for; a match for each of its roots.
+class RuleMatch:
+    """The application of a rule, a source of unions: a match for each root, and the terms of the variables.
 
-    `terms` are the variables' terms, in the order of the entry's names, `made` the e-nodes of the steps.
+    `terms` are in the order of the entry's names, `made` are the e-nodes of the plan's steps.
     """
 
     __slots__ = ("entry", "matches", "terms", "plan", "made")
 
     def __init__(
-        self, entry: Entry, matches: tuple[Match, ...], terms: Sequence[int], plan: Plan, made: Sequence[int]
+        self,
+        entry: RuleEntry,
+        matches: tuple[Match, ...],
+        terms: Sequence[int],
+        plan: Plan,
+        made: Sequence[int],
     ):
         self.entry, self.matches, self.terms, self.plan, self.made = entry, matches, terms, plan, made
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
-        """The rule's instance over the terms."""
+        """Return the instance of the rule over the terms."""
         entry, terms, rule = self.entry, self.terms, self.entry.rewrite.rule
         nodes = {name: graph.term(term) for name, term in zip(entry.names, terms, strict=True)}
         binding = Binding(nodes, dict(self.plan.values))
@@ -77,7 +87,7 @@ class Matched:
             assert made is not None
             left.append(pattern.instance(graph, match, bound))
             right.append(made)
-            own = pattern.bind(graph.born, match)
+            own = pattern.bind(graph.original_args, match)
             needs += [(a, b) for a, b in zip(bound, own, strict=True) if a != b]
             needs += pattern.needs(graph, match)
         return [instance(rule, binding, left, right)], needs
@@ -85,16 +95,16 @@ class Matched:
 
 @dataclass
 class Exploration:
-    """How it went."""
+    """The report of an exploration."""
 
-    ended_by: str = "saturated"  # or: nodes, rounds, matches, time
+    ended_by: str = "saturated"  # or the limit that was met: nodes, rounds, matches, time
     rounds: int = 0
-    matches: int = 0  # that a rule applied to
+    matches: int = 0  # to which a rule was applied
     applied: Counter[str] = field(default_factory=Counter)  # unions by rule
     seconds: float = 0.0
 
     def then(self, other: Exploration) -> Exploration:
-        """This one, and another that went on from it."""
+        """Return the report of this exploration continued by another."""
         return Exploration(
             other.ended_by,
             self.rounds + other.rounds,
@@ -114,18 +124,19 @@ def saturate(
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
     refutation: Refutation | None = None,
 ) -> Exploration:
-    """Apply the rules until nothing is new or a limit is met; nothing is inserted past the limit of e-nodes.
+    """Apply the rules until nothing is new or a limit is met; the limit of e-nodes is never exceeded.
 
-    The e-graph must be rebuilt, and is afterwards.  `watch` gets the rounds done and the e-nodes there are.
-    The `finders` look for more after every round with multi-patterns, which write one thing in several ways.
-    With a `refutation` everything is checked in the end, see `check`.
+    The e-graph must be rebuilt before, and is rebuilt afterwards.  `watch` is called with the numbers of
+    rounds and of e-nodes.  The `finders` are called after every round with multi-pattern rules.  With a
+    `refutation` all types and equalities are checked in the end, see `check`.
 
-    Rules that seldom help are in `later`, beside the others: these have done before all that they do alone,
-    and there is room for LATER times as many e-nodes.  Else what seldom helps would take their room.
+    With `later` the exploration has two stages.  The rules of `ruleset` run until they saturate or meet a
+    limit.  Then those of `later`, which contain rare rules besides, run with LATER_GROWTH times the e-nodes,
+    so that rare rules cannot crowd out common ones.
     """
     report = Runner(graph, ruleset, limits, finders).explore(watch)
     if later is not None:
-        more = replace(limits, nodes=int(LATER * limits.nodes))
+        more = replace(limits, nodes=int(LATER_GROWTH * limits.nodes))
         report = report.then(Runner(graph, later, more, finders).explore(watch))
     if refutation is not None:
         check(graph, refutation)
@@ -133,7 +144,7 @@ def saturate(
 
 
 class _Stop(Exception):
-    """A limit was met; its name."""
+    """A limit was met; the message is its name."""
 
 
 class _Full(_Stop):
@@ -141,30 +152,32 @@ class _Full(_Stop):
 
 
 class Runner:
-    """One exploration."""
+    """One exploration of an e-graph."""
 
     def __init__(
         self, graph: EGraph, ruleset: Ruleset, limits: Limits = Limits(), finders: Sequence[Finder] = ()
     ):
         self.graph, self.ruleset, self.limits, self.finders = graph, ruleset, limits, finders
-        self.table = Table()
-        self.most = limits.nodes - (int(KEPT * limits.nodes) if finders else 0)
-        self.room = self.most  # e-nodes at most
+        self.index = MatchIndex()
+        self.most = limits.nodes - (int(FINDER_SHARE * limits.nodes) if finders else 0)
+        self.room = self.most  # the present limit of e-nodes
         self.report = Exploration()
-        self.tried: dict[Family, set[Match]] = defaultdict(set)  # matches of earlier rounds
-        self.refused: dict[Family, list[Match]] = defaultdict(list)  # those that not every entry took
-        self.joined: dict[Entry, set[tuple[Match, ...]]] = defaultdict(set)  # those of several roots
-        self.equal: list[tuple[list[tuple[int, int]], Matched]] = []  # merged when the round is over
-        self.learnt = 0
-        self.cut = False  # a pattern matched more often in this round than the limit allows
-        self.merged: dict[int, tuple[int, ...]] = {}  # the roots that each has merged
+        self.tried: dict[PatternFamily, set[Match]] = defaultdict(set)  # matches of earlier rounds
+        self.refused: dict[PatternFamily, list[Match]] = defaultdict(list)  # matches that some entry refused
+        self.joined: dict[RuleEntry, set[tuple[Match, ...]]] = defaultdict(set)  # joint matches tried earlier
+        self.equal: list[
+            tuple[list[tuple[int, int]], RuleMatch]
+        ] = []  # pairs to merge at the end of the round
+        self.analysis_version = 0
+        self.cut = False  # whether a pattern met the limit of matches in this round
+        self.merged: dict[int, tuple[int, ...]] = {}  # the roots that an e-node has merged
 
     @collector_resting()
     def explore(self, watch: Callable[[int, int], None] = lambda rounds, nodes: None) -> Exploration:
-        """Rules of one root first, within half of the room; then those of several, and what follows."""
+        """Apply rules of one root within half of the room, then multi-pattern rules, then the first again."""
         start = monotonic()
         graph, report, limits = self.graph, self.report, self.limits
-        graph.changed = set(graph.classes)
+        graph.dirty_classes = set(graph.classes)
         multi = min(limits.multi, limits.rounds) if self.ruleset.several else 0
         try:
             if multi:
@@ -175,7 +188,7 @@ class Runner:
                 for _ in range(multi):
                     self._rounds(1, watch, multi=True)
             self._rounds(limits.rounds - report.rounds, watch)
-            if graph.changed:
+            if graph.dirty_classes:
                 report.ended_by = "rounds"
         except _Stop as stop:
             report.ended_by = str(stop)
@@ -183,77 +196,77 @@ class Runner:
         return report
 
     def _rounds(self, count: int, watch: Callable[[int, int], None], multi: bool = False) -> None:
-        """At most so many rounds, until nothing is new."""
+        """Run at most `count` rounds, until nothing is new."""
         graph = self.graph
         for _ in range(count):
-            if not graph.changed and not multi:
+            if not graph.dirty_classes and not multi:
                 return
-            before = set(graph.changed)
+            before = set(graph.dirty_classes)
             try:
                 self.round(multi)
             except _Stop:
-                graph.changed |= before  # not every match of theirs was applied
+                graph.dirty_classes |= before  # not all of their matches were applied
                 raise
             finally:
                 self.merge()
                 graph.rebuild()
                 if multi:
                     find_all(graph, self.finders, self.limits.nodes)
-                graph.changed = {graph.find(group) for group in graph.changed}
+                graph.dirty_classes = {graph.find(group) for group in graph.dirty_classes}
             self.report.rounds += 1
             watch(self.report.rounds, len(graph))
 
     def round(self, multi: bool) -> None:
-        """Search all patterns, then apply the rules to what matches."""
-        graph, ruleset, table = self.graph, self.ruleset, self.table
+        """Search all patterns, then apply the rules to the matches."""
+        graph, ruleset, index = self.graph, self.ruleset, self.index
         self.cut = False
-        changed = {graph.find(group) for group in graph.changed}
-        graph.changed.clear()
-        if graph.learnt != self.learnt:
-            self.learnt = graph.learnt
+        changed = {graph.find(group) for group in graph.dirty_classes}
+        graph.dirty_classes.clear()
+        if graph.analysis_version != self.analysis_version:
+            self.analysis_version = graph.analysis_version
             for family, matches in self.refused.items():
                 self.tried[family].difference_update(matches)
             self.refused.clear()
-        table.update(graph, changed)
-        joint: list[tuple[Entry, list[list[Match]]]] = []
+        index.update(graph, changed)
+        joint: list[tuple[RuleEntry, list[list[Match]]]] = []
         if multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
             matches_of = {pattern: self._search(pattern) for pattern in wanted}
             joint = [(entry, [matches_of[p] for p in entry.patterns]) for entry in ruleset.several]
-        reach = [changed]  # classes from which what changed is so many steps below
-        present = {kind for kind, rows in table.rows.items() if rows}
-        singles: list[tuple[Family, list[Match]]] = []
-        for (root, depth), families in ruleset.by_root.items():  # most kinds of root are in no one model
+        reach = [changed]  # reach[k]: classes from which a changed class is at most k steps below
+        present = {kind for kind, rows in index.rows.items() if rows}
+        singles: list[tuple[PatternFamily, list[Match]]] = []
+        for (root, depth), families in ruleset.by_root.items():  # a model has few of all kinds of roots
             while len(reach) < depth:
-                reach.append(self._above(reach[-1]))
-            if root in present and (among := table.having(graph, root, reach[depth - 1])).nodes:
+                reach.append(self._with_readers(reach[-1]))
+            if root in present and (among := index.enodes_of_kind(graph, root, reach[depth - 1])).nodes:
                 able = [family for family in families if present.issuperset(family.pattern.kinds)]
                 found = [(family, self._search(family.pattern, among)) for family in able]
                 singles += [(family, matches) for family, matches in found if matches]
-        singles.sort(key=lambda single: len(single[1]))  # what matches most is what a limit cuts
+        singles.sort(key=lambda single: len(single[1]))  # a limit then cuts the rules that match most
         for family, matches in singles:
-            self._sift(family, matches)
+            self._apply_to_matches(family, matches)
         if joint:
-            self._together(joint)
+            self._apply_jointly(joint)
         if self.cut:
             raise _Full("matches")
 
-    def _search(self, pattern: Pattern, among: Candidates | None = None) -> list[Match]:
-        """Where it matches, as far as the limits allow."""
+    def _search(self, pattern: Pattern, among: CandidateRoots | None = None) -> list[Match]:
+        """Return the matches of a pattern, as far as the limits allow."""
         deadline, most = self.limits.deadline, self.limits.matches
-        matches = self.table.search(self.graph, pattern, among, most, inf if deadline is None else deadline)
+        matches = self.index.search(self.graph, pattern, among, most, inf if deadline is None else deadline)
         if deadline is not None and monotonic() > deadline:
             raise _Stop("time")
         self.cut |= len(matches) >= most
         return matches
 
-    def _together(self, joint: Sequence[tuple[Entry, list[list[Match]]]]) -> None:
-        """Apply the rules of several roots to the matches of each; raises _Stop."""
+    def _apply_jointly(self, joint: Sequence[tuple[RuleEntry, list[list[Match]]]]) -> None:
+        """Apply multi-pattern rules to the matches of their patterns.  Raises _Stop."""
         graph, merged = self.graph, self.merged
         tops = {match[0] for _, lists in joint for matches in lists for match in matches}
-        needs = Needs(graph, [root for top in sorted(tops) for root in merged.get(top, (top,))])
-        waiting = [(entry, joined(graph, entry, lists, merged, needs)) for entry, lists in joint]
-        while waiting:  # in turns: before a limit is met, every rule has had its share
+        needs = Dependencies(graph, [root for top in sorted(tops) for root in merged.get(top, (top,))])
+        waiting = [(entry, join_matches(graph, entry, lists, merged, needs)) for entry, lists in joint]
+        while waiting:  # rules take turns, so that each has its share before a limit is met
             left = []
             for entry, rest in waiting:
                 if (together := next(rest, None)) is not None:
@@ -261,24 +274,24 @@ class Runner:
                     left.append((entry, rest))
             waiting = left
 
-    def _sift(self, family: Family, matches: list[Match]) -> None:
-        """Apply the rules of one root to their matches; raises _Stop.
+    def _apply_to_matches(self, family: PatternFamily, matches: list[Match]) -> None:
+        """Apply the rules of one root to their matches.  Raises _Stop.
 
-        What a match makes depends on its e-nodes alone, and on what is known of the variables.
+        The plans for a match depend only on its heads and on what is known of its variables.
         """
         graph = self.graph
-        born, heads, analyses, find = graph.born, graph.heads, graph.analyses, graph.find
+        born, heads, analyses, find = graph.original_args, graph.heads, graph.analyses, graph.find
         tried, refused = self.tried[family], self.refused[family]
         bind, apply, entries = family.pattern.bind, self.apply, len(family.entries)
 
-        def plan(key: Any, match: Match, classes: tuple[int, ...]) -> tuple[tuple[Entry, Plan], ...]:
+        def plan(key: Any, match: Match, classes: tuple[int, ...]) -> tuple[tuple[RuleEntry, Plan], ...]:
             matched, variables = [heads[number] for number in match], [analyses[group] for group in classes]
             roots = [analyses[find(match[0])]]
             plans = [(entry, entry.plan(graph, matched, variables, roots)) for entry in family.entries]
             family.plans[key] = kept = tuple([(entry, plan) for entry, plan in plans if plan is not None])
             return kept
 
-        def act(match: Match, classes: tuple[int, ...], plans: tuple[tuple[Entry, Plan], ...]) -> None:
+        def act(match: Match, classes: tuple[int, ...], plans: tuple[tuple[RuleEntry, Plan], ...]) -> None:
             terms = bind(born, match)
             if len(plans) < entries:
                 refused.append(match)
@@ -286,11 +299,11 @@ class Runner:
                 apply(entry, (match,), terms, classes, plan)
 
         now = graph.args, heads, analyses, graph.parents, find
-        family.sift(matches, tried, *now, family.plans, plan, act, refused)
+        family.look_up_plans(matches, tried, *now, family.plans, plan, act, refused)
         tried.update(matches)
 
-    def _apply_joined(self, entry: Entry, match: Joined) -> None:
-        """Apply a rule of several roots, unless it was to these matches."""
+    def _apply_joined(self, entry: RuleEntry, match: JointMatch) -> None:
+        """Apply a multi-pattern rule to a joint match, unless this was done before."""
         joined, newest = self.joined[entry], len(self.graph.heads)
         if match.matches in joined:
             return
@@ -303,26 +316,26 @@ class Runner:
 
     def apply(
         self,
-        entry: Entry,
+        entry: RuleEntry,
         matches: tuple[Match, ...],
         terms: Sequence[int],
         classes: Sequence[int],
         plan: Plan,
     ) -> Sequence[int]:
-        """Insert what a rule makes of a match for each of its roots; the e-nodes.  Raises _Stop at a limit.
+        """Insert a rule's right-hand sides for a match of each root; return the e-nodes.
 
-        Roots and what they become are merged when the round is over: until then e-nodes are found by class.
+        Each root and its right-hand side are merged at the end of the round.  Raises _Stop at a limit.
         """
         graph, deadline, find = self.graph, self.limits.deadline, self.graph.find
         self.report.matches += 1
         if deadline is not None and monotonic() > deadline:
             raise _Stop("time")
-        if entry.rewrite.asks_content:  # the rule's instance must show them
+        if entry.rewrite.asks_content:  # the instance must have the constants on which conditions depend
             terms = tuple(map(graph.constant_of, terms))
         room = self.room - len(graph.known)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Full("nodes")
-        if plan.asks_constants and plan.loses(graph, terms):
+        if plan.asks_constants and plan.loses_rounding(graph, terms):
             return ()
         made = plan.insert(graph, terms, classes)
         pairs = []
@@ -331,11 +344,11 @@ class Runner:
             if find(match[0]) != find(new):
                 pairs.append((match[0], new))
         if pairs:
-            self.equal.append((pairs, Matched(entry, matches, terms, plan, made)))
+            self.equal.append((pairs, RuleMatch(entry, matches, terms, plan, made)))
         return made
 
     def merge(self) -> None:
-        """Merge what rules have made equal."""
+        """Merge the pairs that rules have made equal in this round."""
         graph, applied = self.graph, self.report.applied
         for pairs, source in self.equal:
             name = source.entry.rewrite.rule.name
@@ -344,8 +357,8 @@ class Runner:
                     applied[name] += 1
         self.equal.clear()
 
-    def _above(self, groups: set[int]) -> set[int]:
-        """The classes and those that read them."""
+    def _with_readers(self, groups: set[int]) -> set[int]:
+        """Return these classes and those with an e-node that reads one of them."""
         graph = self.graph
-        readers = (number for group in groups for number in graph.readers[group] if graph.alive[number])
+        readers = (number for group in groups for number in graph.readers[group] if graph.is_live[number])
         return groups | {graph.find(number) for number in readers}

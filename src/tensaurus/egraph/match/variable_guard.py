@@ -1,4 +1,4 @@
-"""What a rule asks of one variable alone and by its types alone: one answer for all classes of one type."""
+"""Evaluates conditions of rules that depend on the types of one variable only, once for all equal types."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 
-from tensaurus.egraph.core.class_analysis import Analysis, coded, typed
+from tensaurus.egraph.core.class_analysis import Analysis, types_of_code, types_only
 from tensaurus.ops.element_type import REAL_TYPES
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import FUNCTIONS, Fact, Undefined, holds
 from tensaurus.system.syntax import expression
 
-__all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "calls", "guards"]
+__all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "called_functions", "variable_guards"]
 
-ASKS_CONTENT = frozenset({"value", "filled", "positive"})  # functions of what a constant holds
+# Functions in conditions that depend on the elements of a constant, not on types only.
+ASKS_CONTENT = frozenset({"value", "filled", "positive"})
 
 
 class ClassFact(Fact):
-    """A class as conditions see it.  Raises Undefined for what is not a tensor."""
+    """A class as conditions see it.  Raises Undefined if the class is not a tensor."""
 
     def __init__(self, of: Analysis):
         kind = of.tensor
@@ -46,7 +47,7 @@ class ClassFact(Fact):
 
 
 class Guard(dict[int, bool]):
-    """Whether the conditions hold, by the code of a class's types; found out where it is asked first."""
+    """Maps the code of a class's analysis to whether the conditions hold; evaluated at the first use."""
 
     def __init__(self, conditions: Sequence[ast.expr], name: str, floats: bool):
         super().__init__()
@@ -57,8 +58,8 @@ class Guard(dict[int, bool]):
         return holds
 
     def _holds(self, code: int) -> bool:
-        types, static = coded(code)
-        of = typed(types)[static]
+        types, static = types_of_code(code)
+        of = types_only(types)[static]
         kind = of.tensor
         if kind is None or self.floats and kind.dtype not in REAL_TYPES:
             return False
@@ -69,21 +70,25 @@ class Guard(dict[int, bool]):
             return False
 
 
-def guards(rule: Rule) -> Mapping[str, Guard]:
-    """By variable; rules that ask the same of a variable share the answers."""
+def variable_guards(rule: Rule) -> Mapping[str, Guard]:
+    """Return the guards of a rule's variables; rules with equal conditions on a variable share a guard."""
     floats = "any" not in rule.tags
     asked: dict[str, list[str]] = {}
     for condition in rule.where:
         bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
         names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
-        if len(names) == 1 and names <= rule.variables.keys() and not calls(condition) & ASKS_CONTENT:
+        if (
+            len(names) == 1
+            and names <= rule.variables.keys()
+            and not called_functions(condition) & ASKS_CONTENT
+        ):
             (name,) = names
-            asked.setdefault(name, []).append(_without(name, condition))
+            asked.setdefault(name, []).append(_anonymize(name, condition))
     return {name: _guard(tuple(conditions), floats) for name, conditions in asked.items()}
 
 
-def _without(name: str, condition: ast.expr) -> str:
-    """The condition, whatever the variable is called."""
+def _anonymize(name: str, condition: ast.expr) -> str:
+    """Return the condition's text with the variable renamed to `_`."""
     return re.sub(rf"\b{name}\b", "_", ast.unparse(condition))
 
 
@@ -92,8 +97,8 @@ def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
     return Guard([expression(text) for text in conditions], "_", floats)
 
 
-def calls(tree: ast.expr) -> set[str]:
-    """The functions that an expression calls."""
+def called_functions(tree: ast.expr) -> set[str]:
+    """Return the names of the functions that an expression calls."""
     functions = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return {func.id for func in functions if isinstance(func, ast.Name)}
 

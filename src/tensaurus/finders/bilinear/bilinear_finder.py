@@ -46,7 +46,7 @@ class Bilinear:
         ranked.sort(key=lambda each: -each[1])
         places = ((node, equation) for node, _, equations in ranked for equation in equations)
         for node, equation in islice(places, max(room // 2, 0)):
-            yield Proposal(equation, tuple(map(graph.adopt, Piece.of(node).leaves)))
+            yield Proposal(equation, tuple(map(graph.insert_term, Piece.of(node).leaves)))
 
     def variants(self, program: Program) -> Iterator[Program]:
         """Yields the program with the first algorithm of each convolution, with the second, and so on."""

@@ -86,9 +86,9 @@ class Derive:
         ]
         made.sort(key=lambda each: -each[0])
         for _, part, derivation in islice(made, max(room // 4, 0)):
-            yield Proposal(derivation, tuple(map(graph.adopt, part.leaves)))
+            yield Proposal(derivation, tuple(map(graph.insert_term, part.leaves)))
 
-    def granted(self, seconds: float) -> bool:
+    def grant_time(self, seconds: float) -> bool:
         """So much more may be spent; false where no search was cut for want of time."""
         self.budget = max(self.budget, 0.0) + seconds
         return bool(self._cut)

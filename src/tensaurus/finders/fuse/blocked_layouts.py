@@ -67,7 +67,7 @@ class Blocked:
         """Yields proposals for about `room` e-nodes."""
         equations = (each for program in graph.programs for each in self.find_equations(program))
         for equation in islice(equations, max(room // 8, 0)):
-            yield Proposal(equation, tuple(map(graph.adopt, equation.leaves)))
+            yield Proposal(equation, tuple(map(graph.insert_term, equation.leaves)))
 
     def find_equations(self, program: Program) -> Iterator[Equation]:
         """Yields equations for a program's slow kernels, and for their neighbours, to save conversions."""

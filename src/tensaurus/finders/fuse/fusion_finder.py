@@ -64,7 +64,7 @@ class Fuse:
         fusions = (fusion for program in programs for fusion in self.find_fusions(program))
         places = (place for fusion in fusions for place in fusion.places)
         for piece, equation in islice(places, max(room, 0)):
-            yield Proposal(equation, tuple(map(graph.adopt, piece.leaves)))
+            yield Proposal(equation, tuple(map(graph.insert_term, piece.leaves)))
 
     def find_fusions(self, program: Program) -> tuple[Fusion, ...]:
         """Returns the fusions of one program, the largest gain first."""

@@ -21,9 +21,9 @@ def derived(
     """Whether the right sides come out of the left sides alone, within the limits."""
     ruleset = rules if isinstance(rules, Ruleset) else Ruleset(rules)
     graph = EGraph()
-    roots = [graph.adopt(node) for node in left]
+    roots = [graph.insert_term(node) for node in left]
     graph.rebuild()
     saturate(graph, ruleset, limits)
-    others = [graph.adopt(node) for node in right]
+    others = [graph.insert_term(node) for node in right]
     graph.rebuild()
     return all(graph.find(a) == graph.find(b) for a, b in zip(roots, others, strict=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.egraph.core.finder_protocol import Finder, Unhurried, find_all
+from tensaurus.egraph.core.finder_protocol import DeferringFinder, Finder, find_all
 from tensaurus.graph.ir.program import Program
 
 __all__ = ["ENTERING", "Showing"]
@@ -41,9 +41,9 @@ class Showing:
 
     def unhurried(self, program: Program, deadline: float | None) -> bool:
         """Whether finders that left something undone make more of a program in what would be idle time."""
-        before, left = self.unions, [f for f in self.finders if isinstance(f, Unhurried)]
+        before, left = self.unions, [f for f in self.finders if isinstance(f, DeferringFinder)]
         seconds = 0.0 if deadline is None else IDLE * (deadline - monotonic())
-        if seconds > 0 and sum(finder.granted(seconds / len(left)) for finder in left):
+        if seconds > 0 and sum(finder.grant_time(seconds / len(left)) for finder in left):
             self(program)
         return self.unions > before
 

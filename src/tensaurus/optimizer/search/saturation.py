@@ -21,13 +21,13 @@ from time import monotonic
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.egraph.core.check_egraph import Refutation
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.egraph.core.finder_protocol import Finder, TimedFinder, ended_lines, enter, timed_finders
+from tensaurus.egraph.core.finder_protocol import Finder, TimedFinder, ended_lines, insert_all, timed_finders
 from tensaurus.egraph.extract.extraction_choices import Choices, Place
 from tensaurus.egraph.extract.measurement_gains import gains
 from tensaurus.egraph.extract.problem import Choice, cheapest, dag_cost
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.flatten_nested_calls import nest
-from tensaurus.egraph.match.fusion_patterns import fusions
+from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.pattern import Pattern
 from tensaurus.egraph.match.saturate import Exploration, Limits, Ruleset, saturate
 from tensaurus.graph.ir.piece import Piece
@@ -125,7 +125,7 @@ class _Search:
     def __init__(self, limits: Saturation, program: Program):
         self.limits, self.program = limits, program
         self.graph = EGraph()
-        self.roots = [self.graph.adopt(node) for _, node in program.outputs]
+        self.roots = [self.graph.insert_term(node) for _, node in program.outputs]
         self.own = len(self.graph.heads)  # e-nodes before this one are the program's
         self.costs = Costs(limits.alone)
         self.programs = Programs()
@@ -270,9 +270,9 @@ class _Search:
         self.steps += outcome.steps
         self.others = [candidate for candidate in outcome.candidates if candidate.step is not None]
         applied = dict.fromkeys(e for candidate in self.others for e in candidate.applied)
-        enter(self.graph, applied, len(self.graph) + ENTERING)
+        insert_all(self.graph, applied, len(self.graph) + ENTERING)
         for candidate in self.others:
-            self.seeds.append(tuple((self.graph.adopt(node),) for node in candidate.program.nodes))
+            self.seeds.append(tuple((self.graph.insert_term(node),) for node in candidate.program.nodes))
         self.graph.rebuild()
 
     def _settled(self) -> Cheapest | None:
@@ -291,7 +291,7 @@ class _Search:
     def _learn_fusions(self, program: Program) -> bool:
         """Whether the program has some that were not known."""
         self.pieces += self.limits.fused(program)
-        known, self.patterns = len(self.patterns), fusions(self.pieces)
+        known, self.patterns = len(self.patterns), fusion_patterns(self.pieces)
         return len(self.patterns) > known
 
     def _look(self, best: Cheapest) -> bool:
