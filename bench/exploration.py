@@ -35,7 +35,7 @@ from cycles import Acyclic, Efficient, Filter, Vanilla
 from tensaurus.app.zoo.catalog import find
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.flatten_nested_calls import nest
 from tensaurus.egraph.match.saturate import Exploration, Limits, Ruleset, Runner
@@ -132,7 +132,7 @@ def extraction(graph: EGraph, roots: list[int]) -> float:
     """Seconds until a program is found."""
     start = monotonic()
     choices = Choices(graph, roots)
-    quick(choices.problem(choices.keyed([estimate(piece) for piece in choices.pieces])))
+    quick_extraction(choices.problem(choices.keyed([estimate(piece) for piece in choices.pieces])))
     return monotonic() - start
 
 

@@ -35,10 +35,10 @@ from serialize import write_problem
 
 from tensaurus.app.zoo.catalog import find
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.egraph.extract.cyclic_components import components
+from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.exact import Cycles, solve
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
 from tensaurus.egraph.extract.problem_files import read_problem
 from tensaurus.egraph.extract.shrink_problem import shrink
@@ -162,7 +162,7 @@ def proofs(file: Path, limit: float, records: Records) -> Iterator[str]:
     """The row of one file."""
     problem, _, _ = read_problem(file)
     size = records.get(f"{file.stem}: size", partial(sizes, problem))
-    start = records.get(f"{file.stem}: quick", partial(timed, problem, quick))
+    start = records.get(f"{file.stem}: quick", partial(timed, problem, quick_extraction))
     row = records.get(f"{file.stem}: exact", partial(solved, problem, "components", True, limit))
     share = (start["cost"] - row["bound"]) / start["cost"]
     yield line(
@@ -182,7 +182,7 @@ def sizes(problem: Problem) -> Row:
     """E-nodes before and after shrinking, and classes of the largest component."""
     return {
         "nodes": len(problem.costs),
-        "largest": max(map(len, components(problem))),
+        "largest": max(map(len, strong_components(problem))),
         "left": len(shrink(problem).problem.costs),
     }
 
@@ -212,7 +212,7 @@ def greedies(model: str, limit: float, records: Records, scratch: Path) -> Itera
             "original": original,
             "trees": timed(problem, greedy)["cost"],
             "programs": timed(problem, greedy_dag)["cost"],
-            "quick": timed(problem, quick)["cost"],
+            "quick": timed(problem, quick_extraction)["cost"],
             "exact": solved(problem, "components", True, limit),
         }
 

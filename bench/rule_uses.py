@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 from prices import Prices
 
 from tensaurus.app.zoo.selection import select
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.egraph.match.saturate import Limits
 from tensaurus.expr.analysis.work_counts import called_functions
@@ -137,7 +137,7 @@ def layout(rule: Rule) -> bool:
 
 
 def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
-    return quick(problem)
+    return quick_extraction(problem)
 
 
 def optimized(program: Program, rules: Rules) -> Outcome:

@@ -33,7 +33,7 @@ from prices import Prices
 from tensaurus.app.zoo.catalog import find
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import dag_cost
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.flatten_nested_calls import nest
@@ -95,7 +95,7 @@ def saturation(program: Program, ruleset: Ruleset, limits: Limits) -> Run:
     explored = saturate(graph, ruleset, limits, finders=(nest, commute))
     choices = Choices(graph, roots)
     problem = choices.problem(choices.keyed([prices(piece.root) for piece in choices.pieces]))
-    cost = dag_cost(problem, quick(problem))
+    cost = dag_cost(problem, quick_extraction(problem))
     seconds = process_time() - start
     return Run(seconds, cost, seconds, len(graph), explored.ended_by)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from explored import LIMITS
 from small_programs import X, Y, Z, node, rules
 
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.piece import Piece
@@ -21,7 +21,7 @@ from tensaurus.runtimes.price.roofline import estimate
 
 
 def extract(problem: Problem, seconds: float, start: Choice | None) -> dict[int, int]:
-    return quick(problem, start)
+    return quick_extraction(problem, start)
 
 
 @dataclass

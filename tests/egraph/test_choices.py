@@ -25,7 +25,7 @@ from small_programs import (
 from tensaurus.check.program.field_check import check_field
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
-from tensaurus.egraph.extract.local_search import improved, quick
+from tensaurus.egraph.extract.local_search import improve_choice, quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.graph.ir.piece import Piece
@@ -47,7 +47,7 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
     for price in (estimate, lambda piece: 1.0, lambda piece: float(len(piece.leaves) % 2)):
         costs = [price(piece) for piece in choices.pieces]
         problem = choices.problem(choices.keyed(costs))
-        for choice in (needed(problem, greedy(problem)), quick(problem)):
+        for choice in (needed(problem, greedy(problem)), quick_extraction(problem)):
             made = choices.program(found.whole, choice)
             assert made.inputs == found.whole.inputs
             assert [k for k, _ in made.outputs] == [k for k, _ in found.whole.outputs]
@@ -68,13 +68,13 @@ def test_a_choice_with_fusions_is_a_program(name: str) -> None:
     # one operator may be what two that fuse are, too
     inside = [sum(isinstance(n.op, Op) for n in piece.inner) for piece in choices.pieces]
     problem = choices.problem(choices.keyed([1.0 if count == 1 else 0.75 for count in inside]))
-    choice = quick(problem)
+    choice = quick_extraction(problem)
     made = choices.program(found.whole, choice)
     assert check_field(found.whole, made).passed
     assert max(inside[key] for key in used(choices, choice)) > 1
     singles = Choices(found.graph, found.roots)
     alone_costs = singles.problem(singles.keyed([1.0 for _ in singles.pieces]))
-    assert dag_cost(problem, choice) < dag_cost(alone_costs, quick(alone_costs))
+    assert dag_cost(problem, choice) < dag_cost(alone_costs, quick_extraction(alone_costs))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -98,7 +98,7 @@ def test_only_the_programs_own_choices(name: str) -> None:
     own, every = (Choices(found.graph, found.roots, before=limit) for limit in (found.own, inf))
     assert 0 < len(own.keys) < len(every.keys)
     problem = own.problem(own.keyed([1.0 for _ in own.pieces]))
-    made = own.program(found.whole, quick(problem))
+    made = own.program(found.whole, quick_extraction(problem))
     assert operators(made) <= operators(found.whole)
     untouched = {Piece.of(n).text for n in found.whole.active if isinstance(n.op, Op)}
     assert {piece.text for piece in own.pieces} <= untouched
@@ -110,7 +110,7 @@ def test_without_rules_a_program_is_itself() -> None:
         graph, roots = graph_of(whole)
         choices = Choices(graph, roots)
         problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
-        assert choices.program(whole, quick(problem)) == whole
+        assert choices.program(whole, quick_extraction(problem)) == whole
 
 
 def test_an_incomplete_choice_is_refused() -> None:
@@ -133,11 +133,11 @@ def test_moves_never_make_it_dearer(problem: Problem) -> None:
     if dag_cost(problem, choice) == inf:
         return
     for begun in (choice, needed(problem, greedy(problem))):
-        better = improved(problem, begun)
+        better = improve_choice(problem, begun)
         assert set(problem.order(better) or ()) == set(better)  # complete, acyclic, and nothing else
         assert brute_force(problem) <= dag_cost(problem, better) <= dag_cost(problem, begun)
-    assert dag_cost(problem, quick(problem, choice)) <= dag_cost(problem, choice)
-    assert improved(problem, choice, monotonic() - 1) == needed(problem, choice)
+    assert dag_cost(problem, quick_extraction(problem, choice)) <= dag_cost(problem, choice)
+    assert improve_choice(problem, choice, monotonic() - 1) == needed(problem, choice)
 
 
 def test_two_readers_turn_together() -> None:
@@ -145,8 +145,8 @@ def test_two_readers_turn_together() -> None:
     problem = TWO_READERS
     begun = greedy_dag(problem)
     assert dag_cost(problem, begun) == 12
-    assert improved(problem, begun) == {0: 0, 1: 1, 2: 3, 3: 5}
-    assert dag_cost(problem, quick(problem)) == 7
+    assert improve_choice(problem, begun) == {0: 0, 1: 1, 2: 3, 3: 5}
+    assert dag_cost(problem, quick_extraction(problem)) == 7
 
 
 def test_the_move_that_gains_most_goes_first() -> None:
@@ -171,7 +171,7 @@ def test_the_move_that_gains_most_goes_first() -> None:
     )
     begun = needed(problem, greedy(problem))
     assert dag_cost(problem, begun) == 20
-    assert dag_cost(problem, improved(problem, begun)) == brute_force(problem) == 14
+    assert dag_cost(problem, improve_choice(problem, begun)) == brute_force(problem) == 14
 
 
 def test_readers_do_not_turn_to_what_has_no_program() -> None:
@@ -182,4 +182,4 @@ def test_readers_do_not_turn_to_what_has_no_program() -> None:
         [[0], [1, 2], [3, 4], [5], []],
         (0,),
     )
-    assert improved(problem, greedy_dag(problem)) == {0: 0, 1: 2, 2: 4}
+    assert improve_choice(problem, greedy_dag(problem)) == {0: 0, 1: 2, 2: 4}

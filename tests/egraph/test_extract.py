@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 from tensaurus.app.cli import app
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.cpsat import CpSat
-from tensaurus.egraph.extract.cyclic_components import components
+from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.exact import Extraction, solve
-from tensaurus.egraph.extract.formulation import Cycles, exclusions, formulate, heights, supports
+from tensaurus.egraph.extract.formulation import Cycles, exclusion_rows, formulate, order_values, supports
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag, tree_costs
 from tensaurus.egraph.extract.independent_blocks import blocks
 from tensaurus.egraph.extract.linear_relaxation import relax
-from tensaurus.egraph.extract.measurement_gains import gains
+from tensaurus.egraph.extract.measurement_gains import measurement_gains
 from tensaurus.egraph.extract.problem import Problem, dag_cost, needed
 from tensaurus.egraph.extract.problem_files import read_problem
 from tensaurus.egraph.extract.shrink_problem import shrink, unshrunk
@@ -191,7 +191,7 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
     found = relax(form, start, dag_cost(form.problem, start), NEVER)
     assert found.bound <= best * (1 + 1e-12) and best * (1 - 1e-12) <= found.cost
     for choice in (start, found.choice):
-        order = heights(form, choice)
+        order = order_values(form, choice)
         assert all(
             order[upper] > order[lower] for number, upper, lower in form.orders if choice.get(upper) == number
         )
@@ -217,7 +217,7 @@ def test_rows_hold_for_all_programs(problem: Problem) -> None:
             assert cost >= found.cost or taken.isdisjoint(found.dear)
             for group, numbers in found.supports:
                 assert group not in program or taken.intersection(numbers)
-            for factors, groups, at_least in [*found.covers, *exclusions(form.problem)]:
+            for factors, groups, at_least in [*found.covers, *exclusion_rows(form.problem)]:
                 total = sum(factor for number, factor in factors.items() if number in taken)
                 assert total + sum(group not in program for group in groups) >= at_least
     best = least(problem)
@@ -350,7 +350,7 @@ def test_a_dropped_choice_is_no_tree() -> None:
 
 def test_components() -> None:
     problem = made([[(1, {1})], [(1, {2}), (1, {0})], [(1, set())], [(1, {3})]], (0, 3))
-    assert sorted(map(sorted, components(problem))) == [[0, 1], [2], [3]]
+    assert sorted(map(sorted, strong_components(problem))) == [[0, 1], [2], [3]]
     assert tree_costs(problem) == [3, 2, 1, inf]
 
 
@@ -472,11 +472,11 @@ def test_gains_are_beside_what_is_sure() -> None:
     children = [(), (0,), (1,), (0,), (0,)]
     problem = Problem(costs, children, [0, 1, 2, 2, 1], [[0], [1, 4], [2, 3]], (2,))
     sure = [True, True, True, False, False]
-    assert gains(problem, {0: 0, 2: 3}, sure) == {3: 5 + 7 - 4}
-    assert gains(problem, {0: 0, 1: 4, 2: 2}, sure) == {4: 5 - 3}
-    assert gains(problem, {0: 0, 1: 1, 2: 2}, sure) == {}
+    assert measurement_gains(problem, {0: 0, 2: 3}, sure) == {3: 5 + 7 - 4}
+    assert measurement_gains(problem, {0: 0, 1: 4, 2: 2}, sure) == {4: 5 - 3}
+    assert measurement_gains(problem, {0: 0, 1: 1, 2: 2}, sure) == {}
     # what nobody is sure of otherwise saves all that it costs
-    assert gains(problem, {0: 0, 2: 3}, [True, False, False, False, True]) == {3: 4}
+    assert measurement_gains(problem, {0: 0, 2: 3}, [True, False, False, False, True]) == {3: 4}
 
 
 @pytest.mark.parametrize("layers", [3, 200])
@@ -496,6 +496,6 @@ def test_gains_do_not_drown_in_what_is_shared_below(layers: int) -> None:
     problem = Problem(costs, children, groups, members, (2 * layers,))
     fused = {0: 0} | {2 * layer: members[2 * layer][1] for layer in range(1, layers + 1)}
     sure = [number not in fused.values() or number == 0 for number in range(len(costs))]
-    found = gains(problem, fused, sure)
+    found = measurement_gains(problem, fused, sure)
     assert set(found) == set(fused.values()) - {0}
     assert all(isclose(gain, 1.1 - 0.6, abs_tol=1e-6) for gain in found.values())

@@ -23,7 +23,7 @@ from tensaurus.check.program.replay import refute_equation as refuted
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.expr.evaluate.fields import Prime, Reals
 from tensaurus.expr.ir.printer import show as show_scope
 from tensaurus.expr.ir.walk import scopes
@@ -428,7 +428,9 @@ def test_it_goes_all_the_way() -> None:
         assert not kernel or deep or piece.root.attribute("scope") not in fast
         return (0.1 if deep else 1.0) * len(piece.inner)
 
-    made = choices.program(whole, quick(choices.problem(choices.keyed([price(p) for p in choices.pieces]))))
+    made = choices.program(
+        whole, quick_extraction(choices.problem(choices.keyed([price(p) for p in choices.pieces])))
+    )
     assert [n.op for n in made.active] == [EOP, EOP]  # relus and the addition are inside
     assert all(n.args[1] is not None and n.args[1].static for n in made.active)
     assert parse_program(show(made), table(made)) == made

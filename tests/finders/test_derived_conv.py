@@ -31,7 +31,7 @@ from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import Proposal, find_all
 from tensaurus.egraph.extract.exact import solve
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, total
 from tensaurus.expr.ir.walk import replace_tensors, tensors
@@ -212,7 +212,7 @@ def extracted(
     assert find_all(graph, [finder], 1000) == len(finder.names)
     choices = Choices(graph, roots)
     problem = choices.problem(choices.keyed([price(piece) for piece in choices.pieces]))
-    choice = solve(problem, time_limit=10).choice if exact else quick(problem)
+    choice = solve(problem, time_limit=10).choice if exact else quick_extraction(problem)
     made = choices.program(program, choice)
     proof = prove(graph, list(zip(roots, made.roots, strict=True)))
     assert proof.holds()

@@ -30,7 +30,7 @@ from tensaurus.check.program.replay import _sides_to_replay, check_rewrites, ref
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.expr.analysis.work_counts import flops
 from tensaurus.expr.evaluate.fields import Field, Prime, Rationals, Reals
@@ -548,7 +548,7 @@ def test_an_extracted_fusion_is_proved_and_replayed() -> None:
     assert find_all(graph, [Fuse()], 1000) > 5
     choices = Choices(graph, roots)
     prices = [0.1 if piece.root.op is EOP else 1.0 for piece in choices.pieces]
-    made = choices.program(whole, quick(choices.problem(choices.keyed(prices))))
+    made = choices.program(whole, quick_extraction(choices.problem(choices.keyed(prices))))
     operators = [n.op for n in made.active]
     assert set(operators) == {EOP} and len(operators) <= 3
     assert parse_program(show(made), table(made)) == made
@@ -644,7 +644,7 @@ def test_random_programs_stay_what_they_are(whole: Program, seed: int) -> None:
     find_all(graph, [Fuse()], 1000)
     choices = Choices(graph, roots)
     prices = [(1.0 if piece.root.op is EOP else 2.0) for piece in choices.pieces]
-    made = choices.program(whole, quick(choices.problem(choices.keyed(prices))))
+    made = choices.program(whole, quick_extraction(choices.problem(choices.keyed(prices))))
     assert sum(1 for _ in made.active) <= sum(1 for _ in whole.active)
     expected = evaluate(whole, feeds, Reals())
     for name, value in evaluate(made, feeds, Reals()).items():
@@ -723,7 +723,7 @@ def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
 
 
 def quick_extractor(problem: Problem, limit: float, start: Choice | None) -> Choice:
-    return quick(problem)
+    return quick_extraction(problem)
 
 
 def test_what_is_known_costs_no_ration() -> None:

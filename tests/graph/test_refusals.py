@@ -15,7 +15,7 @@ from small_programs import graph_of, node, problems, program, rules, small
 
 from tensaurus.egraph.extract.exact import solve
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.node import source
@@ -156,9 +156,9 @@ def test_what_costs_infinitely_much_is_not_extracted(problem: Problem) -> None:
         problem.groups,
         problem.members,
         problem.roots,
-    ).possible()
-    assert problem.possible() is problem
-    choice = quick(dear)
+    ).without_infinite_costs()
+    assert problem.without_infinite_costs() is problem
+    choice = quick_extraction(dear)
     if dag_cost(dear, choice) < inf:
         assert refused.isdisjoint(choice.values())
         assert dag_cost(dear, solve(dear, time_limit=5.0).choice) <= dag_cost(dear, choice) * (1 + 1e-6)
@@ -168,7 +168,7 @@ def test_what_costs_infinitely_much_is_not_extracted(problem: Problem) -> None:
 
 
 def extract(problem: Problem, seconds: float, start: Choice | None) -> Choice:
-    return quick(problem, start)
+    return quick_extraction(problem, start)
 
 
 @pytest.mark.parametrize("refused", [("Mul",), ("Add",), ("Mul", "Add"), ("Relu",), ("Relu", "Add", "Mul")])
@@ -192,8 +192,8 @@ def test_the_original_stays_extractable_where_all_is_refused(records: Database) 
     graph, roots = graph_of(whole)
     choices = Choices(graph, roots)
     prices = [costs.measure(piece) for piece in choices.pieces]
-    problem = choices.problem(choices.keyed(prices)).possible()
-    assert dag_cost(problem, quick(problem)) < inf
+    problem = choices.problem(choices.keyed(prices)).without_infinite_costs()
+    assert dag_cost(problem, quick_extraction(problem)) < inf
 
 
 def test_a_program_that_cannot_be_written_is_dropped(

@@ -27,7 +27,7 @@ from tensaurus.check.program.replay import check_rewrites, refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
 from tensaurus.finders.fuse import Fuse
@@ -334,7 +334,7 @@ def test_no_fusion_goes_through_what_reads_its_own_class() -> None:
     graph.rebuild()
     choices = Choices(graph, [root], fusion_patterns([Piece(node("Relu", node("Add", X, Y)), (X, Y))]))
     problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
-    assert choices.program(program(node("Relu", X)), quick(problem)).roots == (node("Relu", X),)
+    assert choices.program(program(node("Relu", X)), quick_extraction(problem)).roots == (node("Relu", X),)
 
 
 def test_what_is_cheaper_by_estimates_is_tried_however_little_time_there_is() -> None:

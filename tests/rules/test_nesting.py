@@ -17,7 +17,7 @@ from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.enode_head import operator_head
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.match.flatten_nested_calls import MAX_ARGUMENTS, nest
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits, saturate
@@ -112,7 +112,9 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
         assert prove(graph, [(root, item(flat, place))]).holds()
     assert_replays(graph)
     choices = Choices(graph, roots)
-    made = choices.program(whole, quick(choices.problem(choices.keyed([1.0] * len(choices.pieces)))))
+    made = choices.program(
+        whole, quick_extraction(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
+    )
     assert sum(n.op is registry["Split"] for n in made.active) == 1
     assert check_field(whole, made).passed
 
@@ -193,7 +195,9 @@ def test_products_of_one_weight_become_one_product() -> None:
     whole = program(*(node("MatMul", matrix(f"x{k}"), w) for k in range(4)))
     graph, roots = merged(whole)
     choices = Choices(graph, roots)
-    made = choices.program(whole, quick(choices.problem(choices.keyed([1.0] * len(choices.pieces)))))
+    made = choices.program(
+        whole, quick_extraction(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
+    )
     assert Counter(str(n.op) for n in made.active if isinstance(n.op, Op)) == {
         "Concat": 1,
         "MatMul": 1,
@@ -234,7 +238,7 @@ def test_a_constant_has_a_copy_for_each_kind_of_kernel() -> None:
         graph, numbers = graph_of(whole)
         choices = Choices(graph, numbers, packing=packing_key)
         problem = choices.problem(choices.keyed([1.0] * len(choices.pieces), byte=1.0))
-        choice = quick(problem)
+        choice = quick_extraction(problem)
         assert choices.memory(choice) == size
         assert choices.footprint(choice) == copies * size
         assert sum(problem.costs[n] for n in choice.values()) == 2 + copies * size
@@ -246,7 +250,7 @@ def test_what_stands_at_known_places_is_the_same_choice() -> None:
     graph, roots = graph_of(whole)
     saturate(graph, whole_library(), Limits(nodes=400, rounds=3))
     choices = Choices(graph, roots)
-    choice = quick(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
+    choice = quick_extraction(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
     places = [choices.place(number) for number in choice.values()]
     assert choices.at(places) == choice
     assert choices.at([]) == {}

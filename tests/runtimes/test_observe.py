@@ -13,7 +13,7 @@ from small_programs import graph_of, model, node, rules, small
 
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.egraph.extract.extraction_choices import Choices
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Ruleset
@@ -135,7 +135,7 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
     pieces = [Piece(relu, Piece.of(relu.args[0]).leaves)]
     choices = Choices(graph, roots, fusion_patterns(pieces))
     problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
-    choice = quick(problem)
+    choice = quick_extraction(problem)
     computed = choices.computed(choice)
     nodes = [n for found in computed.values() for n in found if isinstance(n.op, Op)]
     assert sorted(map(str, nodes)) == sorted(map(str, whole.active))
@@ -174,7 +174,7 @@ class Misleading:
 
 
 def quickly(problem: Problem, seconds: float, start: Choice | None) -> Choice:
-    return quick(problem, start)
+    return quick_extraction(problem, start)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Which e-node of each class: an extraction problem in, its cheapest choice out; no e-graph is needed."""
+"""Solves extraction problems: chooses an e-node for each class, as cheap as possible, without an e-graph."""

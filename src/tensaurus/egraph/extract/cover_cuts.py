@@ -1,8 +1,8 @@
-"""Rows that round up: seven products that are merged by four take two merges, not one and three quarters.
+"""Finds Chvatal-Gomory cuts: seven products that are merged by four take two merges, not 1.75.
 
-Each class of a set needs one of its leaves, choices at which its programs end.  The rows of k classes or more
-are added up and divided by a number, and as all that is taken is taken whole, what is left over counts as
-one more (Chvatal, 1973; Gomory, 1958).  Merged operators that overlap leave the linear relaxation such gaps.
+Each class of a set needs one of its leaves, choices at which its programs end.  These rows are added up for
+several classes and divided by a number, and all coefficients and the right side are rounded up, as variables
+are 0 or 1 (Chvatal, 1973; Gomory, 1958).  Overlapping merged operators leave the linear relaxation such gaps.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tensaurus.egraph.extract.problem import Problem
 
 __all__ = ["Covers"]
 
-BROKEN = 0.01  # by how much a row is broken that is worth adding
-TAKEN = 1e-6  # what counts as taken
-SURE = 0.9  # classes of which less is taken are passed over
-MOST = 8  # what sums are divided by, at most
-TURNS = 2  # a set grows to so many times that number, and one
-ROWS = 200  # in each round
+MIN_VIOLATION = 0.01  # a row that is violated by less is not worth adding
+MIN_TAKEN = 1e-6  # a choice with a smaller x counts as not taken
+MIN_CLASS_VALUE = 0.9  # classes with a smaller y are passed over
+MAX_DIVISOR = 8  # of sums of rows
+MAX_SIZE_FACTOR = 2  # a set grows to this many times the divisor, plus 1
+MAX_ROWS = 200  # that are added in one round
 
 
 class Covers:
-    """The leaves of a problem's classes, for all rounds."""
+    """Finds violated rows; keeps the leaves of all classes for later rounds."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
         totals = tree_costs(problem)
         self._known: dict[int, frozenset[int]] = {}
         roots = set(problem.roots)
-        # Of what a choice reads one class stands for it: the dearest that is not read in any case.
+        # One child stands for all that a choice reads: the most expensive one that is no root.
         self._below: list[int | None] = []
         for number, children in enumerate(problem.children):
             dear = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
@@ -40,7 +40,7 @@ class Covers:
             self._below.append(dear if below else None)
 
     def _leaves(self, group: int) -> frozenset[int]:
-        """Choices of which every program of the class takes one: the way down a program ends somewhere."""
+        """Return choices of which every program of the class takes one: a path down a program ends at one."""
         if group not in self._known:
             leaves, stack, seen = set(), [group], {group}
             while stack:
@@ -55,11 +55,11 @@ class Covers:
         return self._known[group]
 
     def broken(self, x: Sequence[float], y: Sequence[float]) -> list[Cover]:
-        """Rows that a solution breaks, those that it breaks by most."""
+        """Return the rows that a solution violates by most."""
         taken = {}
         for group, part in enumerate(y):
-            if part > SURE:
-                taken[group] = [number for number in self._leaves(group) if x[number] > TAKEN]
+            if part > MIN_CLASS_VALUE:
+                taken[group] = [number for number in self._leaves(group) if x[number] > MIN_TAKEN]
         readers: dict[int, list[int]] = defaultdict(list)
         for group, leaves in taken.items():
             for number in leaves:
@@ -68,13 +68,13 @@ class Covers:
         for group, leaves in taken.items():
             if len(leaves) > 1:
                 most = max(len(readers[number]) for number in leaves)
-                for by in range(2, min(most, MOST) + 1):
-                    for inside, excess in self._grown(group, by, x, y, taken, readers):
+                for by in range(2, min(most, MAX_DIVISOR) + 1):
+                    for inside, excess in self._grow_sets(group, by, x, y, taken, readers):
                         excesses[by, inside] = excess
         best = sorted(excesses, key=lambda key: (-excesses[key], key[0], sorted(key[1])))
-        return [self._row(by, sorted(inside)) for by, inside in best[:ROWS]]
+        return [self._row(by, sorted(inside)) for by, inside in best[:MAX_ROWS]]
 
-    def _grown(
+    def _grow_sets(
         self,
         start: int,
         by: int,
@@ -83,7 +83,7 @@ class Covers:
         taken: dict[int, list[int]],
         readers: dict[int, list[int]],
     ) -> Iterator[tuple[frozenset[int], float]]:
-        """Sets that grow by the class that adds least to what is taken."""
+        """Yield sets grown from `start`, each time by the class that adds least, with their violations."""
         counts: Counter[int] = Counter()
         inside: set[int] = set()
         near: set[int] = set()
@@ -99,9 +99,9 @@ class Covers:
                 near.update(other for other in readers[number] if other not in inside)
             if len(inside) % by == 1:
                 excess = len(inside) // by + 1 - total
-                if excess > BROKEN:
+                if excess > MIN_VIOLATION:
                     yield frozenset(inside), excess
-                if len(inside) > TURNS * by:
+                if len(inside) > MAX_SIZE_FACTOR * by:
                     return
             if not near:
                 return

@@ -1,16 +1,16 @@
-"""Extraction by CP-SAT: booleans, clauses, and integer orders."""
+"""Solves an extraction formulation by CP-SAT, with booleans, clauses, and integer orders."""
 
 from __future__ import annotations
 
 from math import floor, frexp, ldexp
 from typing import Any
 
-from tensaurus.egraph.extract.formulation import Answer, Formulation, heights
+from tensaurus.egraph.extract.formulation import Answer, Formulation, order_values
 from tensaurus.egraph.extract.problem import Choice
 
 __all__ = ["CpSat"]
 
-BITS = 40  # of the scaled cost; what is rounded off is less than a unit for each class
+COST_BITS = 40  # of the scaled integer costs; rounding loses less than one unit for each class
 
 
 class CpSat:
@@ -29,7 +29,7 @@ class CpSat:
         self._solver.parameters.linearization_level = 2
 
     def solve(self, form: Formulation, start: Choice, cost: float, seconds: float) -> Answer:
-        """The best choice and the bound within the time; `start` is one without a cycle, and its cost."""
+        """Search for `seconds`, beginning with the choice `start` without a cycle, which has this cost."""
         problem, cp = form.problem, self._cp
         model = cp.CpModel()
         x = [model.new_bool_var("") for _ in problem.costs]
@@ -59,11 +59,11 @@ class CpSat:
             model.add(t[upper] >= t[lower] + 1).only_enforce_if(x[number])
         for number, group in enumerate(problem.groups):
             model.add_hint(x[number], start.get(group) == number)
-        for group, height in heights(form, start).items():
+        for group, height in order_values(form, start).items():
             model.add_hint(t[group], height)
         # Scaling by a power of two is exact, and rounding down keeps the bound one of the real costs; so does
         # the limit, for what costs more than the start is not taken.
-        shift = BITS - frexp(cost)[1]
+        shift = COST_BITS - frexp(cost)[1]
         prices = [floor(ldexp(min(price, 2 * cost), shift)) for price in problem.costs]
         model.minimize(cp.LinearExpr.weighted_sum(x, prices))
         self._solver.parameters.max_time_in_seconds = seconds

@@ -1,4 +1,4 @@
-"""Strongly connected components of an extraction problem's classes."""
+"""Finds the strongly connected components of an extraction problem's classes: no cycle leaves one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from tensaurus.egraph.extract.problem import Problem
 
-__all__ = ["components"]
+__all__ = ["strong_components"]
 
 
-def components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
-    """Strongly connected components of the classes, what is read first (Tarjan)."""
+def strong_components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
+    """Return the strongly connected components of the classes, those that are read first (Tarjan)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on: set[int] = set()

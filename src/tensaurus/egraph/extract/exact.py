@@ -18,7 +18,7 @@ from tensaurus.egraph.extract.formulation import Cycles, Formulation, formulate,
 from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.independent_blocks import Block, blocks
 from tensaurus.egraph.extract.linear_relaxation import relax
-from tensaurus.egraph.extract.local_search import improved
+from tensaurus.egraph.extract.local_search import improve_choice
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 from tensaurus.egraph.extract.shrink_problem import Shrunk, shrink, unshrunk
 
@@ -98,7 +98,9 @@ class _Whole:
         left = smaller.problem
         places = [[list(range(len(left.costs)))], [list(range(len(left.members)))]]
         parts = blocks(left) if shrunk else [Block(left, *places)]
-        first = smaller.adopted(improved(problem, greedy(problem), deadline) if start is None else start)
+        first = smaller.adopted(
+            improve_choice(problem, greedy(problem), deadline) if start is None else start
+        )
         return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in parts])
 
     def improve(self, search: _Search, deadline: float) -> None:
@@ -150,7 +152,7 @@ class _Part:
         starts = block.adopted(start)
         candidates = [greedy(problem), *starts, *(_repaired(problem, choice) for choice in starts)]
         best = min(candidates, key=lambda choice: dag_cost(problem, choice))
-        best = improved(problem, best, deadline)
+        best = improve_choice(problem, best, deadline)
         return cls(block, formulate(problem, cycles), needed(problem, best), dag_cost(problem, best))
 
     @property

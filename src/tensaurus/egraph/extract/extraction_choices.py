@@ -1,8 +1,7 @@
-"""What can be extracted from an e-graph: its e-nodes, and chains of them that a runtime fuses.
+"""Lists the choices of an extraction from an e-graph: e-nodes, and chains of e-nodes that a runtime fuses.
 
-What depends on constants alone is computed ahead of time, whatever it takes: of such a class one program is
-chosen beforehand, and its cost is that of keeping its elements: once for each kind of kernel that reads them,
-as runtimes keep constants the way that the kernel wants them.
+A class that depends on constants only is computed ahead of time, by one program chosen beforehand.  It costs
+the bytes of its elements, once for each kind of kernel, as each has the constants in a layout of its own.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ __all__ = ["Choices", "Place"]
 
 Place: TypeAlias = tuple[int, ...]
 
-FUSED = 20_000  # places where one fusion may be
-SMALL = 1 << 16  # bytes of a constant of which copies do not count
+MAX_FUSED_MATCHES = 20_000  # of one fusion pattern
+SMALL_BYTES = 1 << 16  # copies of smaller constants for several kinds of kernels do not count
 
 
 @dataclass(frozen=True)
-class _Fused:
+class _FusedMatch:
     """E-nodes that a pattern matched, extracted as one."""
 
     pattern: Pattern
@@ -44,13 +43,13 @@ class _Fused:
 class Choices:
     """The choices of each class below the roots; choices of one key cost the same.
 
-    keys      of each choice, its place in `pieces`; -1 where it computes nothing
-    pieces    of each key, one that has it: what to measure
-    kept      of each choice, the bytes of the constant that it is
-    stored    of each choice, the bytes that a file needs for it: of what the model itself computes from
-              constants, and what may stay so, no more than these have
-    packed    of each choice, the bytes that kernels read where they need it: of a constant that several kinds
-              of kernels read, a choice for each kind stands between them and it
+    keys      the key of each choice, its place in `pieces`; -1 where it computes nothing
+    pieces    for each key a piece that has it, to be measured
+    kept      for each choice the bytes of the constant that it is, or 0
+    stored    for each choice the bytes of the constant in a file, at most those of the constants from which
+              the model itself computes it, as it may stay an expression
+    packed    for each choice the bytes that kernels read of it; where several kinds of kernels read a
+              constant, each kind reads a copy, which is a choice of its own
     """
 
     @collector_resting()
@@ -63,9 +62,9 @@ class Choices:
         own: int = 0,
         packing: Callable[[Piece], str] = lambda piece: "",
     ):
-        """Of the e-nodes older than `before`; those older than `own` are the model's own.
+        """List the choices among e-nodes with numbers below `before`; those below `own` are the model's own.
 
-        Kernels of one `packing` keep a constant in the same way.
+        Kernels of pieces with one `packing` share a copy of a constant.
         """
         self.graph, self._before, self._own, self._packing = graph, before, own, packing
         self.keys: list[int] = []
@@ -73,22 +72,22 @@ class Choices:
         self.kept: list[int] = []
         self.stored: list[int] = []
         self.packed: list[int] = []
-        self._numbers: dict[int, int] = {}  # of each class, its number in the problem
-        self._codes: dict[int, int] = {}  # of each class, what its types are
+        self._numbers: dict[int, int] = {}  # the number of each class in the problem
+        self._codes: dict[int, int] = {}  # the code of the types of each class
         self._members: list[list[int]] = []
         self._children: list[tuple[int, ...]] = []
         self._groups: list[int] = []
-        self._what: list[int | _Fused | None] = []  # of each choice; None: a copy of what it reads
+        self._sources: list[int | _FusedMatch | None] = []  # of each choice; None: a copy of its child
         self._known: dict[Any, int] = {}
         self._bytes: dict[tuple[Type, ...], int] = {}
-        self._constants: dict[int, int] = {}  # of each class that is computed ahead of time, how
+        self._constants: dict[int, int] = {}  # the e-node of each class that is computed ahead of time
         self._todo: list[int] = []
-        self._looping: set[int] = set()  # e-nodes that read their own class: no program goes through them
+        self._self_reading: set[int] = set()  # e-nodes that read their own class: no program has them
         self._roots = [self._number(graph.find(root)) for root in roots]
-        self._walk()
+        self._add_enodes()
         if fusions:
-            self._fuse(fusions)
-        self._pack()
+            self._add_fusions(fusions)
+        self._add_packed_copies()
 
     def _number(self, group: int) -> int:
         number = self._numbers.get(group)
@@ -99,15 +98,15 @@ class Choices:
             self._todo.append(group)
         return number
 
-    def _walk(self) -> None:
-        """The e-nodes of every class, of those that cost and read the same the oldest."""
+    def _add_enodes(self) -> None:
+        """Add the e-nodes of every class; of e-nodes with equal cost and arguments only the oldest."""
         graph, numbers, known, codes, todo = self.graph, self._numbers, self._known, self._codes, self._todo
         before, heads, args = self._before, graph.heads, graph.args
-        append, what = self._append, self._what
+        append, what = self._add_choice, self._sources
         while todo:
             group = todo.pop()
             if graph.analyses[group].static:
-                self._keep(group)
+                self._add_constant(group)
                 continue
             own, live = numbers[group], graph.live_members(group)
             seen: dict[Any, int] = {}
@@ -116,7 +115,7 @@ class Choices:
                     continue
                 classes = args[node]
                 if group in classes:
-                    self._looping.add(node)
+                    self._self_reading.add(node)
                     continue
                 reads = []
                 for read in classes:
@@ -129,7 +128,7 @@ class Choices:
                 if isinstance(head.op, Op):
                     signature = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
                     if len(reads) < len(classes):
-                        signature += (_twice(classes),)
+                        signature += (_equal_args(classes),)
                     key = known.get(signature, -1)
                     if key < 0:
                         key = known[signature] = len(self.pieces)
@@ -144,11 +143,11 @@ class Choices:
                         continue
                 append(own, node, tuple(reads), key)
 
-    def _append(
-        self, number: int, what: int | _Fused | None, reads: tuple[int, ...], key: int, kept: int = 0
+    def _add_choice(
+        self, number: int, what: int | _FusedMatch | None, reads: tuple[int, ...], key: int, kept: int = 0
     ) -> None:
-        self._members[number].append(len(self._what))
-        self._what.append(what)
+        self._members[number].append(len(self._sources))
+        self._sources.append(what)
         self._groups.append(number)
         self._children.append(reads)
         self.keys.append(key)
@@ -156,10 +155,10 @@ class Choices:
         self.stored.append(kept)
         self.packed.append(kept)
 
-    def _keep(self, group: int) -> None:
+    def _add_constant(self, group: int) -> None:
         size = self._size(group)
-        self._append(self._numbers[group], min(self.graph.live_members(group)), (), -1, size)
-        self.stored[-1] = int(min(size, self._unfolded(group)))
+        self._add_choice(self._numbers[group], min(self.graph.live_members(group)), (), -1, size)
+        self.stored[-1] = int(min(size, self._unfolded_bytes(group)))
 
     def _size(self, group: int) -> int:
         """Return the bytes of a class's elements."""
@@ -170,9 +169,8 @@ class Choices:
             self._bytes[types] = size
         return size
 
-    def _unfolded(self, group: int) -> float:
-        """Return the bytes of the constants that the model computes this class from; infinite where the
-        model itself has no such expression."""
+    def _unfolded_bytes(self, group: int) -> float:
+        """Return the bytes of the constants from which the model itself computes a class, or infinity."""
         seen, waiting, total = {group}, [group], 0
         while waiting:
             at = waiting.pop()
@@ -185,23 +183,24 @@ class Choices:
             waiting += reads
         return total
 
-    def _fuse(self, fusions: Sequence[Pattern]) -> None:
-        """What matches the fusions; all that lies inside computes at run time."""
+    def _add_fusions(self, fusions: Sequence[Pattern]) -> None:
+        """Add a choice for each match of a fusion pattern, all of whose e-nodes compute at run time."""
         graph, numbers, find = self.graph, self._numbers, self.graph.find
         table = MatchIndex()
         table.update(graph, [group for group in numbers if not graph.analyses[group].static])
         for pattern in fusions:
-            for match in table.search(graph, pattern, most=FUSED):
-                if self._looping.isdisjoint(match) and max(match) < self._before:
+            for match in table.search(graph, pattern, most=MAX_FUSED_MATCHES):
+                if self._self_reading.isdisjoint(match) and max(match) < self._before:
                     classes = tuple([find(term) for term in pattern.bind(graph.original_args, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
                     if own not in reads:
-                        what = _Fused(pattern, match)
-                        self._append(own, what, tuple(dict.fromkeys(reads)), self._fused_key(what, classes))
+                        what = _FusedMatch(pattern, match)
+                        key = self._fused_key(what, classes)
+                        self._add_choice(own, what, tuple(dict.fromkeys(reads)), key)
 
-    def _pack(self) -> None:
-        """Copies of the constants that several kinds of kernels read."""
-        large = {group for group, size in zip(self._groups, self.kept, strict=True) if size >= SMALL}
+    def _add_packed_copies(self) -> None:
+        """Add copies of the constants that several kinds of kernels read."""
+        large = {group for group, size in zip(self._groups, self.kept, strict=True) if size >= SMALL_BYTES}
         readers: dict[int, dict[str, list[int]]] = {}
         for number, reads in enumerate(self._children):
             for read in reads:
@@ -216,22 +215,22 @@ class Choices:
             for numbers in kinds.values():
                 copy = len(self._members)
                 self._members.append([])
-                self._append(copy, None, (group,), -1)
+                self._add_choice(copy, None, (group,), -1)
                 self.packed[-1] = self.kept[constant]
                 for number in numbers:
                     reads = self._children[number]
                     self._children[number] = tuple(copy if read == group else read for read in reads)
 
-    def _fused_key(self, what: _Fused, classes: tuple[int, ...]) -> int:
+    def _fused_key(self, what: _FusedMatch, classes: tuple[int, ...]) -> int:
         heads = [self.graph.heads[number] for number in what.match]
-        signature = (what.pattern, *heads, *[self._codes[group] for group in classes], _twice(classes))
+        signature = (what.pattern, *heads, *[self._codes[group] for group in classes], _equal_args(classes))
         key = self._known.get(signature)
         if key is None:
             key = self._known[signature] = len(self.pieces)
             self.pieces.append(self._piece(what))
         return key
 
-    def _piece(self, what: int | _Fused) -> Piece:
+    def _piece(self, what: int | _FusedMatch) -> Piece:
         graph = self.graph
         if isinstance(what, int):
             return Piece.of(graph.term(what))
@@ -240,61 +239,61 @@ class Choices:
         return Piece(root, tuple(dict.fromkeys(graph.term(term) for term in terms)))
 
     def problem(self, costs: Sequence[float]) -> Problem:
-        """With what each choice costs; what costs infinity is no choice."""
+        """Return the problem with these costs of all choices; choices of infinite cost are left out."""
         members: Sequence[Sequence[int]] = self._members
         if inf in costs:
             members = [[number for number in group if costs[number] < inf] for group in members]
         return Problem(costs, self._children, self._groups, members, self._roots)
 
     def keyed(self, costs: Sequence[float], byte: float = 0.0) -> list[float]:
-        """What each choice costs: by its key, and by the bytes that kernels read where it is a constant."""
+        """Return the cost of each choice: that of its key, or the price of the bytes of a constant."""
         keyed = zip(self.keys, self.packed, strict=True)
         return [costs[key] if key >= 0 else byte * packed for key, packed in keyed]
 
     def memory(self, choice: Choice) -> int:
-        """Bytes of the constants that a file of the choice stores."""
+        """Return the bytes of constants in a file of the program."""
         return sum(self.stored[number] for number in choice.values())
 
     def footprint(self, choice: Choice) -> int:
-        """Bytes of constants that its kernels read, a copy for each kind of kernel."""
+        """Return the bytes of constants that the program's kernels read, a copy for each kind of kernel."""
         return sum(self.packed[number] for number in choice.values())
 
     def place(self, number: int) -> Place:
-        """The e-nodes that a choice is made of, the same in every extraction from the e-graph.
+        """Return the e-nodes of a choice, which are the same in every extraction from the e-graph.
 
-        Empty of a copy of a constant.
+        Returns () for a copy of a constant.
         """
-        what = self._what[number]
+        what = self._sources[number]
         return () if what is None else (what,) if isinstance(what, int) else what.match
 
     def places(self, choice: Choice) -> tuple[Place, ...]:
-        """Of its choices."""
+        """Return the places of all choices of a program."""
         return tuple(self.place(number) for number in choice.values())
 
     def at(self, places: Iterable[Place]) -> dict[int, int]:
-        """The choice whose choices have these places; empty where they are not all here."""
+        """Return the program whose choices have these places; {} where some of them are not choices here."""
         choice = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
         for place in places:
-            number = self._numbered.get(place)
+            number = self._number_by_place.get(place)
             if number is not None:
                 choice[self._groups[number]] = number
         return needed(self.problem([0.0] * len(self.keys)), choice)
 
     @cached_property
-    def _numbered(self) -> dict[Place, int]:
-        return {self.place(number): number for number in range(len(self._what))}
+    def _number_by_place(self) -> dict[Place, int]:
+        return {self.place(number): number for number in range(len(self._sources))}
 
     def program(self, original: Program, choice: Choice) -> Program:
-        """The program that the choice stands for, with the original's inputs, names and outputs.
+        """Return the program of a choice, with the original's inputs, names and outputs.
 
         Raises ValueError where the choice is cyclic or incomplete.
         """
-        built = self._built(choice)
+        built = self._build_nodes(choice)
         return original.with_outputs([built[root] for root in self._roots])
 
     def computed(self, choice: Choice) -> dict[int, frozenset[Node]]:
-        """Of each choice that costs, the nodes of that program that it stands for."""
-        built = self._built(choice)
+        """Return for each choice with a cost the nodes of the program that it computes."""
+        built = self._build_nodes(choice)
         nodes = {}
         for group, number in choice.items():
             if self.keys[number] >= 0 and group in built:
@@ -302,13 +301,13 @@ class Choices:
                 nodes[number] = frozenset(Piece(built[group], tuple(leaves)).inner)
         return nodes
 
-    def _built(self, choice: Choice) -> dict[int, Node]:
-        """The node of each class."""
+    def _build_nodes(self, choice: Choice) -> dict[int, Node]:
+        """Return the node of each class in the program."""
         order = self.problem([0.0] * len(self.keys)).order(choice)
         if order is None:
             raise ValueError("the choice is cyclic or incomplete")
         graph, find = self.graph, self.graph.find
-        chosen = [self._what[choice[number]] for number in order]
+        chosen = [self._sources[choice[number]] for number in order]
         terms = [
             graph.args[what]
             if isinstance(what, int)
@@ -319,17 +318,17 @@ class Choices:
         ]
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
         wanted |= {find(what) for what in chosen if isinstance(what, int)}
-        self._plan_constants([group for group in wanted if graph.analyses[group].static])
+        self._choose_constants([group for group in wanted if graph.analyses[group].static])
         constants: dict[int, Node] = {}
         built: dict[int, Node] = {}
 
         def node_of(group: int) -> Node:
             node = built.get(self._numbers.get(group, -1))
-            return self._constant(group, constants) if node is None else node
+            return self._build_constant(group, constants) if node is None else node
 
         for number, what, reads in zip(order, chosen, terms, strict=True):
             if isinstance(what, int) and graph.analyses[find(what)].static:
-                built[number] = self._constant(find(what), constants)
+                built[number] = self._build_constant(find(what), constants)
                 continue
             read = [None if term == ABSENT else node_of(find(term)) for term in reads]
             if isinstance(what, int):
@@ -341,8 +340,8 @@ class Choices:
                 built[number] = what.pattern.over(graph, what.match, read)  # type: ignore[arg-type]
         return built
 
-    def _constant(self, group: int, built: dict[int, Node]) -> Node:
-        """The program of a class that depends on constants alone."""
+    def _build_constant(self, group: int, built: dict[int, Node]) -> Node:
+        """Return the program of a class that depends on constants only."""
         graph = self.graph
         stack = [group]
         while stack:
@@ -358,17 +357,17 @@ class Choices:
             stack.pop()
         return built[group]
 
-    def _plan_constants(self, wanted: Sequence[int]) -> None:
-        """An e-node for each of the classes that depend on constants alone; together they have no cycle.
+    def _choose_constants(self, wanted: Sequence[int]) -> None:
+        """Choose an e-node for each class that depends on constants only; together they have no cycle.
 
-        The smallest programs: what rounds least is what computes least.  Of equals the oldest e-node, so that
-        a class's program does not depend on what else is wanted.
+        The smallest programs are chosen, as they round least; among equals the oldest e-node, so that the
+        program of a class does not depend on the other classes that are wanted.
         """
         graph = self.graph
         below = [group for group in wanted if group not in self._constants]
         numbers = {group: number for number, group in enumerate(below)}
         choices: list[tuple[int, int]] = []  # e-node, class
-        for group in below:  # grows meanwhile
+        for group in below:  # the list grows in the loop
             for node in graph.live_members(group):
                 choices.append((node, group))
                 for read in graph.args[node]:
@@ -391,6 +390,6 @@ class Choices:
         self._constants.update((below[number], nodes[node]) for number, node in chosen.items())
 
 
-def _twice(classes: Sequence[int]) -> tuple[int, ...]:
-    """Which arguments are one tensor; empty where none are."""
+def _equal_args(classes: Sequence[int]) -> tuple[int, ...]:
+    """Return for each argument the place of the first equal one; () where all differ."""
     return tuple([classes.index(c) for c in classes]) if len(set(classes)) < len(classes) else ()

@@ -1,7 +1,7 @@
-"""Extraction as a 0-1 program (TENSAT, section 5.1), and what makes it tighter.
+"""Formulates extraction as a 0-1 program (TENSAT, section 5.1), with rows that make it tighter.
 
-A variable x of each choice and y of each class.  The paper has x(n) <= y(c) for each choice n and each class
-c that it reads; here the choices of one class that read c share one row, as at most one of them is taken.
+There is a variable x for each choice and y for each class.  The paper has x(n) <= y(c) for each choice n and
+each class c that n reads; here all choices of one class that read c share one row, as only one is taken.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from tensaurus.egraph.extract.cyclic_components import components
+from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.problem import Choice, Problem
-from tensaurus.egraph.extract.required_classes import needs_of
+from tensaurus.egraph.extract.required_classes import required_classes
 
 __all__ = [
     "Answer",
@@ -21,10 +21,10 @@ __all__ = [
     "Cycles",
     "Formulation",
     "Support",
-    "exclusions",
+    "exclusion_rows",
     "formulate",
-    "heights",
-    "support",
+    "order_values",
+    "support_choices",
     "supports",
 ]
 
@@ -32,14 +32,14 @@ Cycles: TypeAlias = Literal["components", "order", "cuts", "none"]
 
 
 class Support(NamedTuple):
-    """y of the class is at most the sum of x of the choices."""
+    """The row: y of the class is at most the sum of x of the choices."""
 
     group: int
     choices: list[int]
 
 
 class Cover(NamedTuple):
-    """The sum of x of the choices, so many times each, and of 1 - y of the classes is at least `least`."""
+    """The row: the sum of factor * x of choices, plus the sum of 1 - y of groups, is at least `least`."""
 
     factors: dict[int, int]
     groups: list[int]  # none is a root
@@ -48,19 +48,24 @@ class Cover(NamedTuple):
 
 @dataclass
 class Formulation:
-    """The rows.  y of a root is 1, y of a class with one choice is that choice's x."""
+    """The rows of a problem.  y of a root is 1, y of a class with one choice is x of this choice.
+
+    reads   (choices, class): the sum of x of the choices is at most y of the class
+    orders  (choice, upper, lower): if the choice is taken, t of `upper` is larger than t of `lower`
+    ranges  for each class with a t, the number of values of t, from 0 on
+    """
 
     problem: Problem
-    reads: list[tuple[list[int], int]] = field(default_factory=list)  # sum of x <= y
+    reads: list[tuple[list[int], int]] = field(default_factory=list)
     supports: list[Support] = field(default_factory=list)
     covers: list[Cover] = field(default_factory=list)
-    orders: list[tuple[int, int, int]] = field(default_factory=list)  # x implies the former's t is larger
-    ranges: dict[int, int] = field(default_factory=dict)  # t of a class is less than this, 0 or more
+    orders: list[tuple[int, int, int]] = field(default_factory=list)
+    ranges: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a solver found: a choice, which may be cyclic, or none yet; a lower bound; whether it is done."""
+    """The answer of a solver: a choice, which may be cyclic, or None; a lower bound; whether it is done."""
 
     choice: dict[int, int] | None
     bound: float
@@ -68,34 +73,34 @@ class Answer:
 
 
 def formulate(problem: Problem, cycles: Cycles) -> Formulation:
-    """The rows that all ways to deal with cycles share, and order variables.
+    """Return the rows that do not depend on `cycles`, and order variables.
 
-    `order`: an order of all classes, equations (4) and (5) of the paper.  `components`: orders inside
-    strongly connected components; no cycle leaves one.
+    "order": an order of all classes, equations (4) and (5) of the paper.  "components": an order inside each
+    strongly connected component, which no cycle leaves.  "cuts" and "none": no order.
     """
-    made = Formulation(problem)
+    form = Formulation(problem)
     for members in problem.members:
         readers: dict[int, list[int]] = defaultdict(list)
         for number in members:
             for child in problem.children[number]:
                 readers[child].append(number)
-        made.reads += [(numbers, child) for child, numbers in readers.items()]
+        form.reads += [(numbers, child) for child, numbers in readers.items()]
     parts: list[list[int]] = []
     if cycles == "order":
         parts = [list(range(len(problem.members)))]
     elif cycles == "components":
-        parts = [part for part in components(problem) if len(part) > 1]
+        parts = [part for part in strong_components(problem) if len(part) > 1]
     for part in parts:
         inside = set(part)
-        made.ranges |= dict.fromkeys(part, len(part))
+        form.ranges |= dict.fromkeys(part, len(part))
         for group in part:
             for number in problem.members[group]:
-                made.orders += [(number, group, c) for c in problem.children[number] if c in inside]
-    return made
+                form.orders += [(number, group, c) for c in problem.children[number] if c in inside]
+    return form
 
 
-def heights(form: Formulation, choice: Choice) -> dict[int, int]:
-    """Orders that suit a choice without a cycle."""
+def order_values(form: Formulation, choice: Choice) -> dict[int, int]:
+    """Return values of the order variables that suit a choice without a cycle."""
     below: dict[int, list[int]] = defaultdict(list)
     for number, _, lower in form.orders:
         below[number].append(lower)
@@ -106,11 +111,11 @@ def heights(form: Formulation, choice: Choice) -> dict[int, int]:
     return heights_of
 
 
-def support(problem: Problem, loop: Collection[int]) -> list[int]:
-    """The choices of a set of classes that read none of the set.
+def support_choices(problem: Problem, loop: Collection[int]) -> list[int]:
+    """Return the choices of a set of classes that read no class of the set.
 
-    The first class of the set to be computed takes one of them: wherever a class of the set is needed, one of
-    them is taken.  (In answer set programming: the loop formula of the set.)
+    The first class of the set to be computed takes one of these choices: wherever a class of the set is
+    needed, one of them is taken.  (In answer set programming: the loop formula of the set.)
     """
     inside = set(loop)
     return [
@@ -122,24 +127,24 @@ def support(problem: Problem, loop: Collection[int]) -> list[int]:
 
 
 def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
-    """Rows that a cyclic choice breaks, and no program without a cycle does."""
+    """Yield rows that a cyclic choice violates, and no choice without a cycle does."""
     for loop in _loops(problem, choice):
-        outer = support(problem, loop)
+        outer = support_choices(problem, loop)
         for group in loop:
             yield Support(group, outer)
 
 
-def exclusions(problem: Problem) -> Iterator[Cover]:
-    """Rows for two classes on a cycle, choices of each of which always need the other.
+def exclusion_rows(problem: Problem) -> Iterator[Cover]:
+    """Yield rows for pairs of classes on a cycle, of which some choices always need the other class.
 
-    The sum of x of such choices of the one is at most that of the other's choices that do not need it back.
+    The sum of x of such choices of one class is at most that of the other's choices that do not need it back.
     """
     groups = range(len(problem.members))
-    needs = needs_of(problem.children, problem.members, groups)
-    for part in components(problem):
+    needs = required_classes(problem.children, problem.members, groups)
+    for part in strong_components(problem):
         inside = sum(1 << group for group in part) if len(part) > 1 else 0
         below: dict[int, int] = {}
-        above = dict.fromkeys(part, 0)  # of each class, those with a choice that needs it
+        above = dict.fromkeys(part, 0)  # for each class, the classes with a choice that needs it
         for group in part if inside else ():
             for number in problem.members[group]:
                 below[number] = 0
@@ -165,12 +170,12 @@ def _bits(whole: int) -> Iterator[int]:
 
 
 def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
-    """Components of the choice's own graph, and a short cycle through each of their classes."""
+    """Yield the components of the choice's own graph, and a shortest cycle through each of their classes."""
     groups = range(len(problem.members))
     members = [[choice[group]] if group in choice else [] for group in groups]
     own = Problem(problem.costs, problem.children, problem.groups, members, problem.roots)
     seen: set[frozenset[int]] = set()
-    for part in components(own):
+    for part in strong_components(own):
         if len(part) > 1:
             inside = set(part)
             for loop in (part, *(_shortest(problem, choice, group, inside) for group in part)):
@@ -180,7 +185,7 @@ def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
 
 
 def _shortest(problem: Problem, choice: Choice, start: int, inside: Collection[int]) -> list[int]:
-    """The classes of a shortest cycle through the class, which lies on one."""
+    """Return the classes of a shortest cycle through a class, which must lie on one."""
     above: dict[int, int] = {}
     queue = [start]
     for group in queue:

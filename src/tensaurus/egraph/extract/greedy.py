@@ -1,4 +1,4 @@
-"""Extraction without a proof: the cheapest tree of each class, and programs that are grown from those."""
+"""Extracts greedily, without a proof: the cheapest tree of each class, and programs grown from such trees."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["greedy", "greedy_dag", "tree_costs"]
 
 
 def greedy(problem: Problem) -> dict[int, int]:
-    """The cheapest tree of each class: what several read counts several times (TENSAT's greedy).
+    """Return the cheapest tree of each class, in which a shared class counts several times (TENSAT's greedy).
 
-    Trees are found cheapest first, so no choice is ever cyclic, zero costs included.
+    Trees are found cheapest first, so no choice is ever cyclic, even with costs of 0.
     """
     groups = problem.groups
     left = [len(children) for children in problem.children]
     readers: list[list[int]] = [[] for _ in problem.members]
     best: dict[int, int] = {}
     totals = list(problem.costs)
-    leader: dict[int, tuple[float, int]] = {}  # of each class, the cheapest that is known to have a tree
-    for group, members in enumerate(problem.members):  # a problem that shrinks drops choices there alone
+    leader: dict[int, tuple[float, int]] = {}  # for each class, its cheapest choice with a tree so far
+    for group, members in enumerate(problem.members):  # only `members` lacks choices that were dropped
         for number in members:
             for child in problem.children[number]:
                 readers[child].append(number)
@@ -51,7 +51,7 @@ def greedy(problem: Problem) -> dict[int, int]:
 
 
 def tree_costs(problem: Problem, trees: Choice | None = None) -> list[float]:
-    """What the cheapest tree of each class costs; infinite where a class has none."""
+    """Return the cost of the cheapest tree of each class; infinity where a class has none."""
     totals = [inf] * len(problem.members)
     for group, number in (greedy(problem) if trees is None else trees).items():  # children first
         totals[group] = problem.costs[number] + sum(totals[child] for child in problem.children[number])
@@ -59,33 +59,33 @@ def tree_costs(problem: Problem, trees: Choice | None = None) -> list[float]:
 
 
 def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
-    """The cheapest program of each class, what is shared inside it counting once, from those of its children.
+    """Return programs in which shared classes count once, built for each class from those of its children.
 
-    Begins with the cheapest trees and goes on until no class's program improves; the result is at most as
-    dear as that of the cheapest trees, and need not be the cheapest.  After the deadline (of
-    `time.monotonic`) it is what was found by then.
+    Begins with the cheapest trees and goes on until no class's program improves.  The result costs at most as
+    much as the cheapest trees; cheaper programs may exist.  After the deadline (of `time.monotonic`) the
+    result is the best so far.
     """
     trees = greedy(problem)
-    programs: dict[int, dict[int, int]] = {}  # of each class, all that it needs with their choices
+    programs: dict[int, dict[int, int]] = {}  # for each class a choice of all classes that it needs
     totals: dict[int, float] = {}
     readers: list[set[int]] = [set() for _ in problem.members]
     for number, children in enumerate(problem.children):
         for child in children:
             readers[child].add(problem.groups[number])
 
-    def together(number: int) -> dict[int, int]:
-        """The choice over its children's programs; where two of those differ, the larger's counts."""
+    def merged_program(number: int) -> dict[int, int]:
+        """Return a choice over its children's programs merged; where two differ, the larger one counts."""
         group, merged = problem.groups[number], {problem.groups[number]: number}
         for child in sorted(problem.children[number], key=lambda c: -len(programs[c])):
             for below, choice in programs[child].items():
                 merged.setdefault(below, choice)
-        return _needed(problem, group, merged)
+        return _needed_by(problem, group, merged)
 
     queue = list(trees)  # in the order in which the trees were found: children first
     for group in queue:
         if monotonic() > deadline:
             return trees
-        programs[group] = together(trees[group])
+        programs[group] = merged_program(trees[group])
         totals[group] = _total(problem, programs[group])
     waiting = set(queue)
     while queue:
@@ -96,7 +96,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
                 continue
             for number in problem.members[group]:
                 if all(child in programs for child in problem.children[number]):
-                    made = together(number)
+                    made = merged_program(number)
                     if made and _total(problem, made) < totals[group] * (1 - 1e-9):
                         programs[group], totals[group] = made, _total(problem, made)
                         fresh = sorted(r for r in readers[group] if r in programs and r not in waiting)
@@ -110,8 +110,8 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
     return min((trees, chosen), key=lambda choice: dag_cost(problem, choice))
 
 
-def _needed(problem: Problem, root: int, choice: Choice) -> dict[int, int]:
-    """The part of the choice that the class needs; empty where that is cyclic or incomplete."""
+def _needed_by(problem: Problem, root: int, choice: Choice) -> dict[int, int]:
+    """Return the part of the choice that a class needs; {} if it is cyclic or incomplete."""
     alone = Problem(problem.costs, problem.children, problem.groups, problem.members, (root,))
     return {group: choice[group] for group in alone.order(choice) or ()}
 

@@ -1,4 +1,4 @@
-"""Parts of an extraction problem that share nothing: each is solved alone, of equal ones only the first."""
+"""Splits an extraction problem into parts that share no class, so that equal parts are solved only once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,23 @@ __all__ = ["Block", "blocks"]
 
 @dataclass(frozen=True)
 class Block:
-    """A problem that occurs in the whole, once or several times: where its choices and classes are there."""
+    """A part that occurs once or several times in the whole problem.
+
+    choices  for each occurrence the numbers of the part's choices in the whole problem
+    classes  for each occurrence the numbers of the part's classes
+    """
 
     problem: Problem
-    choices: list[list[int]]  # of each occurrence
+    choices: list[list[int]]
     classes: list[list[int]]
 
     def restored(self, choice: Choice) -> dict[int, int]:
-        """The choice of the whole in all occurrences."""
+        """Translate a choice of the part to a choice of the whole problem, in all occurrences."""
         places = zip(self.choices, self.classes, strict=True)
         return {classes[g]: choices[n] for choices, classes in places for g, n in choice.items()}
 
     def adopted(self, choice: Choice) -> list[dict[int, int]]:
-        """What a choice of the whole takes in each occurrence."""
+        """Translate a choice of the whole problem to one of the part, for each occurrence."""
         adopted = []
         for choices, classes in zip(self.choices, self.classes, strict=True):
             places = {number: place for place, number in enumerate(choices)}
@@ -35,7 +39,7 @@ class Block:
 
 
 def blocks(problem: Problem) -> list[Block]:
-    """The parts that share no class, the smallest first.  Roots must be all that every program needs."""
+    """Return the parts, the smallest first.  The roots must include all classes that every program needs."""
     blocks_of: dict[Any, Block] = {}
     parts = _connected(problem)
     for groups in parts:
@@ -68,7 +72,7 @@ def blocks(problem: Problem) -> list[Block]:
 
 
 def _connected(problem: Problem) -> list[list[int]]:
-    """Classes by connected component."""
+    """Return the connected components of the classes."""
     parents = list(range(len(problem.members)))
 
     def find(group: int) -> int:
@@ -87,10 +91,10 @@ def _connected(problem: Problem) -> list[list[int]]:
 
 
 def _canonical(problem: Problem, groups: Sequence[int]) -> list[int]:
-    """The classes in an order that depends on their costs and reads, not on their numbers, as far as it can.
+    """Return the classes in an order that depends on costs and reads rather than on numbers.
 
-    Colours are refined until no more classes differ; classes of one colour stay as they are, so that of two
-    equal parts both may be solved, at worst.
+    Colours are refined until no more classes can be told apart (Weisfeiler and Leman).  Classes of one colour
+    stay in the order of their numbers; so two equal parts may go unnoticed, and both are solved.
     """
     roots = set(problem.roots)
     colours = {group: int(group in roots) for group in groups}

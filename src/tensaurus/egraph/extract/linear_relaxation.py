@@ -1,7 +1,7 @@
-"""The linear relaxation of extraction, with rows for cycles and covers that its solution breaks, in rounds.
+"""Solves the linear relaxation of extraction in rounds, adding violated rows for cycles and covers.
 
-The bound of the relaxation without them is next to nothing on e-graphs with cycles: classes that read each
-other take each other and pay for nothing else.  GLOP solves the programs.
+Without these rows the bound is next to nothing on e-graphs with cycles: classes that read each other support
+each other, and pay for nothing else.  GLOP solves the linear programs.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from time import monotonic
 from typing import Any
 
 from tensaurus.egraph.extract.cover_cuts import Covers
-from tensaurus.egraph.extract.cyclic_components import components
-from tensaurus.egraph.extract.formulation import Cover, Formulation, Support, exclusions, support
+from tensaurus.egraph.extract.cyclic_components import strong_components
+from tensaurus.egraph.extract.formulation import Cover, Formulation, Support, exclusion_rows, support_choices
 from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 
-__all__ = ["Relaxed", "relax"]
+__all__ = ["RelaxationResult", "relax"]
 
-VIOLATION = 1e-4  # rows that are broken by less are let be
-CLOSED = 1e-9  # a bound that is this close to the cost ends it; one this far above it excludes a choice
-WORTH = 0.05  # sets grow from classes of which at least this is taken
-STEPS = 40  # by so many classes at most
-WAYS = 4  # ways out that are looked at in each step
-ROWS = 4  # of each set: for the classes that take most
-TINY = 1e-9  # what counts as not taken
-PATIENCE = 10  # rounds in which some of the gap between bound and cost must be closed...
-PROGRESS = 0.1  # ...this part
-SLACK = 1e-6  # what a row that holds up a solution may have left
+MIN_VIOLATION = 1e-4  # rows that are violated by less are not added
+# Relative: a bound so close to the cost is a proof; a choice's bound so far above excludes it.
+CLOSED_GAP = 1e-9
+MIN_START_VALUE = 0.05  # sets grow from classes with at least this y
+MAX_SET_STEPS = 40  # classes by which a set grows
+MAX_WAYS_OUT = 4  # choices leaving a set that are considered in each step
+ROWS_PER_SET = 4  # for the classes of a set with the largest y
+TINY = 1e-9  # a smaller x counts as not taken
+STALL_ROUNDS = 10  # the relaxation ends if so many rounds close less than MIN_PROGRESS of the gap
+MIN_PROGRESS = 0.1  # share of the gap between bound and cost
+MAX_BINDING_SLACK = 1e-6  # a row with more slack in the last solution is dropped
 
 
 @dataclass(frozen=True)
-class Relaxed:
-    """A lower bound, the rows found, and the best choice seen on the way.
+class RelaxationResult:
+    """A lower bound, the rows that support it, and the best choice seen on the way.
 
-    `dear` are choices that no program takes which costs less than that (reduced cost fixing).
+    `dear` are the choices that no program takes that is cheaper than `choice` (reduced cost fixing).
     """
 
     bound: float
@@ -49,44 +50,44 @@ class Relaxed:
     rounds: int
 
 
-def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Relaxed:
-    """Solve and add rows until none is broken; every solution also leads a greedy extraction.
+def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> RelaxationResult:
+    """Solve and add rows until none is violated; each solution also guides a greedy extraction.
 
-    `start` is a choice without a cycle, and its cost, which is not 0.
+    `start` is a choice without a cycle with this cost, which is not 0.
     """
     problem = form.problem
-    linear = _Linear(form, 2 * cost, 10 - frexp(cost)[1])
-    inner = {group for part in components(problem) if len(part) > 1 for group in part}
-    covers, detours = Covers(problem), list(exclusions(problem))
+    linear = _LinearProgram(form, 2 * cost, 10 - frexp(cost)[1])
+    inner = {group for part in strong_components(problem) if len(part) > 1 for group in part}
+    covers, detours = Covers(problem), list(exclusion_rows(problem))
     best, bound, rounds = dict(start), 0.0, 0
-    least = [0.0] * len(problem.costs)  # of programs that take the choice
+    least = [0.0] * len(problem.costs)  # for each choice a bound of the programs that take it
     mark, since = 0.0, 0
     while linear.solve(deadline - monotonic()):
         rounds += 1
         objective, with_each = linear.bounds()
         bound, least = max(bound, objective), list(map(max, least, with_each))
         x, y = linear.x, linear.y
-        rounded = _rounded(problem, x)
+        rounded = _round_greedily(problem, x)
         price = dag_cost(problem, rounded)
         if price < cost:
             best, cost = needed(problem, rounded), price
-        if bound >= cost * (1 - CLOSED):
+        if bound >= cost * (1 - CLOSED_GAP):
             break
         fresh: list[Support | Cover] = [
-            row for row in detours if sum(factor * x[n] for n, factor in row.factors.items()) < -VIOLATION
+            row for row in detours if sum(factor * x[n] for n, factor in row.factors.items()) < -MIN_VIOLATION
         ]
-        fresh += [*_broken(problem, x, y, inner), *covers.broken(x, y)]
+        fresh += [*_broken_supports(problem, x, y, inner), *covers.broken(x, y)]
         if not fresh or monotonic() > deadline:
             break
-        if bound - mark > PROGRESS * (cost - bound):
+        if bound - mark > MIN_PROGRESS * (cost - bound):
             mark, since = bound, rounds
-        elif rounds - since >= PATIENCE:
+        elif rounds - since >= STALL_ROUNDS:
             break
         for row in fresh:
             linear.require(row)
     binding = linear.binding()
-    dear = {number for number, price in enumerate(least) if price > cost * (1 + CLOSED)}
-    return Relaxed(
+    dear = {number for number, price in enumerate(least) if price > cost * (1 + CLOSED_GAP)}
+    return RelaxationResult(
         min(bound, cost),
         [row for row in binding if isinstance(row, Support)],
         [row for row in binding if isinstance(row, Cover)],
@@ -97,14 +98,14 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     )
 
 
-def _rounded(problem: Problem, x: Sequence[float]) -> dict[int, int]:
-    """The cheapest trees where choices are the cheaper the more of them the solution takes."""
+def _round_greedily(problem: Problem, x: Sequence[float]) -> dict[int, int]:
+    """Return the cheapest trees for costs reduced by the part of each choice that the solution takes."""
     costs = [price * max(0.0, 1.0 - part) for price, part in zip(problem.costs, x, strict=True)]
     return greedy(replace(problem, costs=costs))
 
 
-class _Linear:
-    """The linear program.  No choice counts as dearer than `most`, more than a program known costs."""
+class _LinearProgram:
+    """The linear program.  Costs are cut off at `most`, which is more than a known program costs."""
 
     def __init__(self, form: Formulation, most: float, shift: int):
         from ortools.linear_solver import pywraplp  # slow to load
@@ -120,9 +121,9 @@ class _Linear:
         self._rows: list[tuple[Any, dict[int, float], float, bool]] = []
         self._required: list[tuple[Support | Cover, dict[int, float], float]] = []
         self._values: list[float] = []
-        self.x: list[float] = [0.0] * len(self._costs)  # of each choice, as of the last solution
-        self.y: list[float] = [0.0] * len(form.problem.members)  # of each class
-        self._y: list[int | None] = []  # of each class its column; none where it is 1
+        self.x: list[float] = [0.0] * len(self._costs)  # of each choice in the last solution
+        self.y: list[float] = [0.0] * len(form.problem.members)  # of each class in the last solution
+        self._y: list[int | None] = []  # the column of each class; None for roots, whose y is 1
         roots = set(form.problem.roots)
         for group, members in enumerate(form.problem.members):
             if group in roots:
@@ -156,12 +157,12 @@ class _Linear:
         self._row(terms, lower)
 
     def binding(self) -> list[Support | Cover]:
-        """The rows that were added and hold up the last solution; the others are not worth their weight."""
+        """Return the added rows that are tight in the last solution; the others only cost time."""
         value = self._values
         return [
             row
             for row, terms, lower in self._required
-            if sum(factor * value[column] for column, factor in terms.items()) < lower + SLACK
+            if sum(factor * value[column] for column, factor in terms.items()) < lower + MAX_BINDING_SLACK
         ]
 
     def _row(self, terms: dict[int, float], lower: float, *, equal: bool = False) -> None:
@@ -171,7 +172,7 @@ class _Linear:
         self._rows.append((row, terms, lower, equal))
 
     def solve(self, seconds: float) -> bool:
-        """Whether it was solved within the time."""
+        """Solve the program; return whether it was solved within the time."""
         if seconds <= 0:
             return False
         self._solver.SetTimeLimit(max(1, int(seconds * 1000)))
@@ -183,9 +184,10 @@ class _Linear:
         return True
 
     def bounds(self) -> tuple[float, list[float]]:
-        """A lower bound that does not rest on the solver's tolerances; and one where each choice is taken.
+        """Return a lower bound, and for each choice a lower bound of the programs that take it.
 
-        Any multipliers bound the program, as all columns lie between 0 and 1 (Neumaier and Shcherbina, 2004).
+        The bounds do not depend on the solver's tolerances: any multipliers give a bound, as all columns lie
+        between 0 and 1 (Neumaier and Shcherbina, 2004).
         """
         total, left = 0.0, list(self._costs)
         for row, terms, lower, equal in self._rows:
@@ -200,33 +202,35 @@ class _Linear:
         return max(0.0, total * few * unit), each
 
 
-def _broken(problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]) -> Iterator[Support]:
-    """Rows that the solution breaks: of short cycles, and of sets that grow from one class."""
+def _broken_supports(
+    problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
+) -> Iterator[Support]:
+    """Yield rows that the solution violates: for short cycles, and for sets grown from one class."""
     seen: set[frozenset[int]] = set()
-    for search, rows in ((_cycles, len(inner)), (_sets, ROWS)):
+    for search, rows in ((_short_cycles, len(inner)), (_growing_sets, ROWS_PER_SET)):
         for loop in search(problem, x, y, inner):
             if loop in seen:
                 continue
             seen.add(loop)
-            outer = support(problem, loop)
+            outer = support_choices(problem, loop)
             leaving = sum(x[number] for number in outer)
             for group in sorted(loop, key=lambda group: (-y[group], group))[:rows]:
-                if y[group] > leaving + VIOLATION / 2:
+                if y[group] > leaving + MIN_VIOLATION / 2:
                     yield Support(group, outer)
 
 
-def _cycles(
+def _short_cycles(
     problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
 ) -> Iterator[frozenset[int]]:
-    """Cycles that less leaves than one of their classes takes.
+    """Yield cycles of which a row is violated: choices that leave the cycle take less than y of some class.
 
-    Going from a class to one that it reads costs the part of the class that does not read it; a cycle that is
-    shorter than y of one of its classes is one.
+    The distance from a class to a class that it reads is the part of y whose choices do not read it.  Cycles
+    that are shorter than y of one of their classes are the ones to find.
     """
     away: dict[int, dict[int, float]] = {}
     for group in inner:
         reads: dict[int, float] = {}
-        if y[group] > VIOLATION:
+        if y[group] > MIN_VIOLATION:
             for number in problem.members[group]:
                 if x[number] > 0:
                     for child in problem.children[number]:
@@ -234,32 +238,35 @@ def _cycles(
                             reads[child] = reads.get(child, 0.0) + x[number]
         away[group] = {child: max(0.0, y[group] - part) for child, part in reads.items()}
     for start in sorted(inner):
-        loop = _shorter(away, start, y[start] - VIOLATION)
+        loop = _shortest_cycle(away, start, y[start] - MIN_VIOLATION)
         if loop:
             yield frozenset(loop)
 
 
-def _sets(
+def _growing_sets(
     problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
 ) -> Iterator[frozenset[int]]:
-    """Sets of classes grown from one that takes more than leaves them.
+    """Yield sets of classes grown from one class whose y exceeds the x of all choices that leave the set.
 
-    A set need not have a cycle: ten classes of each of which a tenth is taken may all read one of which a
-    tenth is taken.  To find the best set is hard, as a choice is out only if all that it reads is.  The set
-    grows by a class that one of the largest ways out reads, the one that hides most and opens least.
+    A set need not have a cycle: ten classes with y = 0.1 may all read one class with y = 0.1.  To find the
+    best set is hard, as a choice leaves the set only if none of its children is inside.  A set grows by a
+    child of one of the largest choices that leave it: the child that closes most and opens least.
     """
     roots = inner.symmetric_difference(problem.roots) & set(problem.roots)
     starts = [
         group
         for group, part in enumerate(y)
-        if part >= WORTH and any(TINY < x[number] < part - VIOLATION for number in problem.members[group])
+        if part >= MIN_START_VALUE
+        and any(TINY < x[number] < part - MIN_VIOLATION for number in problem.members[group])
     ]
     for start in sorted(starts, key=lambda group: (-y[group], group)):
-        inside, least, best = {start}, y[start] - VIOLATION, frozenset[int]()
+        inside, least, best = {start}, y[start] - MIN_VIOLATION, frozenset[int]()
         outer = {number for number in problem.members[start] if x[number] > TINY}
         reads = {n: [c for c in problem.children[n] if c not in roots] for n in outer}
-        for _ in range(STEPS):
-            ways = sorted((n for n in outer if reads[n]), key=lambda number: (-x[number], number))[:WAYS]
+        for _ in range(MAX_SET_STEPS):
+            ways = sorted((n for n in outer if reads[n]), key=lambda number: (-x[number], number))[
+                :MAX_WAYS_OUT
+            ]
             rated = []
             for child in {c for n in ways for c in reads[n]}:
                 larger = {*inside, child}
@@ -286,8 +293,8 @@ def _sets(
             yield best
 
 
-def _shorter(away: dict[int, dict[int, float]], start: int, limit: float) -> list[int]:
-    """The classes of the shortest cycle through the class, if it is shorter than the limit (Dijkstra)."""
+def _shortest_cycle(away: dict[int, dict[int, float]], start: int, limit: float) -> list[int]:
+    """Return the shortest cycle through a class, [] unless it is shorter than the limit (Dijkstra)."""
     above: dict[int, int] = {}
     best: dict[int, float] = {}
     heap = [(length, child, start) for child, length in away[start].items() if length < limit]

@@ -1,8 +1,8 @@
-"""A better choice from a good one, by moves that several classes make together.
+"""Improves a choice by hill climbing, with moves that change several classes together.
 
-Two products that a merged product could replace gain nothing alone: the first to move pays for all of it, so
-no greedy choice ever takes it.  A move therefore brings a class into the program and turns every class to it
-that could read it, at once.
+Two products that a merged product could replace gain nothing one by one: the first to change pays for the
+whole merged product, so no greedy choice ever takes it.  A move therefore brings a shared class into the
+program, and changes all classes that could read it at once.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 from tensaurus.system.garbage_collector import collector_resting
 
-__all__ = ["improved", "quick"]
+__all__ = ["improve_choice", "quick_extraction"]
 
-GAIN = 1e-9  # a better choice is cheaper by at least this share
+MIN_GAIN_SHARE = 1e-9  # a better choice is cheaper by at least this share of the cost
 
 
-def improved(
+def improve_choice(
     problem: Problem, choice: Choice, deadline: float = inf, trees: Choice | None = None
 ) -> dict[int, int]:
-    """A choice at most as dear, that no single move makes cheaper, or as far as one comes until the deadline.
+    """Return a choice of at most the same cost that no single move makes cheaper.
 
-    `deadline` is of `time.monotonic`; `trees` are the cheapest ones, where they are known.
+    At the `deadline` (of `time.monotonic`) the best choice so far is returned.  `trees` are the cheapest
+    trees, if they are known already.
     """
-    return _Climb(problem, greedy(problem) if trees is None else trees, deadline).fully(choice)
+    return _HillClimb(problem, greedy(problem) if trees is None else trees, deadline).climb(choice)
 
 
 @dataclass
-class _Climb:
-    """Moves from a choice until none gains.
+class _HillClimb:
+    """Climbs from a choice by moves until none gains.
 
-    Where moves exclude each other, the first one that gains anything can be the wrong one: merging the two
-    products of every sum, for instance, where merging products over one weight, of many sums, gains more.
-    Of moves that gain the same, the one to the youngest class may be that to the widest merged product.
+    Where moves exclude each other, the first one that gains may be the wrong one: merging the two products of
+    every sum, for instance, where merging the products of many sums over one weight gains more.  Among moves
+    of equal gain, that to the youngest class may lead to the widest merged product.
     """
 
     problem: Problem
@@ -47,127 +48,131 @@ class _Climb:
     deadline: float
 
     def __post_init__(self) -> None:
-        self.offers = _Offers(self.problem)
-        self._first: _Standing | None = None
+        self.shared_classes = _SharedClasses(self.problem)
+        self._first: _ProgramState | None = None
 
-    def fully(self, choice: Choice) -> dict[int, int]:
-        """Every way up from a choice, until no move gains."""
+    def climb(self, choice: Choice) -> dict[int, int]:
+        """Climb in all three ways, and go on from the best result until no move gains."""
         begun = needed(self.problem, choice)
-        ends = [self.steeply(begun, 1), self.steeply(begun, -1), self.anyhow(begun)]
+        ends = [self.climb_steepest(begun, 1), self.climb_steepest(begun, -1), self.climb_in_order(begun)]
         best = min(ends, key=lambda better: _total(self.problem, better))
-        while (alone := self.singly(best)) is not best:
-            best = self.anyhow(alone)
+        while (alone := self.move_single_classes(best)) is not best:
+            best = self.climb_in_order(alone)
         return best
 
-    def steeply(self, begun: dict[int, int], age: int) -> dict[int, int]:
-        """The move that gains most first, of equals that to the oldest class (age 1) or the youngest (-1)."""
+    def climb_steepest(self, begun: dict[int, int], age: int) -> dict[int, int]:
+        """Make the move of most gain first; of equals that to the oldest class (age 1) or youngest (-1)."""
         problem = self.problem
         best, cost = begun, _total(problem, begun)
-        grain = cost * GAIN
+        grain = cost * MIN_GAIN_SHARE
         while True:
-            standing, moved = self._standing(best), False
-            queue = []  # by what they gained when tried
-            for shared in self.offers.turnable(best):
+            state, moved = self._state_of(best), False
+            queue = []  # (change when tried, age * class)
+            for shared in self.shared_classes.turnable(best):
                 if monotonic() > self.deadline:
                     return best
-                if (change := self._change(standing, shared)) < -grain:
+                if (change := self._cost_change(state, shared)) < -grain:
                     queue.append((round(change / grain), age * shared))
             heapify(queue)
             while queue:
                 if monotonic() > self.deadline:
                     return best
                 shared = age * heappop(queue)[1]
-                if (change := self._change(standing, shared)) >= -cost * GAIN:
+                if (change := self._cost_change(state, shared)) >= -cost * MIN_GAIN_SHARE:
                     continue
                 if queue and (entry := (round(change / grain), age * shared)) > queue[0]:
                     heappush(queue, entry)
-                elif made := self._turned(standing, shared, cost):
+                elif made := self._move(state, shared, cost):
                     best, cost, moved = made, _total(problem, made), True
-                    standing = self._standing(best)
+                    state = self._state_of(best)
             if not moved:
                 return best
 
-    def anyhow(self, begun: dict[int, int]) -> dict[int, int]:
-        """Every move that gains, in the order of the classes, round after round."""
+    def climb_in_order(self, begun: dict[int, int]) -> dict[int, int]:
+        """Make every move that gains, in the order of the classes, round after round."""
         best, cost = begun, _total(self.problem, begun)
         moved = True
         while moved:
-            standing, moved = self._standing(best), False
-            for shared in sorted(self.offers.turnable(best)):
+            state, moved = self._state_of(best), False
+            for shared in sorted(self.shared_classes.turnable(best)):
                 if monotonic() > self.deadline:
                     return best
-                if self._change(standing, shared) < -cost * GAIN and (
-                    made := self._turned(standing, shared, cost)
+                if self._cost_change(state, shared) < -cost * MIN_GAIN_SHARE and (
+                    made := self._move(state, shared, cost)
                 ):
                     best, cost, moved = made, _total(self.problem, made), True
-                    standing = self._standing(best)
+                    state = self._state_of(best)
         return best
 
-    def singly(self, begun: dict[int, int]) -> dict[int, int]:
-        """Every class by itself: what others read anyway is cheaper than its tree made it look."""
+    def move_single_classes(self, begun: dict[int, int]) -> dict[int, int]:
+        """Change single classes: children that others read anyway cost less than their trees suggest."""
         problem, costs, children = self.problem, self.problem.costs, self.problem.children
         best, cost = begun, _total(problem, begun)
-        standing, comes = self._standing(best), self._comes(best)
+        state, least_costs = self._state_of(best), self._least_costs(best)
         for group in sorted(begun):
             if group not in best:
                 continue
             if monotonic() > self.deadline:
                 return best
-            goes = standing.change({group: -1}) + cost * GAIN
+            goes = state.change({group: -1}) + cost * MIN_GAIN_SHARE
             for number in problem.members[group]:
-                least = max([comes.get(child, inf) for child in children[number]], default=0.0)
+                least = max([least_costs.get(child, inf) for child in children[number]], default=0.0)
                 if costs[number] + least + goes >= 0:
                     continue
-                if standing.change({group: number}) < -cost * GAIN and (
-                    made := self._cheaper(standing, {group: number}, cost)
+                if state.change({group: number}) < -cost * MIN_GAIN_SHARE and (
+                    made := self._if_cheaper(state, {group: number}, cost)
                 ):
                     best, cost = made, _total(problem, made)
-                    standing, comes = self._standing(best), self._comes(best)
+                    state, least_costs = self._state_of(best), self._least_costs(best)
                     if group not in best:
                         break
-                    goes = standing.change({group: -1}) + cost * GAIN
+                    goes = state.change({group: -1}) + cost * MIN_GAIN_SHARE
         return best
 
-    def _comes(self, best: Choice) -> dict[int, float]:
+    def _least_costs(self, best: Choice) -> dict[int, float]:
         """Of each class, what it costs at least to have it: one path of its tree, down to what is in use."""
         costs, children = self.problem.costs, self.problem.children
-        comes: dict[int, float] = {}
+        least_costs: dict[int, float] = {}
         for group, number in self.trees.items():  # children first
             if group in best:
-                comes[group] = 0.0
+                least_costs[group] = 0.0
             else:
-                comes[group] = costs[number] + max([comes[child] for child in children[number]], default=0.0)
-        return comes
+                least_costs[group] = costs[number] + max(
+                    [least_costs[child] for child in children[number]], default=0.0
+                )
+        return least_costs
 
-    def _standing(self, best: Choice) -> _Standing:
+    def _state_of(self, best: Choice) -> _ProgramState:
         if self._first is not None and self._first.best is best:  # every climb begins there
             return self._first
-        self.offers.admit(best)
-        standing = _Standing(self.problem, best, self.trees)
-        self._first = self._first or standing
-        return standing
+        self.shared_classes.admit(best)
+        state = _ProgramState(self.problem, best, self.trees)
+        self._first = self._first or state
+        return state
 
-    def _change(self, standing: _Standing, shared: int) -> float:
+    def _cost_change(self, state: _ProgramState, shared: int) -> float:
         """What the move to a class changes of the cost; 0 where it turns nothing."""
-        change = standing.changes.get(shared)
+        change = state.changes.get(shared)
         if change is None:
-            turns = self.offers.turns(shared, standing.best)
-            change = standing.changes[shared] = standing.change(turns) if turns else 0.0
+            turns = self.shared_classes.turns(shared, state.best)
+            change = state.changes[shared] = state.change(turns) if turns else 0.0
         return change
 
-    def _turned(self, standing: _Standing, shared: int, cost: float) -> dict[int, int] | None:
-        return self._cheaper(standing, self.offers.turns(shared, standing.best), cost)
+    def _move(self, state: _ProgramState, shared: int, cost: float) -> dict[int, int] | None:
+        return self._if_cheaper(state, self.shared_classes.turns(shared, state.best), cost)
 
-    def _cheaper(self, standing: _Standing, turns: Mapping[int, int], cost: float) -> dict[int, int] | None:
-        """The choice after the turns, where it is one and costs less."""
-        made = _resolved(self.problem, standing.best, turns, self.trees)
-        return made if made is not None and _total(self.problem, made) < cost * (1 - GAIN) else None
+    def _if_cheaper(
+        self, state: _ProgramState, turns: Mapping[int, int], cost: float
+    ) -> dict[int, int] | None:
+        """Return the choice after the turns if it is complete, without a cycle, and cheaper; else None."""
+        made = _apply_turns(self.problem, state.best, turns, self.trees)
+        return made if made is not None and _total(self.problem, made) < cost * (1 - MIN_GAIN_SHARE) else None
 
 
-class _Offers:
-    """Of each class that could serve several, those in use that could read it, and each one's cheapest way.
+class _SharedClasses:
+    """For each class that several classes could read: which could, and their cheapest choices that do.
 
-    What was in use once stays: `best` says what is.
+    Classes that were in use once stay here; callers pass `best`, which holds those in use now.
     """
 
     def __init__(self, problem: Problem):
@@ -176,7 +181,7 @@ class _Offers:
         self._admitted: set[int] = set()
 
     def admit(self, groups: Iterable[int]) -> None:
-        """Classes that have come into use."""
+        """Add classes that have come into use."""
         costs, children = self.problem.costs, self.problem.children
         for group in groups:
             if group in self._admitted:
@@ -189,14 +194,14 @@ class _Offers:
                         known[group] = number
 
     def turns(self, shared: int, best: Choice) -> dict[int, int]:
-        """The classes in use that could read this one, and how; none where fewer than two, or all do."""
+        """Return the choices by which classes in use could read `shared`; {} if fewer than two, or all do."""
         turns = {group: number for group, number in self.known[shared].items() if group in best}
         if len(turns) < 2 or all(best[group] == number for group, number in turns.items()):
             return {}
         return turns
 
     def turnable(self, best: Choice) -> list[int]:
-        """Classes that two or more of the classes in use could read, and do not all."""
+        """Return the classes that two or more classes in use could read, and not all of these read."""
         turnable = []
         for shared, known in self.known.items():
             if len(known) > 1:
@@ -206,25 +211,25 @@ class _Offers:
         return turnable
 
 
-class _Standing:
-    """A program that moves begin from, and how often each of its classes is read."""
+class _ProgramState:
+    """A program from which moves begin, with the number of reads of each class."""
 
     def __init__(self, problem: Problem, best: Choice, trees: Choice):
         self.problem, self.best, self.trees = problem, best, trees
-        self.changes: dict[int, float] = {}  # by the class that is turned to
+        self.changes: dict[int, float] = {}  # the change of the cost by the move to a shared class
         self.reads = Counter(problem.roots)
         for number in best.values():
             self.reads.update(problem.children[number])
 
     def change(self, turns: Mapping[int, int]) -> float:
-        """What the turns change of its cost, unless they close a cycle; infinite where there is no program.
+        """Return the change of the cost by turns, cycles aside; infinity where there is no program.
 
-        Reads are counted: what is read first comes in by its cheapest tree, what is read no more goes. A turn
-        to -1 is one to nothing.
+        Reads are counted: a class that becomes read comes in by its cheapest tree, a class that is read no
+        more goes.  A turn to -1 removes the class.
         """
         costs, children, best, trees = self.problem.costs, self.problem.children, self.best, self.trees
-        now: dict[int, int] = {}  # reads of what was touched
-        current: dict[int, int] = {}  # choices of what turned, and of what came in
+        now: dict[int, int] = {}  # present reads of classes that were touched
+        current: dict[int, int] = {}  # choices of classes that were turned or came in
         change = 0.0
         read: list[int] = []
         release: list[int] = []
@@ -266,12 +271,12 @@ class _Standing:
         return change
 
 
-def _resolved(
+def _apply_turns(
     problem: Problem, best: Choice, turns: Mapping[int, int], trees: Choice
 ) -> dict[int, int] | None:
-    """The choice after the turns, what is new below them by the cheapest trees; None where there is none."""
+    """Return the choice after the turns, new classes by their cheapest trees; None if that is no program."""
     chosen: dict[int, int] = {}
-    state: dict[int, bool] = {}  # false while below it is looked at
+    state: dict[int, bool] = {}  # False while the classes below are visited
     stack = list(problem.roots)
     while stack:
         group = stack[-1]
@@ -300,12 +305,12 @@ def _total(problem: Problem, choice: Choice) -> float:
 
 
 @collector_resting()
-def quick(problem: Problem, start: Choice | None = None, deadline: float = inf) -> dict[int, int]:
-    """A good choice in a second or so, no proof: the cheapest trees, then moves.
+def quick_extraction(problem: Problem, start: Choice | None = None, deadline: float = inf) -> dict[int, int]:
+    """Return a good choice within about a second, without a proof: the cheapest trees, improved by moves.
 
-    `start` is a choice to beat, if it has no cycle and is complete: moves are made from it too.  Trees that
-    count what is shared once (`greedy_dag`) take longer, and end no better after the moves.
+    The search also climbs from `start`, a choice to beat, if it has no cycle and is complete.  To begin with
+    `greedy_dag` instead of trees takes longer, and the results after the moves are no better.
     """
-    climb = _Climb(problem, greedy(problem), deadline)
+    climb = _HillClimb(problem, greedy(problem), deadline)
     begun = [climb.trees] if start is None or not problem.order(start) else [climb.trees, start]
-    return min(map(climb.fully, begun), key=lambda choice: dag_cost(problem, choice))
+    return min(map(climb.climb, begun), key=lambda choice: dag_cost(problem, choice))

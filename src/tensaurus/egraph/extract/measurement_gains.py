@@ -1,4 +1,4 @@
-"""What e-nodes whose costs are not known for sure may save: which of them to measure first."""
+"""Computes what chosen e-nodes of unmeasured cost save in a program, to measure the most important first."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from math import inf
 from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Choice, Problem
 
-__all__ = ["gains"]
+__all__ = ["measurement_gains"]
 
 
-def gains(problem: Problem, chosen: Choice, sure: Sequence[bool]) -> dict[int, float]:
-    """Of each chosen e-node that is not `sure` what it saves in this program, one at a time.
+def measurement_gains(problem: Problem, chosen: Choice, sure: Sequence[bool]) -> dict[int, float]:
+    """Return for each chosen e-node that is not `sure` what it saves in this program.
 
-    In its place the cheapest tree of sure ones would stand, as far as the program has not computed that
-    already: all that it costs is saved where there is no such tree.
+    Without the e-node the program would have the cheapest tree of sure e-nodes, of which it may compute a
+    part already.  Where there is no such tree, the whole cost of the e-node counts as saved.
     """
     unsure = {group: number for group, number in chosen.items() if not sure[number]}
     if not unsure:
         return {}
     costs = [cost if known else inf for cost, known in zip(problem.costs, sure, strict=True)]
-    trees = greedy(replace(problem, costs=costs).possible())
+    trees = greedy(replace(problem, costs=costs).without_infinite_costs())
     found: dict[int, float] = {}
     for group, number in unsure.items():
         found[number] = -problem.costs[number] if group in trees else problem.costs[number]

@@ -1,7 +1,7 @@
-"""Extraction: one e-node for each class that a program needs, without a cycle, as cheap as can be.
+"""Defines extraction problems: choose one e-node for each class that a program needs, as cheap as possible.
 
-`Problem` is an e-graph as an extraction sees it: numbered choices with costs, grouped into classes.  Costs
-are not negative; a class is paid for once, however often it is read.
+A `Problem` is an e-graph as extraction sees it: numbered choices with costs, grouped into classes.  A
+solution has no cycle.  Costs are not negative, and a class is paid for once, however often it is read.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["Choice", "Problem", "cheapest", "dag_cost", "needed"]
+__all__ = ["Choice", "Problem", "cheapest_choice", "dag_cost", "needed"]
 
-Choice = Mapping[int, int]  # of each class that is needed, the chosen e-node
+Choice = Mapping[int, int]  # the chosen e-node of each class that is needed
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Choices 0, 1, ... of classes 0, 1, ...; a choice costs, and needs its children's classes."""
+    """Choices 0, 1, ... of classes 0, 1, ..., with the cost of each choice and the classes that it reads."""
 
     costs: Sequence[float]
-    children: Sequence[Collection[int]]  # of each choice, every class that it reads, once
+    children: Sequence[Collection[int]]  # for each choice every class that it reads, once
     groups: Sequence[int]  # the class of each choice
     members: Sequence[Sequence[int]]  # the choices of each class
-    roots: Sequence[int]
+    roots: Sequence[int]  # the classes of the program's outputs
 
-    def possible(self) -> Problem:
-        """Without choices of infinite cost; numbers stay, such choices are members of no class."""
+    def without_infinite_costs(self) -> Problem:
+        """Return the problem without choices of infinite cost: they keep their numbers but have no class."""
         if all(cost < inf for cost in self.costs):
             return self
         members = [[number for number in group if self.costs[number] < inf] for group in self.members]
         return Problem(self.costs, self.children, self.groups, members, self.roots)
 
     def order(self, choice: Choice) -> list[int] | None:
-        """The classes that the roots need, children first; None where the choice is cyclic or incomplete."""
-        done: dict[int, bool] = {}  # false while below it is looked at
+        """Return the classes that the roots need, children first; None if cyclic or incomplete."""
+        done: dict[int, bool] = {}  # False while the classes below are visited
         order: list[int] = []
         stack = list(self.roots)
         while stack:
@@ -58,17 +58,17 @@ class Problem:
 
 
 def dag_cost(problem: Problem, choice: Choice) -> float:
-    """The sum over the classes that are needed; infinite where the choice is cyclic or incomplete."""
+    """Return the sum of costs over the needed classes; infinity if the choice is cyclic or incomplete."""
     order = problem.order(choice)
     return inf if order is None else sum(problem.costs[choice[group]] for group in order)
 
 
-def cheapest(problem: Problem, choices: Sequence[Choice]) -> Choice | None:
-    """The first of those that cost least; None where none is complete."""
+def cheapest_choice(problem: Problem, choices: Sequence[Choice]) -> Choice | None:
+    """Return the cheapest choice, the first of equals; None where none is complete."""
     best = min(choices, key=lambda choice: dag_cost(problem, choice), default=None)
     return None if best is None or dag_cost(problem, best) == inf else best
 
 
 def needed(problem: Problem, choice: Choice) -> dict[int, int]:
-    """The part of the choice that the roots need, children first; empty where it is cyclic or incomplete."""
+    """Return the part of a choice that the roots need, children first; {} if it is cyclic or incomplete."""
     return {group: choice[group] for group in problem.order(choice) or ()}

@@ -1,9 +1,9 @@
-"""Extraction problems as files: egglog's serialized e-graphs, JSON that other extractors read and write too.
+"""Reads extraction problems from files: egglog's serialized e-graphs, JSON that other extractors use, too.
 
     {"nodes": {"n0": {"op": "Add", "children": ["n1", "n2"], "eclass": "c0", "cost": 1.5}, ...},
      "root_eclasses": ["c0"], "class_data": {...}}
 
-A child is the name of any node of the class that is read; `class_data` is not looked at.
+A child is the name of any node of the class that is read; `class_data` is ignored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["read_problem", "write_choice"]
 
 
 def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
-    """The problem in a file, with the names of its nodes and classes; raises TensaurusError."""
-    whole = _parsed(path)
-    rows = _wanted(whole, "nodes", dict, "an object of nodes", path)
+    """Return the problem in a file, with the names of its nodes and classes.  Raises TensaurusError."""
+    whole = _parse_json(path)
+    rows = _required_field(whole, "nodes", dict, "an object of nodes", path)
     groups: dict[str, int] = {}
     places: dict[str, int] = {}
     costs: list[float] = []
@@ -42,7 +42,7 @@ def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
                 text = f"its child {json.dumps(child)} is not a node of the file"
                 raise TensaurusError(text, file=path, node=name, remedy='Children are keys of "nodes".')
         children.append(tuple(dict.fromkeys(places[child] for child in read)))
-    roots = _wanted(whole, "root_eclasses", list, "a list of classes", path)
+    roots = _required_field(whole, "root_eclasses", list, "a list of classes", path)
     if not roots:
         raise TensaurusError("there is no root", file=path, remedy='Name one in "root_eclasses".')
     for root in roots:
@@ -57,7 +57,7 @@ def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
     return Problem(costs, children, numbers, members, tops), list(places), list(groups)
 
 
-def _parsed(path: str | Path) -> dict[str, Any]:
+def _parse_json(path: str | Path) -> dict[str, Any]:
     remedy = "It must be egglog's serialized e-graph, as JSON."
     try:
         whole = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def _parsed(path: str | Path) -> dict[str, Any]:
     return whole
 
 
-def _wanted(whole: Mapping[str, Any], key: str, kind: type, what: str, path: str | Path) -> Any:
+def _required_field(whole: Mapping[str, Any], key: str, kind: type, what: str, path: str | Path) -> Any:
     if not isinstance(whole.get(key), kind):
         text = f'"{key}" is not {what}' if key in whole else f'it has no "{key}"'
         raise TensaurusError(text, file=path, remedy=f'"{key}" must be {what}.')
@@ -89,7 +89,7 @@ def _class_of(name: str, row: Any, path: str | Path) -> str:
 
 
 def _cost_of(name: str, row: Mapping[str, Any], path: str | Path) -> float:
-    """Costs are finite and not negative; 1 where there is none."""
+    """Return a node's cost, 1 where none is given.  Raises TensaurusError unless it is finite and >= 0."""
     cost = row.get("cost", 1.0)
     if isinstance(cost, bool) or not isinstance(cost, int | float):
         text = f"its cost {json.dumps(cost)} is not a number"
@@ -107,7 +107,7 @@ def _cost_of(name: str, row: Mapping[str, Any], path: str | Path) -> float:
 def write_choice(
     path: str | Path, problem: Problem, choice: Choice, nodes: Sequence[str], classes: Sequence[str]
 ) -> None:
-    """Write {class: node} of the classes that the roots need, children first."""
+    """Write {class: node} for the classes that the roots need, children first, as JSON."""
     needed = {classes[group]: nodes[choice[group]] for group in problem.order(choice) or ()}
     with replacing(path) as beside:
         beside.write_text(json.dumps(needed, indent=1) + "\n", encoding="utf-8")

@@ -1,18 +1,20 @@
-"""What all programs of a class have in common."""
+"""Finds for each class the classes that all of its programs use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["needs_of"]
+__all__ = ["required_classes"]
 
 
-def needs_of(
+def required_classes(
     children: Sequence[Iterable[int]], members: Sequence[Sequence[int]], reached: Sequence[int]
 ) -> dict[int, int]:
-    """Of each class, those that all of its programs use: itself, and what every choice needs.
+    """Return for each reached class the classes that all of its programs use, as bits.
 
-    Any solution of these equations is right, by induction on a program's height; this is the largest.
+    required(c) = {c} + intersection over choices of c of (union over children of required(child))
+
+    Any solution of these equations is right, by induction on the height of a program; this is the largest.
     """
     every = 0
     for group in reached:

@@ -1,7 +1,8 @@
-"""A smaller extraction problem with the same cheapest programs.
+"""Shrinks an extraction problem to a smaller one with the same cheapest programs.
 
-Each step turns a problem into one whose cheapest programs, with what the step gave, are cheapest programs of
-the former.  Sets of classes are Python integers, one bit for each class.
+Each step decides some classes or drops some choices so that a cheapest program of the smaller problem, with
+the decided classes, is a cheapest program of the larger one.  Sets of classes are Python integers, one bit
+for each class.
 """
 
 from __future__ import annotations
@@ -12,35 +13,43 @@ from functools import partial
 from math import inf
 from time import monotonic
 
-from tensaurus.egraph.extract.cyclic_components import components
+from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.greedy import greedy, tree_costs
 from tensaurus.egraph.extract.problem import Choice, Problem, needed
-from tensaurus.egraph.extract.required_classes import needs_of
+from tensaurus.egraph.extract.required_classes import required_classes
 
 __all__ = ["Shrunk", "shrink", "unshrunk"]
 
-WIDTH = 4  # an inlined class may add so many reads
-BEST = 8  # of the choices kept of a class, so many are tried as substitutes of another
+MAX_ADDED_READS = 4  # an inlined class may add so many reads to the problem
+MAX_SUBSTITUTES = 8  # so many of a class's cheapest choices are tried as substitutes of another choice
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """The smaller problem, numbered anew; programs of the larger one cost `paid` more."""
+    """A smaller problem, with the way back to the larger one.
+
+    problem  the smaller problem, with new numbers
+    whole    the larger problem
+    choices  for each choice of the smaller problem its number in the larger one
+    classes  for each class of the smaller problem its number in the larger one
+    given    choices of classes of the larger problem that are decided
+    paid     what a program of the larger problem costs more
+    """
 
     problem: Problem
     whole: Problem
-    choices: Sequence[int]  # of the smaller problem's choices, those of the larger one
+    choices: Sequence[int]
     classes: Sequence[int]
-    given: Mapping[int, int]  # of classes of the larger problem that are decided
+    given: Mapping[int, int]
     paid: float
 
     def restored(self, choice: Choice) -> dict[int, int]:
-        """A choice of the larger problem."""
+        """Translate a choice of the smaller problem to one of the larger problem."""
         chosen = {self.classes[group]: self.choices[number] for group, number in choice.items()}
         return needed(self.whole, {**self.given, **chosen})
 
     def adopted(self, choice: Choice) -> dict[int, int]:
-        """What is left of a choice of the larger problem; it may be cyclic or incomplete."""
+        """Translate a choice of the larger problem, without what is gone; it may be cyclic or incomplete."""
         places = {number: place for place, number in enumerate(self.choices)}
         return {
             group: places[choice[old]]
@@ -50,39 +59,40 @@ class Shrunk:
 
 
 def shrink(problem: Problem, deadline: float = inf) -> Shrunk:
-    """Without what some cheapest program does not use, and what is decided; see _Work's methods.
+    """Shrink a problem by the methods of `_ShrinkingProblem` until nothing changes, or the deadline.
 
-    What is found after the deadline (of `time.monotonic`) stays.
+    Some cheapest program of the problem survives.  The deadline is of `time.monotonic`.
     Raises ValueError where the roots have no program.
     """
-    work = _Work(problem)
-    work.usable(_trees(problem))
-    steps = (work.settle, work.inline, work.detach, partial(work.drop, deadline))
+    work = _ShrinkingProblem(problem)
+    work.keep_usable(_trees(problem))
+    drop = partial(work.drop_useless_choices, deadline)
+    steps = (work.decide_free_classes, work.inline_single_choices, work.forget_paid_reads, drop)
     while monotonic() < deadline and any(step() for step in steps):
         pass
-    return work.numbered()
+    return work.renumbered()
 
 
 def unshrunk(problem: Problem) -> Shrunk:
-    """The problem as it is, but for choices that no program without a cycle can use.
+    """Return the problem without choices that no program without a cycle can use, otherwise unchanged.
 
     Raises ValueError where the roots have no program.
     """
-    work = _Work(problem)
-    work.usable(_trees(problem))
-    return work.numbered()
+    work = _ShrinkingProblem(problem)
+    work.keep_usable(_trees(problem))
+    return work.renumbered()
 
 
 def _trees(problem: Problem) -> dict[int, int]:
-    """The cheapest trees; raises ValueError where a root has none."""
+    """Return the cheapest trees; raises ValueError where a root has none."""
     trees = greedy(problem)
     if any(root not in trees for root in problem.roots):
         raise ValueError("a root has no program: all its choices need a cycle or a class without choices")
     return trees
 
 
-class _Work:
-    """A problem that shrinks; its choices and classes keep their numbers."""
+class _ShrinkingProblem:
+    """A problem that is shrunk in place; choices and classes keep their numbers."""
 
     def __init__(self, problem: Problem):
         self.whole = problem
@@ -97,7 +107,7 @@ class _Work:
         self._reach()
 
     def _problem(self) -> Problem:
-        """What is left; what is not reached has no members."""
+        """Return the present problem; classes that are not reached have no members."""
         return Problem(self.costs, self.children, self.groups, self.members, list(self.roots))
 
     def _reach(self) -> None:
@@ -115,7 +125,7 @@ class _Work:
         self.reached = list(order)
 
     def _readers(self) -> dict[int, list[int]]:
-        """Of each class, the choices that read it."""
+        """Return for each class the choices that read it."""
         readers: dict[int, list[int]] = {group: [] for group in self.reached}
         for group in self.reached:
             for number in self.members[group]:
@@ -123,7 +133,7 @@ class _Work:
                     readers[child].append(number)
         return readers
 
-    def usable(self, trees: Choice) -> None:
+    def keep_usable(self, trees: Choice) -> None:
         """Drop choices that have no tree or read their own class."""
         for group in self.reached:
             self.members[group] = [
@@ -133,10 +143,10 @@ class _Work:
             ]
         self._reach()
 
-    def settle(self) -> bool:
-        """Give classes that cost nothing the choice of their tree; what they read then costs nothing either.
+    def decide_free_classes(self) -> bool:
+        """Decide classes whose cheapest tree costs nothing, and forget all reads of them.
 
-        Such choices read only such classes, found before them: no cycle leads through one of them.
+        These trees read only such classes, found earlier, so no cycle leads through any of them.
         """
         problem = self._problem()
         trees = greedy(problem)
@@ -149,13 +159,13 @@ class _Work:
             self.given[group] = trees[group]
             self.members[group] = []
             self.roots.pop(group, None)
-        self.usable(trees)
+        self.keep_usable(trees)
         return bool(free)
 
-    def inline(self) -> bool:
-        """Replace a class of one choice, which costs nothing or has one reader, by what that reads.
+    def inline_single_choices(self) -> bool:
+        """Replace reads of a class with one choice by reads of its children, if it is free or read once.
 
-        A root is paid for in any case: what its cheapest choice costs is paid now.
+        A root is paid for in any case: the cost of its cheapest choice is paid first, and subtracted.
         """
         for group in self.roots:
             least = min(self.costs[number] for number in self.members[group])
@@ -174,7 +184,7 @@ class _Work:
                 continue
             if self.costs[number] and (root or len(above) != 1):
                 continue
-            if (len(above) + root - 1) * (len(reads) - 1) > WIDTH:
+            if (len(above) + root - 1) * (len(reads) - 1) > MAX_ADDED_READS:
                 continue
             for reader in above:
                 self.children[reader].discard(group)
@@ -193,17 +203,17 @@ class _Work:
             self._reach()
         return changed
 
-    def detach(self) -> bool:
-        """Make what every program needs a root, and forget the reads of it from other components.
+    def forget_paid_reads(self) -> bool:
+        """Make the classes that every program needs roots, and forget reads of roots from other components.
 
-        Such a read costs nothing and lies on no cycle.
+        Such a read costs nothing more, and lies on no cycle.
         """
-        needs = needs_of(self.children, self.members, self.reached)
+        needs = required_classes(self.children, self.members, self.reached)
         forced = 0
         for root in self.roots:
             forced |= needs[root]
         self.roots.update({group: None for group in self.reached if forced >> group & 1})
-        part = {g: k for k, p in enumerate(components(self._problem(), self.reached)) for g in p}
+        part = {g: k for k, p in enumerate(strong_components(self._problem(), self.reached)) for g in p}
         changed = False
         for group in self.reached:
             for number in self.members[group]:
@@ -212,13 +222,13 @@ class _Work:
                 changed |= bool(idle)
         return changed
 
-    def drop(self, deadline: float = inf) -> bool:
-        """Drop choices that cannot be used without a cycle, or that another one of their class beats."""
-        needs = needs_of(self.children, self.members, self.reached)
-        part = {g: k for k, p in enumerate(components(self._problem(), self.reached)) for g in p}
+    def drop_useless_choices(self, deadline: float = inf) -> bool:
+        """Drop choices that cannot be used without a cycle, or that another of their class can replace."""
+        needs = required_classes(self.children, self.members, self.reached)
+        part = {g: k for k, p in enumerate(strong_components(self._problem(), self.reached)) for g in p}
         totals = tree_costs(self._problem())
-        gone = set(_until(deadline, self._self_dependent(needs)))
-        gone |= set(_until(deadline, self._beaten(needs, part, totals, gone)))
+        gone = set(_until_deadline(deadline, self._self_dependent(needs)))
+        gone |= set(_until_deadline(deadline, self._replaceable(needs, part, totals, gone)))
         if not gone:
             return False
         for group in self.reached:
@@ -227,9 +237,9 @@ class _Work:
         return True
 
     def _self_dependent(self, needs: Mapping[int, int]) -> Iterator[int]:
-        """Choices that need their own class, or others without which no way leads from the roots to it.
+        """Yield choices that need their own class, or classes that lie on every path from the roots to it.
 
-        A program that uses the choice reads it on some way from a root; what the choice needs on that way is
+        A program that uses the choice reads it on some path from a root, and all classes on this path are
         computed from it.  So a product merged of two others is never split into just these two again.
         """
         above: dict[int, set[int]] = {group: set() for group in self.reached}
@@ -244,12 +254,12 @@ class _Work:
                 for child in self.children[number]:
                     below |= needs[child]
                 if below not in known:
-                    known[below] = self._enclosed(group, below, above)
+                    known[below] = self._is_cut_off(group, below, above)
                 if known[below]:
                     yield number
 
-    def _enclosed(self, group: int, below: int, above: Mapping[int, Iterable[int]]) -> bool:
-        """Whether every way from the roots to the class leads through the set."""
+    def _is_cut_off(self, group: int, below: int, above: Mapping[int, Iterable[int]]) -> bool:
+        """Return whether every path from the roots to a class leads through the set `below`."""
         if below >> group & 1:
             return True
         stack, seen = [group], {group}
@@ -263,18 +273,18 @@ class _Work:
                     stack.append(reader)
         return True
 
-    def _beaten(
+    def _replaceable(
         self,
         needs: Mapping[int, int],
         part: Mapping[int, int],
         totals: Sequence[float],
         gone: Iterable[int],
     ) -> Iterator[int]:
-        """Choices that another one of their class can always replace; of two that are alike the first stays.
+        """Yield choices that another of their class can always replace; of two equal ones the second.
 
-        What a choice's child always needs lies below the class in any program that uses the choice, so that
-        to read it closes no cycle.  Nor does a class of another component; where the program lacks it, its
-        tree is added, as far as the program lacks that.
+        The substitute may read all classes that the children of the choice always need: they are below the
+        class in any program that uses the choice, so that reading them closes no cycle.  It may also read
+        classes of other components, for which the cost of their trees is added.
         """
         gone = set(gone)
         for group in self.reached:
@@ -290,14 +300,14 @@ class _Work:
             kept: list[tuple[float, int]] = []
             for cost, _, number, own, below in rows:
                 if any(not other & ~below for _, other in kept) or any(
-                    self._replaces(group, price, other & ~below, cost, part, totals)
-                    for price, other in kept[:BEST]
+                    self._can_replace(group, price, other & ~below, cost, part, totals)
+                    for price, other in kept[:MAX_SUBSTITUTES]
                 ):
                     yield number
                 else:
                     kept.append((cost, own))
 
-    def _replaces(
+    def _can_replace(
         self,
         group: int,
         price: float,
@@ -306,7 +316,7 @@ class _Work:
         part: Mapping[int, int],
         totals: Sequence[float],
     ) -> bool:
-        """Whether a choice and the trees of the classes that are missing cost no more than `cost`."""
+        """Return whether a choice of this price and the trees of missing classes cost at most `cost`."""
         while missing:
             child = (missing & -missing).bit_length() - 1
             missing &= missing - 1
@@ -315,8 +325,8 @@ class _Work:
                 return False
         return True
 
-    def numbered(self) -> Shrunk:
-        """The smaller problem."""
+    def renumbered(self) -> Shrunk:
+        """Return the smaller problem with new numbers."""
         place = {group: k for k, group in enumerate(self.reached)}
         choices = [number for group in self.reached for number in self.members[group]]
         rows: list[list[int]] = [[] for _ in self.reached]
@@ -332,7 +342,7 @@ class _Work:
         return Shrunk(smaller, self.whole, choices, self.reached, self.given, self.paid)
 
 
-def _until(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
+def _until_deadline(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
     for each in numbers:
         if monotonic() > deadline:
             return

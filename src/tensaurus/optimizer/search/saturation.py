@@ -23,8 +23,8 @@ from tensaurus.egraph.core.check_egraph import Refutation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Finder, TimedFinder, ended_lines, insert_all, timed_finders
 from tensaurus.egraph.extract.extraction_choices import Choices, Place
-from tensaurus.egraph.extract.measurement_gains import gains
-from tensaurus.egraph.extract.problem import Choice, cheapest, dag_cost
+from tensaurus.egraph.extract.measurement_gains import measurement_gains
+from tensaurus.egraph.extract.problem import Choice, cheapest_choice, dag_cost
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.flatten_nested_calls import nest
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
@@ -324,15 +324,15 @@ class _Search:
             while not settled:
                 if self._late():
                     return None
-                problem = choices.problem(prices.of_choices()).possible()
-                choice = self.extractors.choice(extract, problem, cheapest(problem, starts))
+                problem = choices.problem(prices.of_choices()).without_infinite_costs()
+                choice = self.extractors.choice(extract, problem, cheapest_choice(problem, starts))
                 # of some class the runtime refuses everything
                 if choice is None or dag_cost(problem, choice) == inf:
                     return best
                 starts.append(choice)
                 self.steps += 1
                 plain = choices.problem(prices.of_choices(kernel_cost_factor=1))
-                unsure = prices.unsure(gains(plain, choice, prices.sure_choices))
+                unsure = prices.unsure(measurement_gains(plain, choice, prices.sure_choices))
                 in_time = self._measure(prices, unsure)
                 allowance, read = self.costs.allowance, choices.footprint(choice)
                 cost = prices.total(choice)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from tensaurus.egraph.core.check_egraph import Refutation
 from tensaurus.egraph.core.finder_protocol import Finder
 from tensaurus.egraph.extract.exact import solve
-from tensaurus.egraph.extract.local_search import quick
+from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
 from tensaurus.egraph.match.saturate import Limits, Ruleset
 from tensaurus.graph.ir.piece import Piece
@@ -169,7 +169,7 @@ def both(rules: Sequence[Rule], runtime: Runtime) -> Strategy:
 
 
 def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
-    return quick(problem, start, monotonic() + seconds)
+    return quick_extraction(problem, start, monotonic() + seconds)
 
 
 def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
