@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_scopes import agree
 
-from tensaurus.expr.analysis.polynomial_degree import NONE, ONE, Degrees, multilinear
+from tensaurus.expr.analysis.polynomial_degree import DEGREE_0, DEGREE_1, Degrees, linear_inputs
 from tensaurus.expr.evaluate.fields import Field, Prime, Rationals, Reals, Symbols, Terms
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
@@ -120,12 +120,12 @@ def test_tables_adapt_to_the_type_they_meet() -> None:
 
 
 def test_degrees() -> None:
-    assert multilinear(winograd()) == {D, W}
-    assert Degrees(Laws()).of(winograd(), {D: ONE, W: ONE}).top == 2
-    assert Degrees(Laws()).of(compute((4, 2), lambda i, j: A[i, j]), {}) == NONE
+    assert linear_inputs(winograd()) == {D, W}
+    assert Degrees(Laws()).of(winograd(), {D: DEGREE_1, W: DEGREE_1}).top == 2
+    assert Degrees(Laws()).of(compute((4, 2), lambda i, j: A[i, j]), {}) == DEGREE_0
     bent = compute((2,), lambda i: W[0] + table([0, 1])[i])
     straight = compute((2,), lambda i: W[0] + table([0, 0])[i])
-    assert (multilinear(bent), multilinear(straight)) == (frozenset(), {W})
+    assert (linear_inputs(bent), linear_inputs(straight)) == (frozenset(), {W})
 
 
 @pytest.mark.parametrize(("shape", "values"), [((), (1,)), ((0,), ()), ((2,), (1,)), ((2, 0), ())])

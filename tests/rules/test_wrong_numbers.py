@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensaurus.expr.analysis.breaking_values import draw_integers
-from tensaurus.expr.analysis.turning_points import Watched, turning_points
+from tensaurus.expr.analysis.turning_points import GapRecorder, turning_points
 from tensaurus.expr.ir.integer_types import integer_limits
 from tensaurus.rules.language.evidence import Tested, parse_evidence
 from tensaurus.rules.language.rule import Rule, parse_rule
@@ -205,7 +205,7 @@ def test_zeros_of_gaps_are_found(function: object, points: list[int]) -> None:
 
 
 def test_what_turns_is_watched() -> None:
-    watched = Watched()
+    watched = GapRecorder()
     watched.call("lt", [np.array([7, 9]), np.array(8)], "int64")
     watched.call("add", [np.array([100]), np.array([20])], "int8")
     watched.call("to_uint8", [np.array([250.0])])

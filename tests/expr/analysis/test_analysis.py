@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensaurus.expr.analysis.polynomial_degree import ONE, Degrees, multilinear
+from tensaurus.expr.analysis.polynomial_degree import DEGREE_1, Degrees, linear_inputs
 from tensaurus.expr.analysis.work_counts import flops
 from tensaurus.expr.evaluate.two_point_field import Laws
 from tensaurus.expr.ir.scope import Scope, Tensor, call, compute, fold, look, total, where
@@ -61,7 +61,7 @@ def test_flops_of_copies_are_none_and_of_choices_the_dearer_branch() -> None:
     ],
 )
 def test_multilinear(scope: Scope, linear_in: set[Tensor]) -> None:
-    assert multilinear(scope) == linear_in
+    assert linear_inputs(scope) == linear_in
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_multilinear(scope: Scope, linear_in: set[Tensor]) -> None:
 )
 def test_degree(scope: Scope, laws: Laws, bound: float) -> None:
     degrees = Degrees(laws)
-    degrees.met(degrees.of(scope, dict.fromkeys([X, Y, W, AT, INT], ONE)))
+    degrees.record(degrees.of(scope, dict.fromkeys([X, Y, W, AT, INT], DEGREE_1)))
     assert degrees.largest == bound

@@ -14,7 +14,7 @@ from op_samples import named, samples, scope_of, with_symbol
 
 from tensaurus.expr.analysis.box import Box, Progression, full_box, intersection, is_partition
 from tensaurus.expr.analysis.constant_regions import constant_boxes
-from tensaurus.expr.analysis.summation_regions import NEUTRAL, Region, boxes
+from tensaurus.expr.analysis.summation_regions import NEUTRAL_ELEMENTS, Region, summation_regions
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scalar_functions import cast_target
@@ -89,7 +89,7 @@ class Points:
                 return self.is_value(arg, -value, points)
             case Call(fn, (arg,)) if (cast_target(fn) or "").startswith("float"):
                 return self.is_value(arg, value, points)
-            case Reduce(monoid, axes, inner) if NEUTRAL[monoid] == value:
+            case Reduce(monoid, axes, inner) if NEUTRAL_ELEMENTS[monoid] == value:
                 wider = self.inside(axes, points)
                 shape = np.broadcast_shapes(*(v.shape for v in wider.values()))
                 found = np.broadcast_to(self.is_value(inner, value, wider), shape)
@@ -104,7 +104,7 @@ class Points:
             if isinstance(body, Reduce):
                 around, points = (*around, *body.axes), self.inside(body.axes, points)
                 shape = (*self.scope.shape, *(a.extent for a in around))
-                neutral = self.is_value(body.body, NEUTRAL[body.monoid], points)
+                neutral = self.is_value(body.body, NEUTRAL_ELEMENTS[body.monoid], points)
                 found.append(~np.broadcast_to(neutral, shape))  # type: ignore[arg-type]
             for child in children(body):
                 visit(child, around, points)
@@ -217,7 +217,7 @@ def test_boxes_of_every_operator_hold_point_by_point(op: Op) -> None:
         if points_of(scope) > LARGE:
             continue
         for affine in (False, True):
-            regions = boxes(scope, affine=affine)
+            regions = summation_regions(scope, affine=affine)
             holds(scope, regions)
 
 
@@ -234,10 +234,10 @@ WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "MatMul", "MatMulToBand", "MatMu
 @pytest.mark.parametrize("name", WINDOWED)
 def test_points_of_windows_are_exact(name: str) -> None:
     for scope in scopes_of(named(name)):
-        regions = boxes(scope)
+        regions = summation_regions(scope)
         assert all(s.points is not None for r in regions for s in r.summations or ())
         holds(scope, regions, exactly=True)
-        assert all(region.affine for region in boxes(scope, affine=True))
+        assert all(region.affine for region in summation_regions(scope, affine=True))
 
 
 PADDED = ("Pad f32[3,4] pads=(1,0,2,1)", "Pad f32[3,4] pads=(0,-1,2,1)", "CenterCropPad f32[2,5] shape=(4,3)")
@@ -255,7 +255,7 @@ def test_all_constants_are_found_where_tensors_are_only_read_or_not(text: str) -
 
 def test_the_nine_boxes_of_a_padded_convolution() -> None:
     # figure 4 of the paper
-    regions = boxes(scope_of("Conv f32[1,3,9,9] f32[4,3,3,3] pads=(1,1,1,1)"))
+    regions = summation_regions(scope_of("Conv f32[1,3,9,9] f32[4,3,3,3] pads=(1,1,1,1)"))
     ranges = ["0:1", "1:8", "8:9"]
     assert [str(r.box) for r in regions] == [f"[0:1, 0:4, {h}, {w}]" for h in ranges for w in ranges]
     inner = next(r for r in regions if str(r.box) == "[0:1, 0:4, 1:8, 1:8]")
@@ -268,14 +268,14 @@ def test_boxes_are_propagated_through_scopes() -> None:
     x, w = Tensor("x", (12,)), Tensor("w", (3,))
     first = compute((12,), lambda i: total((3,), lambda r: x.padded(0)[i + r - 1] * w[r]))
     second = compute((12,), lambda i: total((3,), lambda r: first.padded(0)[i + r - 1] * w[r]))
-    regions = boxes(second)
+    regions = summation_regions(second)
     assert [str(r.box) for r in regions] == ["[0:1]", "[1:2]", "[2:10]", "[10:11]", "[11:12]"]
     holds(second, regions, exactly=True)
 
 
 def test_a_transposed_convolution_has_lattices() -> None:
     scope = scope_of("ConvTranspose f32[1,1,9] f32[1,1,2] strides=(3,)")
-    assert [str(r.box.sides[2]) for r in boxes(scope)] == ["0:25:3", "1:26:3", "2:24:3"]
+    assert [str(r.box.sides[2]) for r in summation_regions(scope)] == ["0:25:3", "1:26:3", "2:24:3"]
     assert [(str(box.sides[2]), value) for box, value in constant_boxes(scope)] == [("2:24:3", 0)]
 
 
@@ -290,7 +290,7 @@ def test_theorem_1_on_a_reshaped_convolution() -> None:
     values = {t: field.lift(draw.standard_normal(t.shape)) for t in (x, w)}  # type: ignore[arg-type]
     equal = np.isclose(*(np.asarray(interpret(s, values, field), float) for s in (right, mutant)))
     assert not equal.all() and equal[:, 1:5].all()
-    one, other = boxes(right, affine=True), boxes(mutant, affine=True)
+    one, other = summation_regions(right, affine=True), summation_regions(mutant, affine=True)
     holds(mutant, other)
     assert [str(r.box) for r in one] == ["[0:4, 0:1]", "[0:4, 1:5]", "[0:4, 5:6]"]
     assert all(region.affine for region in (*one, *other))
@@ -307,8 +307,8 @@ def test_theorem_1_on_a_reshaped_convolution() -> None:
 
 def test_numbers_that_depend_on_the_place_are_not_affine() -> None:
     x = Tensor("x", (5,))
-    assert [r.affine for r in boxes(compute((5,), lambda i: x[i] * 2))] == [True]
-    assert [r.affine for r in boxes(compute((5,), lambda i: x[i] * lift(i * i)))] == [False]
+    assert [r.affine for r in summation_regions(compute((5,), lambda i: x[i] * 2))] == [True]
+    assert [r.affine for r in summation_regions(compute((5,), lambda i: x[i] * lift(i * i)))] == [False]
 
 
 H, N = polynomial(Symbol("H", 4)), polynomial(Symbol("N", 1))
@@ -322,7 +322,7 @@ def test_symbolic_boxes_hold_for_all_sizes(attrs: dict[str, Any]) -> None:
     op = registry["Conv"]
     types = (TensorType("float32", (N, 2, H, 7)), TensorType("float32", (3, 2, 3, 3)))
     (scope,) = op.scopes(types, op.canonical(types, attrs))
-    regions = boxes(scope)
+    regions = summation_regions(scope)
     if attrs.get("strides"):
         assert regions[0].summations is None  # where H / 2 ends is not a size less a number
         return
@@ -354,7 +354,7 @@ def test_symbolic_boxes_of_every_operator_hold_for_all_sizes(op: Op) -> None:
         for types in with_symbol(sample):
             try:
                 attrs = op.canonical(types, sample.example.attrs)
-                symbolic = [boxes(scope) for scope in op.scopes(types, attrs)]
+                symbolic = [summation_regions(scope) for scope in op.scopes(types, attrs)]
             except Untypable:
                 continue
             for count in (1, 2, 3):
@@ -372,25 +372,25 @@ def test_symbolic_boxes_of_every_operator_hold_for_all_sizes(op: Op) -> None:
 def test_what_cannot_be_told_is_one_region_of_which_nothing_is_known() -> None:
     x, at = Tensor("x", (5,)), Tensor("at", (7,), "int64")
     guarded = compute((7,), lambda i: x.padded(0)[look(at[i], 0, 9)])
-    (region,) = boxes(guarded)
+    (region,) = summation_regions(guarded)
     assert region.summations is None and not region.affine and constant_boxes(guarded) == ()
     gathered = compute((7,), lambda i: x[look(at[i], 0, 4)])
-    (region,) = boxes(gathered)
+    (region,) = summation_regions(gathered)
     assert region.summations == () and not region.affine
     open_ = Symbol("M", 0)
     y = Tensor("y", (N,))
     both = compute((polynomial(open_),), lambda i: y.padded(0)[i] + x.padded(0)[i])
-    assert boxes(both)[0].summations is None
-    first, rest = boxes(compute((polynomial(open_),), lambda i: y.padded(0)[i]))
+    assert summation_regions(both)[0].summations is None
+    first, rest = summation_regions(compute((polynomial(open_),), lambda i: y.padded(0)[i]))
     assert first.summations == () == rest.summations  # up to min(M, N), and from there on
     many = compute((9000,), lambda i: total((9000,), lambda r: where(i - r, Tensor("z", (9000,))[r], 0)))
-    assert boxes(many)[0].summations is None
+    assert summation_regions(many)[0].summations is None
 
 
 def test_empty_and_scalar_outputs() -> None:
     x = Tensor("x", (5,))
-    assert boxes(compute((0, 3), lambda i, j: x.padded(0)[i + j])) == ()
-    (region,) = boxes(compute((), lambda: total((7,), lambda r: x.padded(0)[r])))
+    assert summation_regions(compute((0, 3), lambda i, j: x.padded(0)[i + j])) == ()
+    (region,) = summation_regions(compute((), lambda: total((7,), lambda r: x.padded(0)[r])))
     assert region.summations is not None and str(region.summations[0].points) == "[0:5]"
     assert [(str(b), v) for b, v in constant_boxes(compute((2, 3), lambda i, j: 5))] == [("[0:2, 0:3]", 5)]
     assert constant_boxes(compute((3,), lambda i: i)) == () == constant_boxes(compute((2,), lambda i: x[i]))
@@ -447,8 +447,8 @@ def expressions(draw: Any) -> Scope:
 @given(expressions())
 @settings(max_examples=100, deadline=None)
 def test_random_expressions(scope: Scope) -> None:
-    holds(scope, boxes(scope))
-    holds(scope, boxes(scope, affine=True))
+    holds(scope, summation_regions(scope))
+    holds(scope, summation_regions(scope, affine=True))
     known_in(scope)
     field = Reals()
     values = {t: field.lift(np.random.default_rng(1).standard_normal(t.shape)) for t in tensors(scope)}  # type: ignore[arg-type]
@@ -465,7 +465,7 @@ def test_scopes_that_share_axes_are_read_through() -> None:
     one = polynomial(first.axes[0])
     twice = Reduce("sum", (inner,), first.padded(0)[one + polynomial(inner) - 1])
     second = Scope(first.axes, twice)
-    holds(second, boxes(second), exactly=True)
+    holds(second, summation_regions(second), exactly=True)
     field, draw = Reals(), np.random.default_rng(5)
     values = {t: field.lift(draw.standard_normal(t.shape)) for t in (x, w)}  # type: ignore[arg-type]
     straight = interpret(Scope(second.axes, flatten(second)), values, field)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensaurus.expr.analysis.infinite_values import Infinities
-from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, influence
+from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, bound_influence
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
@@ -95,7 +95,7 @@ def test_a_factor_of_what_may_be_infinite_is_kept(names: tuple[str, ...]) -> Non
             if not (after & ~before).any():
                 continue
             with pytest.raises(Sensitive):
-                influence(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities())
+                bound_influence(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities())
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf", "clip", "sigmoid", "sin"])
@@ -105,7 +105,7 @@ def test_a_factor_of_what_is_bounded_may_become_zero(name: str) -> None:
         W: Influence.known(np.full(12, TINY), np.zeros(12)),
     }
     body = chained((name,), X_READ) * W_READ + Const(1)
-    assert not influence(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities()).moves
+    assert not bound_influence(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities()).is_moved
 
 
 def test_sums_of_several_terms_and_edges_that_a_maximum_drops_are_none() -> None:

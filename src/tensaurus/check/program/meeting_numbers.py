@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
-from tensaurus.expr.analysis.turning_points import Watched, turning_points
+from tensaurus.expr.analysis.turning_points import GapRecorder, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.graph.ir.node import Node
@@ -101,7 +101,7 @@ def _turning_points_of(
     whole = is_integer(dtype)
 
     def gaps_at(number: float) -> Array | None:
-        watched = Watched()
+        watched = GapRecorder()
         filled = np.full(base[name].shape, int(number) if whole else number, base[name].dtype)
         try:
             evaluate_all(programs, {**base, name: filled}, watched, sizes=sizes)

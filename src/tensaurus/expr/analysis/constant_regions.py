@@ -23,7 +23,12 @@ from tensaurus.expr.analysis.condition import (
     size_at_deciding_place,
     truth_table,
 )
-from tensaurus.expr.analysis.summation_regions import NEUTRAL, boxes, ends, literals
+from tensaurus.expr.analysis.summation_regions import (
+    NEUTRAL_ELEMENTS,
+    literal_sizes,
+    representative_places,
+    summation_regions,
+)
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Reduce, Scope, Select
@@ -58,10 +63,10 @@ def constant_boxes(scope: Scope) -> tuple[tuple[Box, Value], ...]:
     constants = []
     dtypes = dtype_of(scope), *(t.dtype for t in tensors(scope))
     has_floats_only = all(dtype.startswith(("float", "bfloat")) for dtype in dtypes)
-    for region in boxes(scope):
+    for region in summation_regions(scope):
         if region.summations is None:
             continue
-        end_places_of_box = ends(scope, region.box)
+        end_places_of_box = representative_places(scope, region.box)
         varying_axes = {
             a for a, side in zip(scope.axes, region.box.sides, strict=True) if not is_same_size(side.count, 1)
         }
@@ -82,7 +87,9 @@ class _ConstantEvaluator:
         self, body: Body, places: Sequence[Mapping[Atom, Any]], varying_axes: set[Axis], has_floats_only: bool
     ):
         self.places, self.varying_axes, self.has_floats_only = places, varying_axes, has_floats_only
-        self.relevant_atoms = set().union(*map(atoms, (*chain(*collect_conditions(body)), *literals(body))))
+        self.relevant_atoms = set().union(
+            *map(atoms, (*chain(*collect_conditions(body)), *literal_sizes(body)))
+        )
         self.points: dict[Atom, Any] = {}
         self.shape: tuple[int, ...] = ()
         self.axes: tuple[Axis, ...] = ()
@@ -144,7 +151,7 @@ class _ConstantEvaluator:
         return 0 if any(_are_numbers(x) and x == 0 and y is None for x, y in ((a, b), (b, a))) else None
 
     def reduce(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Objects:
-        neutral = NEUTRAL[monoid]
+        neutral = NEUTRAL_ELEMENTS[monoid]
         if any(is_same_size(a.extent, 0) for a in axes):
             return _array(neutral)
         count = product(a.extent for a in axes if a not in self.relevant_atoms)
@@ -167,7 +174,7 @@ class _ConstantEvaluator:
 
     def reduce_values(self, monoid: str, values: list[Any], count: Size) -> Any:
         """Return the reduction of known values, each of them `count` times."""
-        neutral = NEUTRAL[monoid]
+        neutral = NEUTRAL_ELEMENTS[monoid]
         if not _are_numbers(*values):
             return None
         if all(value == neutral for value in values):

@@ -1,11 +1,11 @@
-"""How far what an expression computes moves, when some elements of its tensors are moved a little.
+"""Bound how far the result of an expression moves when some elements of its tensors are moved a little.
 
-    x*w + b   w moved by 2^-127, |x| <= 2^24, |b| >= 1: by nothing, as the sum rounds it away
+    x*w + b   w moved by 2^-127, |x| <= 2^24, |b| >= 1: not at all, as the sum rounds the change away
 
 An abstract interpretation: each element has bounds of its value, and of the distance that it is moved.  A
 distance below a fraction of half an ulp of another term of the same sum, which is there for every input,
-counts as none: floats cannot tell.  What may make a large difference of a tiny one (a comparison, a quotient
-by what may be zero, an index) refuses it.
+counts as none: floats cannot represent the difference.  An operation that may turn a tiny difference into a
+large one (a comparison, a quotient by what may be zero, an index) raises Sensitive.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import numpy as np
 
 from tensaurus.expr.analysis.infinite_values import Infinities
 from tensaurus.expr.analysis.perturbation_rules import (
-    SMOOTH,
-    UNKNOWN,
+    SMOOTH_RULES,
+    UNKNOWN_EXTENT,
     Array,
+    BodyInfluence,
     Influence,
-    Part,
     Sensitive,
-    added,
-    aligned,
-    clean,
-    collapsed,
-    either,
-    negated,
-    power,
-    product,
-    reduced,
-    root,
-    together,
+    add,
+    align_array,
+    broadcast_influences,
+    collapse_dimension,
+    constant_exponent,
+    either_of,
+    multiply,
+    negate,
+    reduce_influence,
+    square_root,
+    unmoved_call,
 )
 from tensaurus.expr.ir.element_types import is_rounding_cast
 from tensaurus.expr.ir.scalar_functions import cast_target
@@ -44,10 +44,10 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Sele
 from tensaurus.expr.ir.walk import lookups_in, reads, sizes
 from tensaurus.expr.sizes.size import Axis, Poly, Size, interval, is_nonnegative, is_same_size, polynomial
 
-__all__ = ["Influence", "Sensitive", "influence"]
+__all__ = ["Influence", "Sensitive", "bound_influence"]
 
 
-def influence(
+def bound_influence(
     scope: Scope,
     sources: Mapping[Source, Influence],
     unit: float,
@@ -55,17 +55,17 @@ def influence(
     moved: Set[Source] = frozenset(),
     infinities: Infinities | None = None,
 ) -> Influence:
-    """Return bounds of what the scope computes; a float rounds away what is below `unit` beside 1.
+    """Return bounds of the scope's elements; a float rounds away what is below `unit` beside 1.
 
-    Each operation may make 0 of what is below `flushed`.  What is computed of `moved` may become 0, and meet
-    what is infinite: it must be one of several terms of a sum.  Raises Sensitive.
+    Each operation may replace numbers below `flushed` by 0.  What is computed from `moved` tensors may become
+    0 and be combined with infinities: it must be one of several terms of a sum.  Raises Sensitive.
     """
     with np.errstate(all="ignore"):
-        return _Spreading(sources, unit, flushed, moved, infinities).scope(scope)
+        return _InfluenceAnalysis(sources, unit, flushed, moved, infinities).scope(scope)
 
 
-class _Spreading:
-    """Through one scope and those that it reads."""
+class _InfluenceAnalysis:
+    """Computes the influence of one scope and of those that it reads."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class _Spreading:
     ):
         self.sources, self.unit, self.flushed = sources, unit, flushed
         self.moved, self.infinities = moved, infinities
-        self.terms = 1.0  # of the sums around what is looked at
+        self.terms = 1.0  # number of terms of the sums around the current body
         self.inner: dict[tuple[int, bool], Influence] = {}
 
     def scope(self, scope: Scope) -> Influence:
         key = id(scope), self.terms == 1
         if key not in self.inner:
             part = self.body(scope.body)
-            low, high, change, scale, least = (aligned(a, part.axes, scope.axes) for a in part.arrays())
+            low, high, change, scale, least = (align_array(a, part.axes, scope.axes) for a in part.arrays())
             self.inner[key] = Influence(low, high, change, scale, least)
         return self.inner[key]
 
@@ -96,9 +96,9 @@ class _Spreading:
         assert isinstance(source, Tensor)
         return self.sources.get(source) or Influence.within(-inf, inf, source.rank)
 
-    def body(self, body: Body) -> Part:
+    def body(self, body: Body) -> BodyInfluence:
         for size in sizes(body):
-            if any(self.body(atom.read).moves for atom in lookups_in(size)):
+            if any(self.body(atom.read).is_moved for atom in lookups_in(size)):
                 raise Sensitive("a place is computed from it")
         match body:
             case Const(value):
@@ -106,23 +106,29 @@ class _Spreading:
             case Read():
                 return self.read(body)
             case Select(_, then, other):
-                return either(self.body(then), self.body(other))
+                return either_of(self.body(then), self.body(other))
             case Reduce(monoid, axes, inner):
-                times = 1.0 if monoid in ("max", "min") else _terms(axes)
-                return self.rounded(reduced(monoid, self.term(inner, times), axes), times)
+                operations = 1.0 if monoid in ("max", "min") else _terms(axes)
+                return self.with_flushing(
+                    reduce_influence(monoid, self.term_influence(inner, operations), axes), operations
+                )
             case Call("div", (Reduce("sum", axes, inner), Const(count))) if is_same_size(_count(axes), count):
-                return self.rounded(reduced("mean", self.term(inner, _terms(axes)), axes), 2.0)
+                return self.with_flushing(
+                    reduce_influence("mean", self.term_influence(inner, _terms(axes)), axes), 2.0
+                )
             case Call(fn, args):
-                parts = together([self.body(arg) for arg in args])
+                arguments = broadcast_influences([self.body(arg) for arg in args])
                 if self.terms == 1:
-                    self.check_infinities(fn, args, parts)
-                if is_rounding_cast(body) and parts[0].moves:  # across a tie, perhaps
+                    self.check_infinities(fn, args, arguments)
+                if is_rounding_cast(body) and arguments[0].is_moved:  # the change may cross a tie
                     raise Sensitive("a conversion to a narrower type of it")
-                return self.rounded(self.called(fn, parts, len(args) == 2 and args[0] == args[1]))
+                return self.with_flushing(
+                    self.call_influence(fn, arguments, len(args) == 2 and args[0] == args[1])
+                )
         raise TypeError(type(body))
 
-    def check_infinities(self, fn: str, args: Sequence[Body], parts: Sequence[Part]) -> None:
-        """Refuse 0 times infinity, and 0 by 0, where one 0 was another number before it was moved."""
+    def check_infinities(self, fn: str, args: Sequence[Body], parts: Sequence[BodyInfluence]) -> None:
+        """Refuse 0 times infinity, and 0 by 0, where a 0 was another number before it was moved."""
         if self.infinities is None or fn not in ("mul", "div"):
             return
         for part, arg, other in zip(parts, args, args[::-1], strict=True):
@@ -136,65 +142,67 @@ class _Spreading:
     def reads_moved(self, body: Body) -> bool:
         return any(read.source in self.moved for read in reads(body, nested=True))
 
-    def term(self, body: Body, count: float) -> Part:
-        """One of so many terms."""
+    def term_influence(self, body: Body, count: float) -> BodyInfluence:
+        """Return the influence of a body that is one of `count` terms."""
         outer, self.terms = self.terms, self.terms * count
-        found = self.body(body)
+        part = self.body(body)
         self.terms = outer
-        return found
+        return part
 
-    def rounded(self, part: Part, times: float = 1.0) -> Part:
-        """The result of so many operations, each of which may have flushed it to 0."""
+    def with_flushing(self, part: BodyInfluence, operations: float = 1.0) -> BodyInfluence:
+        """Return the result of this many operations, each of which may have flushed it to 0."""
         if not self.flushed:
             return part
-        return part.or_zero(part.floor - part.change, self.flushed, times)
+        return part.or_zero(part.floor - part.change, self.flushed, operations)
 
-    def read(self, read: Read) -> Part:
+    def read(self, read: Read) -> BodyInfluence:
         axes: list[Axis] = []
         arrays: list[Array] = list(np.broadcast_arrays(*self.source(read.source).arrays()))
         for place in reversed(range(len(read.indices))):
             length = arrays[0].shape[place]
-            at = _axis(read.indices[place], length) if length > 1 else None
-            if at is not None and at not in axes:
-                arrays = [a[(slice(None),) * place + (slice(at.extent),)] for a in arrays]
-                axes.insert(0, at)
+            whole_axis = _axis(read.indices[place], length) if length > 1 else None
+            if whole_axis is not None and whole_axis not in axes:
+                arrays = [a[(slice(None),) * place + (slice(whole_axis.extent),)] for a in arrays]
+                axes.insert(0, whole_axis)
                 continue
-            arrays = collapsed(arrays, place)
+            arrays = collapse_dimension(arrays, place)
         if read.outside is not None:
             outside = _constant(read.outside.value)
             arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
-            # a sum may consist of what is moved alone, where all else lies outside
+            # where other terms are outside, a sum may consist of moved terms alone
             arrays[3] = np.where(arrays[2] == 0, np.minimum(arrays[3], outside.scale), arrays[3])
             arrays[4] = np.minimum(arrays[4], outside.floor)
-        return Part.of(arrays, tuple(axes))
+        return BodyInfluence.of(arrays, tuple(axes))
 
-    def called(self, fn: str, parts: Sequence[Part], square: bool) -> Part:
-        """A function of parts over the same axes."""
+    def call_influence(self, fn: str, arguments: Sequence[BodyInfluence], is_square: bool) -> BodyInfluence:
+        """Return the influence of a function of arguments over the same axes."""
         if fn in ("add", "sub"):
-            return added(parts[0], parts[1] if fn == "add" else negated(parts[1]), self.unit)
+            return add(arguments[0], arguments[1] if fn == "add" else negate(arguments[1]), self.unit)
         if fn == "mul":
-            return product(*parts, square=square)
-        if fn == "pow" and (exponent := power(parts[1])) is not None:
+            return multiply(*arguments, is_square=is_square)
+        if fn == "pow" and (exponent := constant_exponent(arguments[1])) is not None:
             if exponent == 0.5:
-                return root(parts[0])
-            return reduce(lambda a, b: product(a, b, square=a is parts[0]), [parts[0]] * int(exponent))
-        if fn == "exp" and parts[0].moves:  # a factor of exp(change)
-            if not parts[0].change.max() <= self.unit:
+                return square_root(arguments[0])
+            return reduce(
+                lambda a, b: multiply(a, b, is_square=a is arguments[0]), [arguments[0]] * int(exponent)
+            )
+        if fn == "exp" and arguments[0].is_moved:  # exp(x + d) is exp(x) * exp(d)
+            if not arguments[0].change.max() <= self.unit:
                 raise Sensitive("an exponential of it")
-            return clean(fn, parts)
-        if fn in SMOOTH:
-            return SMOOTH[fn](*parts)
+            return unmoved_call(fn, arguments)
+        if fn in SMOOTH_RULES:
+            return SMOOTH_RULES[fn](*arguments)
         target = cast_target(fn)
         if target is not None and target.startswith(("float", "bfloat")):
-            return parts[0]
-        if fn in ("eq", "lt", "le") and not added(parts[0], negated(parts[1]), self.unit).moves:
-            parts = [replace(part, change=np.zeros_like(part.change)) for part in parts]
-        if any(part.moves for part in parts):
+            return arguments[0]
+        if fn in ("eq", "lt", "le") and not add(arguments[0], negate(arguments[1]), self.unit).is_moved:
+            arguments = [replace(part, change=np.zeros_like(part.change)) for part in arguments]
+        if any(part.is_moved for part in arguments):
             raise Sensitive(f"{'a conversion' if target else fn} of it")
-        return clean(fn, parts)
+        return unmoved_call(fn, arguments)
 
 
-def _constant(value: Any) -> Part:
+def _constant(value: Any) -> BodyInfluence:
     low, high = interval(value) if isinstance(value, Poly) else (value, value)
     least = 1.0 if isinstance(value, Poly) and is_nonnegative(value - 1) else -inf
     most = inf
@@ -202,7 +210,7 @@ def _constant(value: Any) -> Part:
         least = _float(low)
     if high is not None and not isinstance(high, Poly):
         most = _float(high)
-    return Part.of(Influence.within(least, most).arrays())
+    return BodyInfluence.of(Influence.within(least, most).arrays())
 
 
 def _float(value: Any) -> float:
@@ -217,15 +225,15 @@ def _count(axes: Sequence[Axis]) -> Size:
 
 
 def _terms(axes: Sequence[Axis]) -> float:
-    return prod(float(a.extent) if isinstance(a.extent, int) else UNKNOWN for a in axes)
+    return prod(float(a.extent) if isinstance(a.extent, int) else UNKNOWN_EXTENT for a in axes)
 
 
 def _axis(index: Size, length: int) -> Axis | None:
-    """The axis that an index is, of a dimension of this length."""
-    found = polynomial(index)
-    if not isinstance(found, Poly) or len(found.terms) != 1:
+    """Return the axis that an index is equal to, in a dimension of this length; None for any other index."""
+    size = polynomial(index)
+    if not isinstance(size, Poly) or len(size.terms) != 1:
         return None
-    ((factors, coefficient),) = found.terms
+    ((factors, coefficient),) = size.terms
     if coefficient != 1 or len(factors) != 1 or not isinstance(factors[0], Axis):
         return None
     extent = factors[0].extent

@@ -1,10 +1,10 @@
-"""Numbers at which what is computed from them turns: is as large as a constant, or leaves its type.
+"""Find numbers at which a computation turns: meets a constant, or leaves the range of its type.
 
-A law that is wrong for 71 <= |x| <= 99 alone is refuted by no other numbers, and where x * 3 + 5 is compared
-with 100, by none but those around 31.  So functions that turn somewhere (comparisons, maxima, divisions,
-roundings, conversions, sums of integers that wrap) are watched while numbers are computed: `gaps` are how far
-their arguments are from there.  A tensor that is filled with one number makes each gap a function of that
-number, and secants find where the gap is zero: nothing need be known of how it is computed.
+A law that is wrong only for 71 <= |x| <= 99 is refuted by no other numbers, and where x * 3 + 5 is compared
+with 100, only by those around 31.  `GapRecorder` records how far the arguments of functions that turn
+somewhere (comparisons, max, divisions, roundings, conversions, sums of integers that wrap) are from there.  A
+tensor that is filled with one number makes each gap a function of that number, and secants find where it is
+zero, without knowing how it is computed.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from tensaurus.expr.evaluate.field_protocol import Array, Reals
 from tensaurus.expr.ir.integer_types import RING_FUNCTIONS, integer_limits, is_integer, to_native
 from tensaurus.expr.ir.scalar_functions import cast_target
 
-__all__ = ["Watched", "turning_points"]
+__all__ = ["GapRecorder", "turning_points"]
 
-SITES = 64  # elements of one result that are watched
-PROBES = 24  # evaluations with one tensor filled
-AT_ONCE = 4  # zeros that are asked before the next ones are computed
-BESIDE = 2.0**-12  # of a number: the distance to one that is close
-MOST = 96  # points of one tensor
-# two make a secant, a third says whether it is straight, and of a quotient by 1000 they have to be far apart
-STARTS = 0.0, 1.0, 3.0, 4099.0, 1048583.0
-STRAIGHT = 1e-9  # of the larger of two gaps: what rounding makes of a straight line
-MANTISSA = {"float16": 2048, "bfloat16": 256, "float32": 2**24, "float64": 2**53}
-GREATEST = {"float16": 65504.0}
+MAX_RECORDED_ELEMENTS = 64  # of one result
+MAX_PROBES = 24  # evaluations with one tensor filled: each runs both sides of a law
+ZEROS_PER_ROUND = 4  # that are probed before secants are computed again
+NEIGHBOUR_DISTANCE = 2.0**-12  # relative: a second probe this close gives the slope
+MAX_POINTS = 96  # that are returned for one tensor
+# two points make a secant, a third tells whether the gap is linear; a quotient by 1000 needs large ones
+START_NUMBERS = 0.0, 1.0, 3.0, 4099.0, 1048583.0
+LINEAR_TOLERANCE = 1e-9  # relative: the rounding error of a linear gap
+LARGEST_EXACT_INTEGER = {"float16": 2048, "bfloat16": 256, "float32": 2**24, "float64": 2**53}
+LARGEST_FINITE = {"float16": 65504.0}  # a narrowing conversion turns there
 
 Number: TypeAlias = float
 
 
-class Watched(Reals):
-    """float64 that keeps how far arguments are from where functions turn, in the order of evaluation."""
+class GapRecorder(Reals):
+    """The field float64, recording how far arguments are from where functions turn, in order of
+    evaluation.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,120 +47,126 @@ class Watched(Reals):
 
     @property
     def gaps(self) -> Array:
-        """Of all functions so far, in one row."""
+        """The gaps of all functions so far, in one row."""
         return np.concatenate([np.zeros(0), *self._gaps])
 
     def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
-        """The function; what it is far from turning is kept."""
-        found = super().call(fn, args, dtype)
+        """Apply the function and record the gaps of its arguments."""
+        result = super().call(fn, args, dtype)
         with np.errstate(all="ignore"):
-            self._gaps += [_thinned(gap) for gap in _gaps(fn, args, found, dtype)]
-        return found
+            self._gaps += [_sample_elements(gap) for gap in _gaps(fn, args, result, dtype)]
+        return result
 
 
-def _thinned(gap: Array) -> Array:
+def _sample_elements(gap: Array) -> Array:
     flat = np.ravel(gap)
-    return flat[:: -(-flat.size // SITES)] if flat.size > SITES else flat
+    return flat[:: -(-flat.size // MAX_RECORDED_ELEMENTS)] if flat.size > MAX_RECORDED_ELEMENTS else flat
 
 
-def _gaps(fn: str, args: Sequence[Array], found: Array, dtype: str) -> Iterator[Array]:
-    """How far the arguments are from each number at which the function turns."""
+def _gaps(fn: str, args: Sequence[Array], result: Array, dtype: str) -> Iterator[Array]:
+    """Yield the distances of the arguments from each number at which the function turns."""
     numbers = [np.asarray(to_native(a, dtype) if a.dtype.kind == "i" else a) for a in args]
     if any(a.dtype.kind not in "iuf" for a in numbers):
         return
-    wide = [a.astype(np.float64) for a in numbers]
+    floats = [a.astype(np.float64) for a in numbers]
     match fn:
         case "lt" | "le" | "eq" | "max" | "min":
-            yield wide[0] - wide[1]
+            yield floats[0] - floats[1]
         case "div" | "mod" | "fmod":
-            yield from (wide[1], wide[0], wide[0] - wide[1], wide[0] + wide[1])
+            yield from (floats[1], floats[0], floats[0] - floats[1], floats[0] + floats[1])
         case "abs" | "sign" | "sqrt" | "log":
-            yield wide[0]
+            yield floats[0]
         case "floor" | "ceil" | "round":
-            yield from (wide[0] - step for step in (-1, -0.5, 0, 0.5, 1))
+            yield from (floats[0] - step for step in (-1, -0.5, 0, 0.5, 1))
     target = cast_target(fn)
     if target is not None:
-        ends: Sequence[float] = (0, -1, 1)
+        turning_numbers: Sequence[float] = (0, -1, 1)
         if is_integer(target):
-            ends = (*ends, *integer_limits(target))
+            turning_numbers = (*turning_numbers, *integer_limits(target))
         elif target != "bool":
-            last = MANTISSA.get(target, inf) if numbers[0].dtype.kind in "iu" else GREATEST.get(target, inf)
-            ends = (-last, last)
-        yield from (wide[0] - end for end in ends if isfinite(end))
-    if fn in RING_FUNCTIONS and found.dtype.kind == "i":
-        yield from (found.astype(np.float64) - end for end in integer_limits(dtype))
+            limits = LARGEST_EXACT_INTEGER if numbers[0].dtype.kind in "iu" else LARGEST_FINITE
+            largest = limits.get(target, inf)
+            turning_numbers = (-largest, largest)
+        yield from (floats[0] - end for end in turning_numbers if isfinite(end))
+    if fn in RING_FUNCTIONS and result.dtype.kind == "i":
+        yield from (result.astype(np.float64) - end for end in integer_limits(dtype))
 
 
 def turning_points(
     gaps_at: Callable[[Number], Array | None], low: Number = -inf, high: Number = inf, whole: bool = False
 ) -> list[Number]:
-    """Numbers between `low` and `high` at which a gap is zero, or nearly so.
+    """Return numbers between `low` and `high` at which a gap is zero, or nearly so.
 
-    `gaps_at` evaluates at one number; None where that is impossible.  Of whole numbers those on both sides.
+    `gaps_at` evaluates all gaps at one number; None where that is impossible.  With `whole`, the integers on
+    both sides of each zero are returned.
     """
-    known: dict[Number, Array] = {}
+    gaps_by_number: dict[Number, Array] = {}
 
     def probe(number: Number) -> bool:
-        if not low <= number <= high or number in known or len(known) >= PROBES:
+        if not low <= number <= high or number in gaps_by_number or len(gaps_by_number) >= MAX_PROBES:
             return False
-        found = gaps_at(number)
-        if found is None or known and found.size != next(iter(known.values())).size:
+        gaps = gaps_at(number)
+        if gaps is None or gaps_by_number and gaps.size != next(iter(gaps_by_number.values())).size:
             return False
-        known[number] = found
+        gaps_by_number[number] = gaps
         return True
 
-    for number in STARTS:
+    for number in START_NUMBERS:
         probe(number)
-    if len(known) < 2:
+    if len(gaps_by_number) < 2:
         return []
-    straight = _straight(known)
-    for number in () if straight else STARTS:
+    is_linear = _are_linear(gaps_by_number)
+    for number in () if is_linear else START_NUMBERS:
         probe(-number)
-    while not straight:
-        ahead = [*islice(_zeros(known), AT_ONCE), *_middles(known)]
-        new = [float(floor(n)) if whole else n for n in ahead if low <= n <= high]
+    while not is_linear:
+        candidates = [*islice(_zeros(gaps_by_number), ZEROS_PER_ROUND), *_middles(gaps_by_number)]
+        numbers = [float(floor(n)) if whole else n for n in candidates if low <= n <= high]
         # two that are close have the slope there
-        pairs = [(n, n + (1 if whole else BESIDE * max(1, abs(n)))) for n in dict.fromkeys(new)]
+        pairs = [
+            (n, n + (1 if whole else NEIGHBOUR_DISTANCE * max(1, abs(n)))) for n in dict.fromkeys(numbers)
+        ]
         if not sum(probe(one) + probe(other) for one, other in pairs):
             break
-    zeros = [n for n in _zeros(known) if low - 1 <= n <= high + 1]
+    zeros = [n for n in _zeros(gaps_by_number) if low - 1 <= n <= high + 1]
     if not whole:
-        return list(dict.fromkeys(zeros))[:MOST]
+        return list(dict.fromkeys(zeros))[:MAX_POINTS]
     near: dict[Number, None] = dict.fromkeys(floor(n) + step for step in (0, 1, -1, 2) for n in zeros)
-    return [n for n in near if low <= n <= high][:MOST]
+    return [n for n in near if low <= n <= high][:MAX_POINTS]
 
 
-def _straight(known: dict[Number, Array]) -> bool:
-    """Whether all gaps are straight lines, as far as these numbers tell: then there is no more to ask."""
-    numbers = sorted(known)
-    first, last = known[numbers[0]], known[numbers[-1]]
+def _are_linear(gaps_by_number: dict[Number, Array]) -> bool:
+    """Return whether all gaps are linear as far as these numbers tell: then no more probes are needed."""
+    numbers = sorted(gaps_by_number)
+    first, last = gaps_by_number[numbers[0]], gaps_by_number[numbers[-1]]
     for number in numbers[1:-1]:
         with np.errstate(all="ignore"):
-            share = (number - numbers[0]) / (numbers[-1] - numbers[0])
-            off = np.abs(first + (last - first) * share - known[number])
-            if not (off <= STRAIGHT * np.maximum(np.abs(first), np.abs(last))).all():
+            fraction = (number - numbers[0]) / (numbers[-1] - numbers[0])
+            deviation = np.abs(first + (last - first) * fraction - gaps_by_number[number])
+            if not (deviation <= LINEAR_TOLERANCE * np.maximum(np.abs(first), np.abs(last))).all():
                 return False
     return True
 
 
-def _zeros(known: dict[Number, Array]) -> Iterator[Number]:
-    """Where the secants of neighbours are zero: between them, then as far as their own neighbours."""
-    numbers = sorted(known)
+def _zeros(gaps_by_number: dict[Number, Array]) -> Iterator[Number]:
+    """Yield the zeros of secants of neighbouring numbers: those between them, then those up to the next
+    numbers.
+    """
+    numbers = sorted(gaps_by_number)
     ends = [-inf, *numbers, inf]
     beyond: list[Array] = []
     for place, (a, b) in enumerate(pairwise(numbers)):
         with np.errstate(all="ignore"):
-            slope = (known[b] - known[a]) / (b - a)
-            zeros = a - known[a] / slope
-        fine = np.isfinite(zeros) & (slope != 0)
-        between = fine & (zeros >= a) & (zeros <= b)
+            slope = (gaps_by_number[b] - gaps_by_number[a]) / (b - a)
+            zeros = a - gaps_by_number[a] / slope
+        is_finite = np.isfinite(zeros) & (slope != 0)
+        between = is_finite & (zeros >= a) & (zeros <= b)
         yield from map(float, np.unique(zeros[between]))
-        beyond.append(zeros[fine & ~between & (zeros >= ends[place]) & (zeros <= ends[place + 3])])
+        beyond.append(zeros[is_finite & ~between & (zeros >= ends[place]) & (zeros <= ends[place + 3])])
     yield from map(float, np.unique(np.concatenate([np.zeros(0), *beyond])))
 
 
-def _middles(known: dict[Number, Array]) -> Iterator[Number]:
-    """Between neighbours of which a gap has different signs, in the order of magnitude."""
-    for a, b in pairwise(sorted(known)):
-        if b - a > 2 and (np.sign(known[a]) * np.sign(known[b]) < 0).any():
+def _middles(gaps_by_number: dict[Number, Array]) -> Iterator[Number]:
+    """Yield the (geometric) means of neighbours between which a gap changes its sign."""
+    for a, b in pairwise(sorted(gaps_by_number)):
+        if b - a > 2 and (np.sign(gaps_by_number[a]) * np.sign(gaps_by_number[b]) < 0).any():
             yield (a * b) ** 0.5 if a > 0 else -((a * b) ** 0.5) if b < 0 else (a + b) / 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tensaurus.expr.analysis.constant_regions import constant_boxes
-from tensaurus.expr.analysis.summation_regions import boxes
+from tensaurus.expr.analysis.summation_regions import summation_regions
 from tensaurus.expr.ir.scope import Const, Read, Reduce, Scope, axis
 from tensaurus.expr.ir.walk import operands, replace_axes
 from tensaurus.expr.sizes.affine import affine_coefficients
@@ -71,7 +71,7 @@ def _of_product(scope: Scope) -> Mapping[Axis, tuple[int, int]] | None:
 def _of_regions(scope: Scope) -> Mapping[Axis, tuple[int, int]] | None:
     """For each axis the range beyond which the scope is known to be zero."""
     zero = {box for box, value in constant_boxes(scope) if value == 0 and not isinstance(value, bool)}
-    left = [region.box for region in boxes(scope) if region.box not in zero] if zero else []
+    left = [region.box for region in summation_regions(scope) if region.box not in zero] if zero else []
     ranges = dict[Axis, tuple[int, int]]()
     for place, a in enumerate(scope.axes):
         ends = [(box.sides[place].start, box.sides[place].last) for box in left]

@@ -16,7 +16,7 @@ import numpy as np
 
 from tensaurus.expr.analysis.infinite_values import POLES, Infinities
 from tensaurus.expr.analysis.interval_bounds import bounds
-from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, influence
+from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, bound_influence
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import bodies
@@ -98,7 +98,7 @@ class Spread:
                 )
             except Sensitive as error:
                 raise Refused(f"{_operator(node)}: {error}", origins) from error
-            if found.moves:
+            if found.is_moved:
                 reached[node] = _Reached(found, origins)
         return self._outputs(reached)
 
@@ -161,7 +161,7 @@ class Spread:
         moved = {tensor for tensor, arg in pairs if tensor and arg in reached}
         if any(arg in self._vast for _, arg in pairs) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
-        found = influence(scope, sources, unit, flushed, moved, self._infinities(owner, self._infinite))
+        found = bound_influence(scope, sources, unit, flushed, moved, self._infinities(owner, self._infinite))
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
         return replace(found, low=low, high=high)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from tensaurus.expr.analysis.polynomial_degree import NONE, ONE, Degree, Degrees
+from tensaurus.expr.analysis.polynomial_degree import DEGREE_0, DEGREE_1, Degree, Degrees
 from tensaurus.expr.evaluate.two_point_field import Laws
 from tensaurus.graph.analysis.conversion_chains import arguments
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
@@ -20,28 +20,28 @@ def total_degree(roots: Iterable[Node], laws: Laws, drawn: Iterable[Node] = ()) 
     Inputs of floats are variables, and so are the constants that are `drawn`.
     """
     degrees = Degrees(laws)
-    held: dict[Node, Sequence[Degree]] = {node: [ONE] for node in drawn}
+    held: dict[Node, Sequence[Degree]] = {node: [DEGREE_1] for node in drawn}
     roots = list(roots)
     for node in topological(roots, tuple(held)):
         held[node] = _node(node, held, degrees)
     for node in roots:
         for degree in held[node]:
-            degrees.met(degree)
+            degrees.record(degree)
     return degrees.largest
 
 
 def _node(node: Node, held: Mapping[Node, Sequence[Degree]], degrees: Degrees) -> Sequence[Degree]:
     if node.op is CONSTANT:
-        return [NONE]
+        return [DEGREE_0]
     if node.op is INPUT:
         kind = node.types[0]
         drawn = isinstance(kind, TensorType) and kind.dtype.startswith(("float", "bfloat"))
-        return [ONE if drawn else NONE]
+        return [DEGREE_1 if drawn else DEGREE_0]
     if node.op is ITEM:
         assert node.args[0] is not None
         return [held[node.args[0]][node.attribute("index")]]
     if not isinstance(node.op, Op):
-        return [ONE] * len(node.types)
+        return [DEGREE_1] * len(node.types)
     args = arguments(node)
     kinds = tuple(None if arg is None else arg.tensor for arg in args)
     leaves = {

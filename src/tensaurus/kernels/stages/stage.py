@@ -16,7 +16,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeGuard
 
-from tensaurus.expr.analysis.summation_regions import NEUTRAL
+from tensaurus.expr.analysis.summation_regions import NEUTRAL_ELEMENTS
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.integer_types import integer_literal
@@ -107,7 +107,7 @@ def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]
 
 def neutral_element(monoid: str, dtype: str) -> Const:
     """Returns the neutral element of a monoid in this element type: the reduction of no elements."""
-    value = NEUTRAL[monoid]
+    value = NEUTRAL_ELEMENTS[monoid]
     if dtype.startswith("float"):
         return Const(value)
     integer = int(integer_literal(value, dtype))

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 
 from tensaurus.expr.analysis.breaking_values import draw_integers
-from tensaurus.expr.analysis.turning_points import Watched, turning_points
+from tensaurus.expr.analysis.turning_points import GapRecorder, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field, Reals
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 from tensaurus.graph.analysis.constant_folding import evaluated
@@ -97,7 +97,7 @@ def _met(instance: Instance, base: Mapping[Node, Array], leaf: Node) -> list[flo
     data, whole = base[leaf], is_integer(leaf.tensor.dtype)
 
     def gaps_at(number: float) -> Array | None:
-        watched = Watched()
+        watched = GapRecorder()
         filled = np.full(data.shape, int(number) if whole else number, data.dtype)
         try:
             for roots in (instance.left, instance.right):
