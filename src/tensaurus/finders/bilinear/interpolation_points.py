@@ -63,7 +63,7 @@ def best_algorithm(outputs: int, taps: int, step: int = 1) -> BilinearAlgorithm:
 
 
 def is_short(outputs: int, taps: int, step: int = 1) -> bool:
-    """Return whether F(outputs, taps) in this step has at most MOST products a phase, WHOLE in all.
+    """Whether F(outputs, taps) has at most MAX_PRODUCTS products a phase and MAX_ROWS in all.
 
     Only sizes are asked, as making a long algorithm takes minutes: F(3, 256) in steps of 128 is not short.
     """

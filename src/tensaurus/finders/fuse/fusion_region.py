@@ -114,29 +114,29 @@ class _RegionFinder:
     def _candidate_regions(self) -> Iterator[Region]:
         trees = list(self._map_trees())
         yield from trees
-        for cone in trees:
-            yield self.grow(cone, self._is_map, repeating=True)
+        for tree in trees:
+            yield self.grow(tree, self._is_map, repeating=True)
         yield from self._row_regions()
         yield from self._gate_regions(trees)
         cores = [node for node in self._last_first() if not self.patterns[node].is_map]
         after: dict[Node, list[Region]] = {core: [] for core in cores}
         for core in cores:
             yield frozenset([core])
-            for cone in trees:
-                if following := self._maps_following(cone, core):
-                    after[core].append(cone)
+            for tree in trees:
+                if following := self._maps_following(tree, core):
+                    after[core].append(tree)
                     self.epilogue_maps |= following
         for core in cores:
             if self.patterns[core].is_contraction:
-                for cone in (frozenset[Node](), *after[core]):
-                    yield from self._with_prologues(cone | {core})
-                    yield from self._attention_regions(cone | {core}, core)
+                for tree in (frozenset[Node](), *after[core]):
+                    yield from self._with_prologues(tree | {core})
+                    yield from self._attention_regions(tree | {core}, core)
             elif self.patterns[core].has_windows:
                 yield from self._with_prologues(frozenset([core]))
-        for cone in trees:
-            windows = [core for core in cores if self.patterns[core].has_windows and cone in after[core]]
+        for tree in trees:
+            windows = [core for core in cores if self.patterns[core].has_windows and tree in after[core]]
             if windows:
-                yield from self._with_prologues(cone.union(windows))
+                yield from self._with_prologues(tree.union(windows))
 
     def _last_first(self) -> Iterator[Node]:
         return iter(sorted(self.patterns, key=self.place.__getitem__, reverse=True))
@@ -158,17 +158,17 @@ class _RegionFinder:
         for root in roots:
             if root in taken:
                 continue
-            cone = self.grow(frozenset([root]), self._is_map)
-            taken |= cone
-            yield cone
-            for part in sorted(self._joined_branches(cone), key=self.place.__getitem__):
+            tree = self.grow(frozenset([root]), self._is_map)
+            taken |= tree
+            yield tree
+            for part in sorted(self._joined_branches(tree), key=self.place.__getitem__):
                 yield self.grow(frozenset([part]), self._is_map)
 
-    def _joined_branches(self, cone: Region) -> set[Node]:
+    def _joined_branches(self, tree: Region) -> set[Node]:
         """Returns the values of a tree that are joined, each computed from contractions of its own."""
         below: dict[Node, frozenset[Node]] = {}
         parts: set[Node] = set()
-        for node in sorted(cone, key=self.place.__getitem__):
+        for node in sorted(tree, key=self.place.__getitem__):
             inputs: dict[Node, frozenset[Node]] = {}
             for arg in self._inputs(node):
                 own = (
@@ -179,7 +179,7 @@ class _RegionFinder:
                 inputs[arg] = below.get(arg, own)
             below[node] = frozenset[Node]().union(*inputs.values())
             if any(a and b and a != b for a in inputs.values() for b in inputs.values()):
-                parts |= {arg for arg, cores in inputs.items() if cores and arg in cone}
+                parts |= {arg for arg, cores in inputs.items() if cores and arg in tree}
         return parts
 
     def _inputs(self, node: Node) -> Iterator[Node]:
@@ -234,16 +234,16 @@ class _RegionFinder:
             return False
         return self.roofline.seconds(self.patterns[node].work, 0) <= self.roofline.seconds(0, size)
 
-    def _maps_following(self, cone: Region, core: Node) -> set[Node]:
+    def _maps_following(self, tree: Region, core: Node) -> set[Node]:
         """Returns the maps of the tree that a kernel of the core can compute as soon as an element is ready.
 
         Returns none unless only the tree reads the core, and every element is needed at one place and once.
         """
-        if not self._is_read_only_inside(core, cone):
+        if not self._is_read_only_inside(core, tree):
             return set()
         carrying = {core}
         reading: dict[Node, list[bool]] = {}
-        for node in sorted(cone, key=self.place.__getitem__):
+        for node in sorted(tree, key=self.place.__getitem__):
             for number, arg in enumerate(value_arguments(node)):
                 if arg is None or arg not in carrying:
                     continue
@@ -300,7 +300,7 @@ class _RegionFinder:
                     frozenset([root]), self._rows_of_one_length(pattern.row_lengths), repeating=True
                 )
 
-    def _gate_regions(self, cones: Sequence[Region]) -> Iterator[Region]:
+    def _gate_regions(self, trees: Sequence[Region]) -> Iterator[Region]:
         """Yields regions of several small reductions and contractions, also with the maps after them."""
         taken: set[Node] = set()
         for root in self._last_first():
@@ -309,8 +309,8 @@ class _RegionFinder:
                 taken |= region
                 if self._count_cores(region) > 1:
                     yield region
-        for cone in cones:
-            region = self.grow(cone, lambda node: self.patterns[node].is_map or self._is_small(node))
+        for tree in trees:
+            region = self.grow(tree, lambda node: self.patterns[node].is_map or self._is_small(node))
             if self._count_cores(region) > 1:
                 yield region
 

@@ -130,13 +130,13 @@ def schedule_block(
     `rows` axes, inside which other nests may be computed, if these loops are outside all others.
     """
     assert nest.main is not None
-    out = lowered.funcs[nest.output.tensor.name]
+    func = lowered.funcs[nest.output.tensor.name]
     accumulators = lowered.accumulators[nest.main.tensor.name]
     variables = [lowered.variables[a] for a in nest.output.axes]
     sizes = around.sizes_inside(nest.output)
     if sketch.vector < len(around.sizes) and sizes[sketch.vector] % (sketch.lanes * sketch.vectors):
         raise ValueError("a vector beyond what is computed at once")
-    loops = FuncLoops(out, variables, sizes)
+    loops = FuncLoops(func, variables, sizes)
     tiles: list[Any] = []
     turns: list[int] = []  # steps of the loops over tiles
     shared, inside = 0, sizes[:rows]
@@ -149,16 +149,16 @@ def schedule_block(
         if a not in before and all(b < rows for b in (*before, a)):
             shared, inside[a] = len(tiles), loops.sizes[a]
     blocked = dict(sketch.block)
-    middle = []
+    block_loops = []
     lane = sketch.vector
     width = sketch.lanes * sketch.vectors
     outer = loops.split(lane, width)
-    middle += [] if outer is None else [outer]
-    wide = loops.split(lane, sketch.lanes) if sketch.vectors > 1 else None
-    unrolled_loops = [] if wide is None else [wide]
+    block_loops += [] if outer is None else [outer]
+    vectors_loop = loops.split(lane, sketch.lanes) if sketch.vectors > 1 else None
+    unrolled_loops = [] if vectors_loop is None else [vectors_loop]
     for a, n in sketch.block:
         outer = loops.split(a, n)
-        middle += [] if outer is None else [outer]
+        block_loops += [] if outer is None else [outer]
         unrolled_loops.append(loops.axes[a])
     tiled = {a for a, _ in sketch.tile}
     free = [a for a in range(len(sizes)) if a != lane and a not in blocked and sizes[a] > 1]
@@ -166,22 +166,22 @@ def schedule_block(
     untiled = [a for a in free if a not in tiled]
     outermost = [loops.axes[a] for a in reversed(untiled)]
     turns = [*(sizes[a] for a in untiled), *turns]
-    order = [loops.axes[lane], *unrolled_loops, *middle, *inner, *reversed(tiles), *outermost]
-    out.reorder(*order)
-    _vectorize(out, loops.axes[lane], loops.sizes[lane], sketch.lanes)
+    order = [loops.axes[lane], *unrolled_loops, *block_loops, *inner, *reversed(tiles), *outermost]
+    func.reorder(*order)
+    _vectorize(func, loops.axes[lane], loops.sizes[lane], sketch.lanes)
     for loop in unrolled_loops:
-        out.unroll(loop)
+        func.unroll(loop)
     levels = [*reversed(outermost), *tiles]  # outermost first
     level_vars: list[Any] = list(levels)
     if sketch.parallel and levels:
         count = min(sketch.parallel, len(levels))
         (one,) = loops.fuse(list(reversed(levels[:count])))
         task, one = loops.split_tasks(one, prod(turns[:count]))
-        out.parallel(task)
+        func.parallel(task)
         level_vars = [one] * count + levels[count:]
-    after = [*middle, *inner, *reversed(level_vars)]
+    after = [*block_loops, *inner, *reversed(level_vars)]
     if after:
-        accumulators.compute_at(out, after[0])
+        accumulators.compute_at(func, after[0])
     else:  # one block: inside the output's vector loop each lane would have accumulators of its own
         around.place_func(accumulators)
     accumulators.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
@@ -199,7 +199,7 @@ def schedule_block(
     for each, level in copies:
         within = level_vars[:level][-1:]
         if within:
-            schedule_copy(each, lowered, sketch.lanes, EnclosingLoops(out, within[0]))
+            schedule_copy(each, lowered, sketch.lanes, EnclosingLoops(func, within[0]))
         elif available.issuperset(x.name for x in each.sources):
             available.add(each.tensor.name)
             parallel = sketch.parallel > 0 or around.func is not None
@@ -211,7 +211,7 @@ def schedule_block(
     for a in untiled:
         inside[a] = 1
     count = len(untiled) + shared
-    return EnclosingLoops(out, level_vars[count - 1], tuple(inside)) if count else AT_ROOT
+    return EnclosingLoops(func, level_vars[count - 1], tuple(inside)) if count else AT_ROOT
 
 
 def _schedule_accumulators(
@@ -313,10 +313,10 @@ def schedule_flat(
     nest: Nest, sketch: FlatSketch, lowered: LoweredStages, rows: int = 0, around: EnclosingLoops = AT_ROOT
 ) -> list[Any]:
     """Schedules vectors along the last axis; returns the loops of the first `rows` axes."""
-    out = lowered.funcs[nest.output.tensor.name]
+    func = lowered.funcs[nest.output.tensor.name]
     axes = [lowered.variables[a] for a in nest.output.axes]
     sizes = around.sizes_inside(nest.output)
-    loops = FuncLoops(out, axes, sizes)
+    loops = FuncLoops(func, axes, sizes)
     outside = axes[:rows]
     free = list(zip(axes, sizes, strict=True))[:rows]
     if rows < len(axes):
@@ -325,23 +325,23 @@ def schedule_flat(
         if width > sizes[last]:
             width = sketch.lanes
         outer = loops.split(last, width)
-        wide = loops.split(last, sketch.lanes) if width > sketch.lanes else None
+        vectors_loop = loops.split(last, sketch.lanes) if width > sketch.lanes else None
         blocks = [] if outer is None else [(outer, -(-sizes[last] // width))]
         inner = [*zip(axes[rows:-1], sizes[rows:-1], strict=True), *blocks]
-        within = [loops.axes[last], *([] if wide is None else [wide])]
-        out.reorder(*within, *(loop for loop, _ in reversed(inner)), *reversed(outside))
-        _vectorize(out, loops.axes[last], loops.sizes[last], sketch.lanes)
-        if wide is not None:
-            out.unroll(wide)
+        within = [loops.axes[last], *([] if vectors_loop is None else [vectors_loop])]
+        func.reorder(*within, *(loop for loop, _ in reversed(inner)), *reversed(outside))
+        _vectorize(func, loops.axes[last], loops.sizes[last], sketch.lanes)
+        if vectors_loop is not None:
+            func.unroll(vectors_loop)
         free = free or inner
     else:
-        out.reorder(*reversed(axes))
+        func.reorder(*reversed(axes))
     if not sketch.parallel or not free:
         return outside
     count = min(sketch.parallel, len(free))
     (one,) = loops.fuse([loop for loop, _ in reversed(free[:count])])
     task, one = loops.split_tasks(one, prod(size for _, size in free[:count]))
-    out.parallel(task)
+    func.parallel(task)
     return [*([one] * count), *outside[count:]] if outside else []
 
 

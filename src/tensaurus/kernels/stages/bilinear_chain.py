@@ -107,15 +107,15 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     products = split_reduced_axes(sums[0])  # merging axes of the stages may have joined channels with others
     start = next((k for k, stage in enumerate(stages) if stage.reduced), products_place)
     prologue = stages[:start]
-    before = [_recognize_combination(stage) for stage in stages[start:products_place]]
-    after = [_recognize_combination(stage) for stage in stages[products_place + 1 : -1]]
-    if not before or not after or None in before or None in after:
+    inputs = [_recognize_combination(stage) for stage in stages[start:products_place]]
+    outputs = [_recognize_combination(stage) for stage in stages[products_place + 1 : -1]]
+    if not inputs or not outputs or None in inputs or None in outputs:
         return None
     prologue_names = {stage.tensor.name for stage in prologue}
     if not prologue_names.issuperset(x.name for x in stages[start].sources if x.name in by_name):
         return None
-    for own in ((*stages[start:products_place], products), (products, *stages[products_place + 1 : -1])):
-        for stage, reader in zip(own, own[1:], strict=False):
+    for run in ((*stages[start:products_place], products), (products, *stages[products_place + 1 : -1])):
+        for stage, reader in zip(run, run[1:], strict=False):
             if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
                 return None
     output_reads = [*dict.fromkeys(r for r in reads(output.body) if _source_name(r) in by_name)]
@@ -124,7 +124,7 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     if _source_name(output_reads[0]) != stages[-2].tensor.name:
         return None
     return _assemble_chain(
-        prologue, [c for c in before if c], products, [c for c in after if c], output, output_reads[0]
+        prologue, [c for c in inputs if c], products, [c for c in outputs if c], output, output_reads[0]
     )
 
 
@@ -180,102 +180,102 @@ def _reads_place_by_place(combination: Combination, source: Tensor) -> bool:
 
 def _assemble_chain(
     prologue: Sequence[Stage],
-    before: Sequence[Combination],
+    inputs: Sequence[Combination],
     products: Stage,
-    after: Sequence[Combination],
+    outputs: Sequence[Combination],
     output: Stage,
-    read: Read,
+    output_read: Read,
 ) -> BilinearChain | None:
     match products.body:
         case Call("mul", (Read() as one, Read() as other)):
-            last_input = before[-1].stage.tensor
-            moving, weights = (one, other) if one.source == last_input else (other, one)
+            last_input = inputs[-1].stage.tensor
+            data_read, weights_read = (one, other) if one.source == last_input else (other, one)
         case _:
             return None
-    if moving.source != last_input or moving.outside is not None or weights.outside is not None:
+    if data_read.source != last_input or data_read.outside is not None or weights_read.outside is not None:
         return None
-    tensors = [products.tensor, *(c.stage.tensor for c in after)]
-    steps = [*zip(before[1:], (c.stage.tensor for c in before), strict=False)]
-    steps += zip(after, tensors, strict=False)
+    tensors = [products.tensor, *(c.stage.tensor for c in outputs)]
+    steps = [*zip(inputs[1:], (c.stage.tensor for c in inputs), strict=False)]
+    steps += zip(outputs, tensors, strict=False)
     if not all(_reads_place_by_place(combination, source) for combination, source in steps):
         return None
-    axes, with_weights = products.axes, free_axes(weights)
-    for channel, dimension in _channel_candidates(before[0], moving, products):
-        others = (i for k, i in enumerate(moving.indices) if k != dimension)
+    axes, with_weights = products.axes, free_axes(weights_read)
+    for channel, dimension in _channel_candidates(inputs[0], data_read, products):
+        others = (i for k, i in enumerate(data_read.indices) if k != dimension)
         with_tiles = frozenset[Axis]().union(*map(axes_in, others))
-        if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(moving.indices[dimension])):
+        if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(data_read.indices[dimension])):
             break
     else:  # in a direct convolution the taps are in a dimension of tiles, and this is no chain
         return None
     results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
-    lane = next((k for k in results if weights.indices[-1] == polynomial(axes[k])), None)
+    lane = next((k for k in results if weights_read.indices[-1] == polynomial(axes[k])), None)
     points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
-    if lane is None or not points or {c.place for c in after} != set(points):
+    if lane is None or not points or {c.place for c in outputs} != set(points):
         return None
     moved = [k for k in range(len(axes)) if k not in (*results, *points)]
-    phases = tuple(k for k in moved if _is_remainder(read.indices[k], axes[k], output))
-    tiles = [_recognize_tile(k, read, products, output, after) for k in moved if k not in phases]
-    along = _result_axis(read, output, products, results, lane)
-    if None in tiles or along is None:
+    phases = tuple(k for k in moved if _is_remainder(output_read.indices[k], axes[k], output))
+    tiles = [_recognize_tile(k, output_read, products, output, outputs) for k in moved if k not in phases]
+    result_axis = _result_axis(output_read, output, products, results, lane)
+    if None in tiles or result_axis is None:
         return None
     return BilinearChain(
-        tuple(prologue),
-        tuple(before),
-        products,
-        moving,
-        weights,
-        tuple(after),
-        output,
-        results,
-        lane,
-        along,
-        points,
-        tuple(tile for tile in tiles if tile),
-        phases,
-        channel,
-        dimension,
-        read,
+        prologue=tuple(prologue),
+        input_combinations=tuple(inputs),
+        products=products,
+        data_read=data_read,
+        weights_read=weights_read,
+        output_combinations=tuple(outputs),
+        output=output,
+        result_places=results,
+        lane_place=lane,
+        result_axis=result_axis,
+        point_places=points,
+        tiles=tuple(tile for tile in tiles if tile),
+        phase_places=phases,
+        channel_axis=channel,
+        channel_dimension=dimension,
+        output_read=output_read,
     )
 
 
 def _result_axis(
-    read: Read, output: Stage, products: Stage, results: Sequence[int], lane: int
+    output_read: Read, output: Stage, products: Stage, results: Sequence[int], lane: int
 ) -> Axis | None:
     """Returns the output's axis that goes over the results, within one block or over all blocks."""
-    own, width = read.indices[lane], extent(products.axes[lane])
-    wholes = [own, *(read.indices[k] * width + own for k in results if k != lane)]
+    own, width = output_read.indices[lane], extent(products.axes[lane])
+    wholes = [own, *(output_read.indices[k] * width + own for k in results if k != lane)]
     return next((a for whole in wholes for a in output.axes if whole == polynomial(a)), None)
 
 
-def _is_remainder(index: Size, own: Axis, output: Stage) -> bool:
+def _is_remainder(index: Size, axis_: Axis, output: Stage) -> bool:
     """Whether the index is the remainder of an axis of the output modulo the extent of `own`."""
-    return any(index == mod(polynomial(a), own.extent) for a in output.axes if a.extent != own.extent)
+    return any(index == mod(polynomial(a), axis_.extent) for a in output.axes if a.extent != axis_.extent)
 
 
 def _recognize_tile(
-    place: int, read: Read, products: Stage, output: Stage, after: Sequence[Combination]
+    place: int, output_read: Read, products: Stage, output: Stage, outputs: Sequence[Combination]
 ) -> Tile | None:
-    index = read.indices[place]
-    turns = {1, *map(extent, products.axes)}
+    index = output_read.indices[place]
+    counts = {1, *map(extent, products.axes)}
     for a in output.axes:
         own = polynomial(a)
         if index == own:
             return Tile(place, a, 1)
-        for combination, n in product(after, turns):
-            size, inside = combination.table.shape[0], read.indices[combination.place]
+        for combination, n in product(outputs, counts):
+            size, inside = combination.table.shape[0], output_read.indices[combination.place]
             if index == floordiv(own, size * n) and inside == mod(floordiv(own, n), size):
                 return Tile(place, a, size * n)
     return None
 
 
-def _channel_candidates(first: Combination, moving: Read, products: Stage) -> list[tuple[Axis, int]]:
+def _channel_candidates(first: Combination, data_read: Read, products: Stage) -> list[tuple[Axis, int]]:
     """Returns (reduced axis, dimension) for axes that may be the channels, the longest first.
 
     Along such an axis the first combination reads a dimension of its operand one by one.
     """
     candidates: list[tuple[Axis, int]] = []
     axes = (*first.stage.axes, *first.stage.reduced)
-    for place, index in enumerate(moving.indices):
+    for place, index in enumerate(data_read.indices):
         axes_of = [*axes_in(index)]
         reduced = [r for r in products.reduced if r in axes_of and r not in axes_in(index - polynomial(r))]
         if not reduced or place >= len(first.stage.axes):

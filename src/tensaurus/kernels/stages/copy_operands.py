@@ -47,15 +47,15 @@ def copy_operand(
     forms = [axis_coefficients(index, axes) for index in read.indices]
     if not forms or any(form is None for form in forms):
         return None
-    along = [d for d, form in enumerate(forms) if form and vector in form]
+    moving_dimensions = [d for d, form in enumerate(forms) if form and vector in form]
     steps = [abs((forms[d] or {}).get(vector, 1)) for d in range(len(forms))]
-    if len(along) > 1:
+    if len(moving_dimensions) > 1:
         return None
     copies: list[Stage] = []
     moved = read
     filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
     lows, counts = zip(*(index_range(substitute(index, filled)) for index in read.indices), strict=True)
-    is_reordered = bool(along) and (along[0] != len(forms) - 1 or steps[along[0]] > MAX_GATHER_STEP)
+    is_reordered = any(d != len(forms) - 1 or steps[d] > MAX_GATHER_STEP for d in moving_dimensions)
     # all phases are as long as the longest one, although no reader needs the elements at the ends of the
     # others
     phase_steps = [step if is_reordered else 1 for step in steps]
@@ -68,7 +68,7 @@ def copy_operand(
         moved = Read(copies[-1].tensor, tuple(i - low for i, low in zip(read.indices, lows, strict=True)))
         lows = (0,) * len(lows)
     if is_reordered:
-        order = [d for d in range(len(forms)) if d not in along] + along
+        order = [d for d in range(len(forms)) if d not in moving_dimensions] + moving_dimensions
         copies.append(_reorder_stage(moved, order, steps, lows, counts, f"{name}_turned"))
         places = []
         for d in order:
