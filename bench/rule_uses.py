@@ -143,7 +143,7 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 def optimized(program: Program, rules: Rules) -> Outcome:
     """What comes out by estimates."""
     usual, later = tiers(rules)
-    return Saturation(usual, Prices(), [_quick], limits=LIMITS, later=later).run(program)
+    return Saturation(usual, Prices(), [_quick], exploration_limits=LIMITS, later=later).run(program)
 
 
 def applied(program: Program, rules: Rules) -> tuple[list[str], float]:

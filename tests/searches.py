@@ -54,7 +54,7 @@ class Made:
 
 
 def search(whole: Program, prices: Made, ruleset: Ruleset, **options: object) -> Outcome:
-    given = {"extractors": [extract], "limits": LIMITS, **options}
+    given = {"extractors": [extract], "exploration_limits": LIMITS, **options}
     return Saturation(ruleset, prices, **given).run(whole)  # type: ignore[arg-type]
 
 

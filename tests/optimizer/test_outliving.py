@@ -58,7 +58,8 @@ def searched(seconds: float = SECONDS, **options: Any) -> Outcome:
     began = monotonic()
     prices = options.pop("prices", None) or Made({"Mul": 10.0})
     limits = Limits(multi=1, rounds=4, nodes=500, deadline=began + seconds)
-    outcome = search(program(SPREAD), prices, LAWS, deadline=began + seconds, limits=limits, **options)
+    given = {"deadline": began + seconds, "exploration_limits": limits, **options}
+    outcome = search(program(SPREAD), prices, LAWS, **given)
     assert monotonic() - began < HANG
     return outcome
 

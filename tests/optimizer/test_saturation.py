@@ -90,7 +90,7 @@ def test_products_of_one_input_are_merged() -> None:
     for multi in (0, 1, 3):
         limits = Limits(nodes=2500, rounds=6, multi=multi)
         prices = Made({"MatMul": 10.0, "Gemm": 10.0, "Einsum": 10.0, "Split": 0.5})
-        outcome = search(small(gates), prices, whole_library(), limits=limits)
+        outcome = search(small(gates), prices, whole_library(), exploration_limits=limits)
         made = operators(outcome.best.program)
         products.append(sum(made[name] for name in ("MatMul", "Gemm", "Einsum")))
     assert products[0] == 3 > products[1] >= products[2] == 1
@@ -254,7 +254,7 @@ def test_limits_end_it_and_keep_the_best() -> None:
         assert any(candidate.program is whole for candidate in cut.candidates)
     late = search(whole, Made(prices), whole_library(), deadline=monotonic() - 1)
     assert late.ended_by == "time" and late.steps == 0
-    soon = search(whole, Made(prices), whole_library(), limits=Limits(deadline=monotonic() - 1))
+    soon = search(whole, Made(prices), whole_library(), exploration_limits=Limits(deadline=monotonic() - 1))
     assert soon.ended_by == "time" and soon.best.program is whole
 
 
@@ -452,7 +452,7 @@ def test_two_processes_find_the_same() -> None:
 @given(st.dictionaries(st.sampled_from(["MatMul", "Concat", "Split", "Transpose"]), st.floats(0.1, 50)))
 def test_whatever_operators_cost_it_never_gets_dearer(by_operator: dict[str, float]) -> None:
     whole, prices = small(PROGRAMS["attention"]), Made(by_operator)
-    outcome = search(whole, prices, whole_library(), limits=Limits(nodes=300, rounds=3))
+    outcome = search(whole, prices, whole_library(), exploration_limits=Limits(nodes=300, rounds=3))
     assert outcome.best.cost <= prices.total(whole) * (1 + 1e-9)
     assert isclose(outcome.best.cost, prices.total(outcome.best.program))
     assert check_field(whole, outcome.best.program).passed

@@ -1,14 +1,17 @@
-"""Equality saturation: all rewrites at once in an e-graph, then its cheapest program (TENSAT, MLSys'21).
+"""Searches by equality saturation: all rewrites fill an e-graph, the cheapest program is extracted.
 
-Extract, ask, repeat.  Extraction goes by estimates that flatter what was not measured yet; what the cheapest
-program uses is measured, and it is extracted again, until its cost rests on measurements.  That program is
-then run as a whole, its operators cost what they took there, and it is extracted again, until the cheapest
-program is one that was run.  As soon as many kernels are measured, the finders are shown the program of them:
-what else a slow one may be made of is tried while there is time for it.
+The search repeats three steps until the cheapest program is one that was run as a whole:
 
-Before anything is measured, the program that is cheapest by estimates alone is extracted: what is folded,
-fused or removed there is tried however little time there is.  What another search has made enters the e-graph
-as equations, so that one extraction chooses among everything.
+    extract   the cheapest program, by measured costs, by optimistic estimates where there are none
+    measure   the operators of that program whose costs are estimates; extract again until none is left
+    run       the whole program; charge its operators with what they took in it
+
+As soon as many kernels are measured, the finders see the program that uses them: they may know another form
+of a slow kernel while there is time to tune it.  Before anything is measured, the program that is cheapest by
+estimates alone is extracted, so that folding and fusing are tried however short the time is.  The programs of
+another search enter the e-graph as equations, and one extraction chooses among everything.
+
+Paper: TENSAT (MLSys'21), sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.egraph.core.check_egraph import Refutation
@@ -44,35 +48,48 @@ from tensaurus.system.signals import Interruptible
 
 __all__ = ["Saturation"]
 
-STEPS = 400  # extractions at most
-MEASURED = 0.8  # of the time that is left when the original was run, until which pieces are measured
-LOOKS, FIRST = 12, 4  # programs run as a whole, at most, and those before that read no more constants
-FAVOURED = (0.5, inf, 1), (0.7, inf, 1)  # of what kernels cost, constants, runs: right after the original
-WORTH = 0.01  # of the original's time, that a program must save for its check to be likely
-GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
+MAX_EXTRACTIONS = 400
+MEASURING_SHARE = 0.8  # of the time left after the original was run, in which pieces are measured
+LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
+MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
+
+
+class Round(NamedTuple):
+    """Programs that are run as a whole under one view of costs."""
+
+    kernel_cost_factor: float  # below 1, kernels are favoured: each pays for layouts that several share
+    max_constant_bytes: float  # that kernels may read
+    max_runs: int
+
+
+WARM_UP_ROUNDS = Round(0.5, inf, 1), Round(0.7, inf, 1)
+"""Right after the original: what many kernels gain together is seen before each must pay for itself."""
+
+MAX_RUNS_WITHIN_CONSTANTS, MAX_RUNS = 4, 12
+"""Runs of programs that read no more constants than the original does, and then of all."""
 
 
 @dataclass
 class Saturation:
-    """A search; `watch(steps done, best cost)` is called after every extraction.
+    """A configured search; `watch(extractions done, best cost)` is called after every extraction.
 
-    ruleset     the rules, compiled; `later` those and such as only long searches take, see `saturate`
-    alone       what pieces cost by themselves
-    extractors  one after the other: a quick one finds what to measure, the last one proves the optimum; each
-                returns the choices of the classes that the roots need, and of no others
-    fused       pieces of a program that its runtime fuses
-    observe     runs a whole program, tells where its time goes; None: that cannot be told
-    other       another search, whose programs enter the e-graph; None: there is none, or it found nothing
-    finders     propose equalities that no rule writes, beside nested calls and commutativity
-    limits      of the exploration
-    memory      bytes of constants that a program may keep; never less than the original keeps
-    steps       extractions at most
-    deadline    monotonic time at which to stop, None for none: what outlives it is ended (`patience`)
-    keep        how many programs to return beside the original
-    expect      is given what will be measured, before it is, and what each may save
-    extended    a later deadline, given whether something was found: what was kept for the check of a result
-                may be left; None: there is none
-    refutation  checks every union of the exploration where it is given
+    ruleset             compiled rules; `later`: these and those that only long searches apply, see `saturate`
+    alone               costs of pieces measured by themselves
+    extractors          applied in order: a quick one finds what to measure, the last one proves the optimum;
+                        each returns the choices of the e-classes that the roots need, and of no others
+    fused               returns the pieces of a program that its runtime fuses
+    observe             runs a whole program and tells where its time goes; None where nothing can tell
+    other               another search, whose programs enter the e-graph; None where it found nothing
+    finders             propose equations that no rule writes, beside nested calls and commutativity
+    exploration_limits  bounds of the e-graph
+    memory              bytes of constants that a program may keep; never less than the original keeps
+    steps               largest number of extractions
+    deadline            monotonic time of the end, or None; later parts are ended (`part_time_limits`)
+    keep                number of programs to return beside the original
+    expect              receives the pieces that will be measured next, each with the seconds it may save
+    extended            returns a later deadline, given whether a faster program was found, or None: time that
+                        was kept for the check of a result may be left
+    refutation          checks every union of the exploration, where it is given
     """
 
     ruleset: Ruleset
@@ -82,9 +99,9 @@ class Saturation:
     observe: Callable[[Program], Observation | None] = lambda program: None
     other: Callable[[Program], Outcome | None] = lambda program: None
     finders: Sequence[Finder] = ()
-    limits: Limits = Limits()
+    exploration_limits: Limits = Limits()
     memory: float = inf
-    steps: int = STEPS
+    steps: int = MAX_EXTRACTIONS
     deadline: float | None = None
     keep: int = 3
     watch: Callable[[int, float], None] = lambda steps, best: None
@@ -102,11 +119,11 @@ class Saturation:
             try:
                 with Interruptible():
                     search = _Search(self, program)
-                    for part in (search.explore, search.estimate, search.settle):
-                        search.timed(part)
-                    while search.goes_on():
-                        for part in (search.explore, search.settle):
-                            search.timed(part)
+                    for part in (search.explore, search.extract_by_estimates, search.extract_by_measurements):
+                        search.run_part(part)
+                    while search.extend_deadline():
+                        for part in (search.explore, search.extract_by_measurements):
+                            search.run_part(part)
             except KeyboardInterrupt:
                 outcome.ended_by = "interrupt"
             if search is not None:
@@ -122,51 +139,51 @@ class Saturation:
 class _Search:
     """The search of one program."""
 
-    def __init__(self, limits: Saturation, program: Program):
-        self.limits, self.program = limits, program
+    def __init__(self, config: Saturation, program: Program):
+        self.config, self.program = config, program
         self.graph = EGraph()
         self.roots = [self.graph.insert_term(node) for _, node in program.outputs]
-        self.own = len(self.graph.heads)  # e-nodes before this one are the program's
-        self.costs = Costs(limits.alone)
+        self.original_enodes = len(self.graph.heads)  # e-nodes with smaller numbers are the program's own
+        self.costs = Costs(config.alone)
         self.programs = Programs()
         self.ended_by = "exhausted"
         self.steps = 0
-        self.explored = Exploration("time")
-        self.explores = True  # whether there is more to explore
-        self.sure: list[bool] = []  # of the pieces of the last extraction, whether they were measured
-        self.patterns: list[Pattern] = []
-        self.pieces: list[Piece] = []  # that the patterns are of
-        self.estimated: tuple[Program, list[float]] | None = None  # what it costs, and what the original does
-        self.others: list[Candidate] = []  # of the other search
-        self.seeds: list[tuple[Place, ...]] = []  # their e-nodes
+        self.exploration = Exploration("time")
+        self.can_explore = True
+        self.is_measured: list[bool] = []  # of each piece of the last extraction
+        self.fusion_patterns: list[Pattern] = []
+        self.fused_pieces: list[Piece] = []  # that the patterns were made of
+        self.estimated: tuple[Program, list[float]] | None = None  # with its cost and the original's
+        self.other_candidates: list[Candidate] = []  # of the other search
+        self.other_places: list[tuple[Place, ...]] = []  # their e-nodes
         self.notes: list[str] = []
-        self.unmeasured = ""  # what there was no time for, for people to read
-        self.asked = False  # whether the other search was
-        self.looked = 0.0  # seconds that it takes to run a program as a whole, at most
-        self.patience = Patience.until(limits.deadline)
-        self.extractors = Extractors(limits.extractors, self.patience)
-        self.finders = (*timed_finders((nest, commute), self.patience.deadline), *limits.finders)
-        self.showing = Showing(self.graph, limits.finders)
+        self.unmeasured_note = ""  # what there was no time to measure, for people
+        self.asked_other_search = False
+        self.longest_run = 0.0  # seconds to run a whole program
+        self.patience = Patience.until(config.deadline)
+        self.extractors = Extractors(config.extractors, self.patience)
+        self.finders = (*timed_finders((nest, commute), self.patience.deadline), *config.finders)
+        self.showing = Showing(self.graph, config.finders)
 
-    def timed(self, part: Callable[[], None]) -> None:
-        """Do a part of the search, and end it where it outlives the search's time."""
+    def run_part(self, part: Callable[[], None]) -> None:
+        """Run a part of the search, and end it where it outlives the search's time."""
         with self.patience.part() as block:
             part()
         if block.ended:
             self.ended_by = "time"
             self.graph.rebuild()
 
-    def goes_on(self) -> bool:
-        """Whether there is more time, from now on."""
+    def extend_deadline(self) -> bool:
+        """Take the time that is left after all, and say whether there is any."""
         if self.ended_by != "time" and not self.costs.is_measuring_over:
             return False
         original = self.programs.original
-        found = original is not None and self.programs.best < (1 - WORTH) * original.seconds
-        deadline = self.limits.extended(self.program, found)
+        found = original is not None and self.programs.best < (1 - LIKELY_GAIN) * original.seconds
+        deadline = self.config.extended(self.program, found)
         if deadline is None:
             return False
-        exploring = replace(self.limits.limits, deadline=deadline)
-        self.limits = replace(self.limits, deadline=deadline, limits=exploring)
+        exploring = replace(self.config.exploration_limits, deadline=deadline)
+        self.config = replace(self.config, deadline=deadline, exploration_limits=exploring)
         self.patience.deadline = deadline
         for finder in self.finders:
             if isinstance(finder, TimedFinder):
@@ -174,28 +191,28 @@ class _Search:
         return True
 
     def explore(self) -> None:
-        """Fill the e-graph; go on with it where the time ended that."""
-        if self.explores:
-            self.explores = False  # unless this comes back
+        """Fill the e-graph, or continue where the time ended an earlier exploration."""
+        if self.can_explore:
+            self.can_explore = False  # an exploration that does not come back is not tried again
             self.graph.rebuild()
-            own = self.limits
-            self.explored = saturate(
+            config = self.config
+            self.exploration = saturate(
                 self.graph,
-                own.ruleset,
-                own.limits,
-                later=own.later,
+                config.ruleset,
+                config.exploration_limits,
+                later=config.later,
                 finders=self.finders,
-                refutation=own.refutation,
+                refutation=config.refutation,
             )
-            self.explores = self.explored.ended_by == "time"
-        self.ended_by = self.explored.ended_by
+            self.can_explore = self.exploration.ended_by == "time"
+        self.ended_by = self.exploration.ended_by
 
-    def estimate(self) -> None:
-        """Extract the cheapest program by estimates alone."""
+    def extract_by_estimates(self) -> None:
+        """Extract the program that is cheapest by estimates alone."""
         totals: list[float] = []
-        for before in (self.own, inf):
+        for before in (self.original_enodes, inf):
             choices = self._choices(before)
-            costs = [self.limits.alone.estimate(piece) for piece in choices.pieces]
+            costs = [self.config.alone.estimate(piece) for piece in choices.pieces]
             priced = choices.keyed(costs)
             extract = next(iter(self.extractors), None)
             problem = choices.problem(priced)
@@ -203,126 +220,126 @@ class _Search:
             if choice is None:
                 break
             totals.insert(0, sum(priced[number] for number in choice.values()))
-            if before == self.own:
-                most = max(self.limits.memory, choices.memory(choice))
+            if before == self.original_enodes:
+                most = max(self.config.memory, choices.memory(choice))
             elif choices.memory(choice) <= most:
                 self.estimated = choices.program(self.program, choice), totals
-        self._show(self.estimated[0] if self.estimated else self.program)
+        self._run_finders(self.estimated[0] if self.estimated else self.program)
 
-    def _show(self, program: Program) -> None:
-        """Let the finders look at a program that was extracted, if there is time."""
-        if self.limits.finders and not self._overdue():
+    def _run_finders(self, program: Program) -> None:
+        """Let the finders propose equations for an extracted program, if there is time."""
+        if self.config.finders and not self._has_no_time():
             self.showing(program)
 
-    def settle(self) -> None:
+    def extract_by_measurements(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
-        self.unmeasured = ""
+        self.unmeasured_note = ""
         self._learn_fusions(self.program)
-        if (best := self._cheapest(self._choices(self.own))) is None:
-            if self.ended_by == "time" and not all(self.sure):
-                known = f"{sum(self.sure)} of the model's {len(self.sure)} kinds of operators"
-                self.unmeasured = (
+        if (best := self._extract_and_measure(self._choices(self.original_enodes))) is None:
+            if self.ended_by == "time" and not all(self.is_measured):
+                known = f"{sum(self.is_measured)} of the model's {len(self.is_measured)} kinds of operators"
+                self.unmeasured_note = (
                     f"there was time to measure {known}: only what estimates favour is tried."
                     " A longer --time-limit helps, and so does another run: measurements are kept"
                 )
             return
         allowance = self.costs.allowance
-        allowance.keep = max(self.limits.memory, best.choices.memory(best.choice))
+        allowance.keep = max(self.config.memory, best.choices.memory(best.choice))
         allowance.footprint = best.choices.footprint(best.choice)
         self.programs.original = best.entry
-        observed = self._look(best)
-        self._show(self.program)  # what finders make of it depends on what its operators take
-        if self.limits.deadline is not None:  # what is known at the end must be chosen among, and be run
-            self.costs.measuring_deadline = (1 - MEASURED) * monotonic() + MEASURED * self.limits.deadline
-        self._ask_other()
+        observed = self._run_whole(best)
+        self._run_finders(self.program)  # what finders make of it depends on what its operators take
+        if self.config.deadline is not None:  # what is known at the end must be chosen among, and be run
+            now, share = monotonic(), MEASURING_SHARE
+            self.costs.measuring_deadline = (1 - share) * now + share * self.config.deadline
+        self._add_other_search()
         if not observed:
-            self._settled()
+            self._extract_until_stable()
             return
-        # what reads more constants may slow everything down: what can be gained without is seen first;
-        # before that, as each kernel among others' operators pays for layouts, what many gain together
-        own = allowance.footprint
-        for favour, read, looks in (*FAVOURED, (1.0, own, FIRST), (1.0, inf, LOOKS)):
-            self.costs.kernel_cost_factor = favour
-            allowance.begin(read)
-            for _ in range(looks):
-                best = self._settled()
-                if best is None or best.entry.measured is not None or not self._look(best):
+        # Constants beyond the original's may slow everything down: first see what can be gained without them.
+        within_constants = Round(1.0, allowance.footprint, MAX_RUNS_WITHIN_CONSTANTS)
+        for view in (*WARM_UP_ROUNDS, within_constants, Round(1.0, inf, MAX_RUNS)):
+            self.costs.kernel_cost_factor = view.kernel_cost_factor
+            allowance.begin(view.max_constant_bytes)
+            for _ in range(view.max_runs):
+                best = self._extract_until_stable()
+                if best is None or best.entry.measured is not None or not self._run_whole(best):
                     break
-        while best is not None and self.showing.unhurried(best.entry.program, self.limits.deadline):
-            best = self._settled()
+        while best is not None and self.showing.unhurried(best.entry.program, self.config.deadline):
+            best = self._extract_until_stable()
             if best is not None and best.entry.measured is None:
-                self._look(best)
+                self._run_whole(best)
 
     def _choices(self, before: float = inf) -> Choices:
-        return Choices(
-            self.graph, self.roots, self.patterns, before=before, own=self.own, packing=packing_key
-        )
+        graph, patterns, own = self.graph, self.fusion_patterns, self.original_enodes
+        return Choices(graph, self.roots, patterns, before=before, own=own, packing=packing_key)
 
-    def _ask_other(self) -> None:
-        """Let the programs of the other search into the e-graph, with the rewrites that lead to them."""
-        outcome = None if self.asked else self.limits.other(self.program)
-        self.asked = True
+    def _add_other_search(self) -> None:
+        """Add the programs of the other search to the e-graph, with the rewrites that lead to them."""
+        outcome = None if self.asked_other_search else self.config.other(self.program)
+        self.asked_other_search = True
         if outcome is None:
             return
         self.notes += outcome.notes
         if outcome.ended_by == "interrupt":
             raise KeyboardInterrupt
         self.steps += outcome.steps
-        self.others = [candidate for candidate in outcome.candidates if candidate.step is not None]
-        applied = dict.fromkeys(e for candidate in self.others for e in candidate.applied)
+        self.other_candidates = [candidate for candidate in outcome.candidates if candidate.step is not None]
+        applied = dict.fromkeys(e for candidate in self.other_candidates for e in candidate.applied)
         insert_all(self.graph, applied, len(self.graph) + ENTERING)
-        for candidate in self.others:
-            self.seeds.append(tuple((self.graph.insert_term(node),) for node in candidate.program.nodes))
+        for candidate in self.other_candidates:
+            self.other_places.append(tuple((self.graph.insert_term(node),) for node in candidate.program.nodes))
         self.graph.rebuild()
 
-    def _settled(self) -> Cheapest | None:
-        """The cheapest program, when its fusions are known and finders make no more of it."""
+    def _extract_until_stable(self) -> Cheapest | None:
+        """Return the cheapest program, once its fusions are known and finders know no other form of it."""
         while True:
             before = self.showing.unions
-            best = self._cheapest(self._choices(), grows=True)
+            best = self._extract_and_measure(self._choices(), grows=True)
             if self.showing.unions > before:
                 continue
             if best is None:
                 return None
-            self._show(best.entry.program)
+            self._run_finders(best.entry.program)
             if not self._learn_fusions(best.entry.program) and self.showing.unions == before:
                 return best
 
     def _learn_fusions(self, program: Program) -> bool:
-        """Whether the program has some that were not known."""
-        self.pieces += self.limits.fused(program)
-        known, self.patterns = len(self.patterns), fusion_patterns(self.pieces)
-        return len(self.patterns) > known
+        """Learn what the runtime fuses in the program, and say whether any of it is new."""
+        self.fused_pieces += self.config.fused(program)
+        known = len(self.fusion_patterns)
+        self.fusion_patterns = fusion_patterns(self.fused_pieces)
+        return len(self.fusion_patterns) > known
 
-    def _look(self, best: Cheapest) -> bool:
-        """Run a program as a whole, if there is time for it; whether that told where its time goes."""
-        if self._overdue(self.looked):
+    def _run_whole(self, best: Cheapest) -> bool:
+        """Run a whole program, if there is time, and say whether the run told where its time goes."""
+        if self._has_no_time(self.longest_run):
             return False
         began = monotonic()
-        if (seen := self.limits.observe(best.entry.program)) is None:
+        if (seen := self.config.observe(best.entry.program)) is None:
             return False
-        self.looked = max(self.looked, monotonic() - began)
+        self.longest_run = max(self.longest_run, monotonic() - began)
         read = best.choices.footprint(best.choice)
         self.costs.learn(seen, best.choices.computed(best.choice), best.prices, read)
         best.entry.measured = seen.seconds
         self.programs.forget_expectations()
         return True
 
-    def _cheapest(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
-        """The cheapest program by measured costs; None where the limits end the search before.
+    def _extract_and_measure(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
+        """Return the cheapest program by measured costs; None where a limit ends the search before.
 
-        Where the e-graph `grows` as finders look at kernels that were measured, it is the best until then.
+        Where the e-graph `grows`, since finders see kernels that were measured, return the best until then.
         """
         before = self.showing.unions
         prices = self.costs.prices(choices)
-        self.sure = prices.sure
-        places = [*(entry.places for entry in self.programs), *self.seeds]
+        self.is_measured = prices.sure
+        places = [*(entry.places for entry in self.programs), *self.other_places]
         starts: list[Choice] = [known for at in places if (known := choices.at(at))]
         best: Cheapest | None = None
         for extract in self.extractors:
             settled = False
             while not settled:
-                if self._late():
+                if self._is_over():
                     return None
                 problem = choices.problem(prices.of_choices()).without_infinite_costs()
                 choice = self.extractors.choice(extract, problem, cheapest_choice(problem, starts))
@@ -337,27 +354,27 @@ class _Search:
                 allowance, read = self.costs.allowance, choices.footprint(choice)
                 cost = prices.total(choice)
                 fits = allowance.admits(choices.memory(choice), read)
-                worth = not unsure or not in_time or cost < (1 - GAIN) * self.programs.best
+                worth = not unsure or not in_time or cost < (1 - MIN_IMPROVEMENT) * self.programs.best
                 if fits and cost < inf and worth:
                     entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
                     entry.sure = in_time
                     best = Cheapest(self.programs.keep(entry), choices, choice, prices)
-                self.limits.watch(self.steps, self.programs.best)
+                self.config.watch(self.steps, self.programs.best)
                 if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
                     return None
                 if grows and self.showing.due and cost < inf:
-                    self._show(choices.program(self.program, choice))
+                    self._run_finders(choices.program(self.program, choice))
                     if self.showing.unions > before:
                         return best
                 settled = fits and not unsure
         return best
 
     def _measure(self, prices: Prices, unsure: Mapping[int, float]) -> bool:
-        """Measure what was not, and may save so much; false where the time ends before."""
+        """Measure the pieces, each of which may save those seconds; false where the time ends before."""
         left = {prices.choices.pieces[key]: gain for key, gain in unsure.items()}
         for key in unsure:
-            self.limits.expect(left)
-            if self._overdue():
+            self.config.expect(left)
+            if self._has_no_time():
                 return False
             piece, began = prices.choices.pieces[key], monotonic()
             prices.measure(key)
@@ -369,30 +386,30 @@ class _Search:
 
     @property
     def detail(self) -> str:
-        """How large the e-graph became, and how many of its operators had to be measured."""
-        graph, rounds, known = self.graph, self.explored.rounds, self.sure
+        """The size of the e-graph, and how many of the operators are measured, for people."""
+        graph, rounds, known = self.graph, self.exploration.rounds, self.is_measured
         size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
         return f"{size}, {sum(known)} of {len(known)} operators measured" if known else size
 
-    def _late(self) -> bool:
-        if self.steps >= self.limits.steps:
+    def _is_over(self) -> bool:
+        if self.steps >= self.config.steps:
             self.ended_by = "steps"
             return True
-        return self._overdue()
+        return self._has_no_time()
 
-    def _overdue(self, seconds: float = 0.0) -> bool:
-        """Whether there is no time for what takes so many seconds."""
-        if self.limits.deadline is None or monotonic() + seconds < self.limits.deadline:
+    def _has_no_time(self, seconds: float = 0.0) -> bool:
+        """Whether no time is left for a step that takes these seconds."""
+        if self.config.deadline is None or monotonic() + seconds < self.config.deadline:
             return False
         self.ended_by = "time"
         return True
 
     def outcome(self) -> Outcome:
-        """What the search has come to."""
+        """Return the programs that the search found, ranked, each with its proof."""
         ranking = Ranking(self.graph, self.program, self.roots, self.patience, self.notes)
-        best = self.programs.ranked(self.program.roots), self.limits.keep, self.estimated
-        made = ranking.candidates(self.programs.original, *best, self.others)
-        self.notes += [self.unmeasured] if self.unmeasured else []
+        best = self.programs.ranked(self.program.roots), self.config.keep, self.estimated
+        made = ranking.candidates(self.programs.original, *best, self.other_candidates)
+        self.notes += [self.unmeasured_note] if self.unmeasured_note else []
         self.notes += ended_lines(self.finders) + list(self.extractors.ended.values())
-        programs = len(self.programs) + len(self.others)
+        programs = len(self.programs) + len(self.other_candidates)
         return Outcome(made, self.ended_by, self.steps, programs, 0.0, self.detail, self.notes)
