@@ -288,7 +288,8 @@ class _Search:
         applied = dict.fromkeys(e for candidate in self.other_candidates for e in candidate.applied)
         insert_all(self.graph, applied, len(self.graph) + ENTERING)
         for candidate in self.other_candidates:
-            self.other_places.append(tuple((self.graph.insert_term(node),) for node in candidate.program.nodes))
+            nodes = candidate.program.nodes
+            self.other_places.append(tuple((self.graph.insert_term(node),) for node in nodes))
         self.graph.rebuild()
 
     def _extract_until_stable(self) -> Cheapest | None:
