@@ -35,7 +35,7 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.graph.ir.node import Node, apply, constant, item, source
 from tensaurus.ops import TensorType
 from tensaurus.ops.declare import attribute_value
-from tensaurus.optimizer.search.strategies import tiers
+from tensaurus.optimizer.search.strategies import compile_rulesets
 from tensaurus.rules.language.rule import library
 from tensaurus.rules.language.side_conditions import evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_terms
@@ -158,7 +158,7 @@ class _Same:
 
 @cache
 def _rules() -> tuple[Ruleset, Ruleset]:
-    return tiers(library())
+    return compile_rulesets(library())
 
 
 def derived(law: Law, nodes: int, rounds: int) -> bool:

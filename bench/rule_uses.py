@@ -43,7 +43,7 @@ from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.saturation import Saturation
-from tensaurus.optimizer.search.strategies import tiers
+from tensaurus.optimizer.search.strategies import compile_rulesets
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import IDLE, Rule, library, read_rules
 from tensaurus.rules.language.term import Literal, Term, show_term
@@ -142,7 +142,7 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 def optimized(program: Program, rules: Rules) -> Outcome:
     """What comes out by estimates."""
-    usual, later = tiers(rules)
+    usual, later = compile_rulesets(rules)
     return Saturation(usual, Prices(), [_quick], exploration_limits=LIMITS, later=later).run(program)
 
 

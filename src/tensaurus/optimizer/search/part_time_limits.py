@@ -1,4 +1,4 @@
-"""How long the parts of a search may take: what outlives its time is ended, the search goes on without."""
+"""Limits the time of each part of a search: a part that outlives its time is ended, the search continues."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from tensaurus.system.deadline import Bounded
 
 __all__ = ["Extractor", "Extractors", "Patience"]
 
-Extractor: TypeAlias = Callable[[Problem, float, Choice | None], Choice]  # within seconds, from one
+Extractor: TypeAlias = Callable[[Problem, float, Choice | None], Choice]
+"""Returns a choice within some seconds; it may begin with the one that is given."""
 
-GRACE = 0.05  # of the search's time, by which what does not look at the clock itself may be late
-LEAST = 0.2  # seconds of grace at least
-SHARE = 0.25  # of the time that is left, for one extraction
-UNLIMITED = 30.0  # seconds of one extraction where there is no deadline
-SHORTEST = 0.5  # seconds of one extraction at least
+GRACE_SHARE = 0.05  # of the search's time, by which a part that does not look at the clock may be late
+MIN_GRACE = 0.2  # seconds
+EXTRACTION_SHARE = 0.25  # of the time that is left
+UNLIMITED_EXTRACTION = 30.0  # seconds, where there is no deadline
+MIN_EXTRACTION = 0.5  # seconds
 
 
 @dataclass
 class Patience:
-    """Of a search that ends at a deadline (of `time.monotonic`); infinite: it does not."""
+    """The time of a search that ends at a deadline (monotonic time, or infinity)."""
 
     deadline: float = inf
     grace: float = field(init=False)
 
     def __post_init__(self) -> None:
         left = self.deadline - monotonic()
-        self.grace = max(LEAST, GRACE * left)
+        self.grace = max(MIN_GRACE, GRACE_SHARE * left)
 
     @classmethod
     def until(cls, deadline: float | None) -> Patience:
-        """Of a search that has a deadline, or none."""
+        """Return the time of a search that has a deadline, or none."""
         return cls(inf if deadline is None else deadline)
 
     def part(self) -> Bounded:
-        """A block for what looks at the clock itself: it ends a little after the deadline."""
+        """Return a block for a part that looks at the clock itself: it ends a little after the deadline."""
         return Bounded(max(self.deadline, monotonic()) + self.grace)
 
     @property
     def extraction(self) -> float:
-        """Seconds of one extraction."""
+        """Seconds that one extraction may take."""
         left = self.deadline - monotonic()
-        return UNLIMITED if left == inf else max(SHORTEST, SHARE * left)
+        return UNLIMITED_EXTRACTION if left == inf else max(MIN_EXTRACTION, EXTRACTION_SHARE * left)
 
 
 @dataclass
 class Extractors:
-    """Extractors, one after the other; one that had to be ended is not asked again.
+    """Extractors in order; one that had to be ended is not asked again.
 
-    ended  lines about these, for people to read
+    ended  the ended ones, each with a line for people
     """
 
     extractors: Sequence[Extractor]
@@ -61,11 +62,11 @@ class Extractors:
     ended: dict[Extractor, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Extractor]:
-        """Those that keep within their time."""
+        """The extractors that kept within their time so far."""
         return (extract for extract in self.extractors if extract not in self.ended)
 
     def choice(self, extract: Extractor, problem: Problem, start: Choice | None) -> Choice | None:
-        """What one of them extracts; the start where it had to be ended."""
+        """Return what one extractor extracts, or `start` where it had to be ended."""
         if extract in self.ended:
             return start
         began, seconds = monotonic(), self.patience.extraction

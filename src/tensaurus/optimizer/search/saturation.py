@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import NamedTuple
 
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.egraph.core.check_egraph import Refutation
@@ -41,6 +40,7 @@ from tensaurus.optimizer.search.part_time_limits import Extractor, Extractors, P
 from tensaurus.optimizer.search.program_pool import Cheapest, Extracted, Programs
 from tensaurus.optimizer.search.rank_programs import Ranking
 from tensaurus.optimizer.search.run_finders import ENTERING, Showing
+from tensaurus.optimizer.search.run_rounds import run_rounds
 from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.costs import Costs, Prices, StandaloneCosts
 from tensaurus.runtimes.price.weight_costs import packing_key
@@ -52,21 +52,6 @@ MAX_EXTRACTIONS = 400
 MEASURING_SHARE = 0.8  # of the time left after the original was run, in which pieces are measured
 LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
-
-
-class Round(NamedTuple):
-    """Programs that are run as a whole under one view of costs."""
-
-    kernel_cost_factor: float  # below 1, kernels are favoured: each pays for layouts that several share
-    max_constant_bytes: float  # that kernels may read
-    max_runs: int
-
-
-WARM_UP_ROUNDS = Round(0.5, inf, 1), Round(0.7, inf, 1)
-"""Right after the original: what many kernels gain together is seen before each must pay for itself."""
-
-MAX_RUNS_WITHIN_CONSTANTS, MAX_RUNS = 4, 12
-"""Runs of programs that read no more constants than the original does, and then of all."""
 
 
 @dataclass
@@ -256,9 +241,7 @@ class _Search:
         if not observed:
             self._extract_until_stable()
             return
-        # Constants beyond the original's may slow everything down: first see what can be gained without them.
-        within_constants = Round(1.0, allowance.footprint, MAX_RUNS_WITHIN_CONSTANTS)
-        for view in (*WARM_UP_ROUNDS, within_constants, Round(1.0, inf, MAX_RUNS)):
+        for view in run_rounds(allowance.footprint):
             self.costs.kernel_cost_factor = view.kernel_cost_factor
             allowance.begin(view.max_constant_bytes)
             for _ in range(view.max_runs):

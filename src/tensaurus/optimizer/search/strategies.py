@@ -1,4 +1,4 @@
-"""The searches that one can ask for by name."""
+"""The searches that `--search` names: saturation, backtracking (TASO, section 5), or both."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.kernel_quota import KernelQuota
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 
-__all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "tiers"]
+__all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "compile_rulesets"]
 
 Watch: TypeAlias = Callable[[int, float], None]
 
 BACKTRACKING = "backtracking"
-OTHER = 0.05  # of the time that is left, backtracking's where both search
-BACKTRACKS = 400  # steps of it at most where the caller sets no limit on them
-PROVABLE = 10_000  # choices; of more than that a proof takes minutes
-PROOF = 10.0  # seconds that the proof of one optimum may take
+BACKTRACKING_SHARE = 0.05  # of the time left, where backtracking's programs join the e-graph of a saturation
+MAX_BACKTRACKING_STEPS = 400  # where the caller sets no limit
+MAX_PROVABLE_CHOICES = 10_000  # of an extraction problem; the proof of a larger one takes minutes
+PROOF_SECONDS = 10.0  # for the proof of one optimum
 
 
 @dataclass(frozen=True)
 class Effort:
     """How far a search may go.
 
-    steps     of the search, the same on any day; None: until the deadline
-    deadline  of `time.monotonic`; None: no limit
-    alpha     how much worse than the best a program may be that backtracking goes on from
-    nodes     e-nodes at most
-    multi     rounds of exploration in which rules of several roots take part
+    steps     number of search steps, the same on any day; None: until the deadline
+    deadline  monotonic time; None: no limit
+    alpha     backtracking continues from programs up to this many times as expensive as the best
+    nodes     largest number of e-nodes
+    multi     rounds of exploration in which multi-pattern rules apply
     memory    bytes of constants that a result may keep
     """
 
@@ -59,16 +59,16 @@ class Effort:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a search can ask of the runtime.
+    """What a search can ask of the runtime that it optimizes for.
 
-    costs    of operators and of pieces, measured when they are asked for
-    fused    the pieces of a program that it fuses
-    observe  runs a whole program and tells where its time goes, None where it cannot
-    refutation  of a rule's instance, where every union is to be checked
-    finders  propose equalities beside the rules
-    kernels  whether one more eOperator may be measured
-    expect   is given the pieces that will be measured, before they are, and what each may save
-    extended  a later deadline of a program's search, see `Saturation`
+    costs       of operators and of pieces, measured when they are asked for
+    fused       returns the pieces of a program that the runtime fuses
+    observe     runs a whole program and tells where its time goes, None where it cannot tell
+    refutation  of a rule's instance, where every union is checked
+    finders     propose equations beside the rules
+    kernels     whether one more eOperator may be measured
+    expect      receives the pieces that will be measured next, each with the seconds it may save
+    extended    returns a later deadline of a program's search, see `Saturation`
     """
 
     costs: OperatorCosts
@@ -82,24 +82,24 @@ class Runtime:
 
 
 class Strategy(Protocol):
-    """A search with its rules made ready once, for a program and the bodies in it."""
+    """A search whose rules are compiled once, for a program and the bodies in it."""
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        """The best programs; `watch` is called with the steps done and the best cost."""
+        """Return the best programs; `watch` is called with the steps done and the best cost."""
 
 
-def tiers(rules: Sequence[Rule]) -> tuple[Ruleset, Ruleset | None]:
-    """The rules that every search takes, and all of them where there are others."""
+def compile_rulesets(rules: Sequence[Rule]) -> tuple[Ruleset, Ruleset | None]:
+    """Return the rules that every search applies, and all rules, or None where those are all."""
     usual = [rule for rule in rules if "long" not in rule.tags]
     return Ruleset(usual), Ruleset(rules) if len(usual) < len(rules) else None
 
 
 class Saturating:
-    """All rewrites at once in an e-graph; what `other` finds enters it."""
+    """Saturates an e-graph with all rewrites; the programs of the `other` search enter it."""
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime, other: Strategy | None = None):
         self._runtime, self._other = runtime, other
-        self._ruleset, self._later = tiers(rules)
+        self._ruleset, self._later = compile_rulesets(rules)
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         extractors = [_quick]
@@ -107,7 +107,9 @@ class Saturating:
             extractors.append(_exact)
 
         def other(whole: Program) -> Outcome | None:
-            return None if self._other is None else self._other.search(whole, _part(effort), watch)
+            if self._other is None:
+                return None
+            return self._other.search(whole, _backtracking_effort(effort), watch)
 
         search = Saturation(
             self._ruleset,
@@ -131,23 +133,23 @@ class Saturating:
         return search.run(program)
 
 
-def _part(effort: Effort) -> Effort:
-    """What another search may take of it."""
+def _backtracking_effort(effort: Effort) -> Effort:
+    """Return the share of the effort that backtracking has beside a saturation."""
     if effort.deadline is None:
         return effort
     now = monotonic()
-    return replace(effort, deadline=now + OTHER * (effort.deadline - now))
+    return replace(effort, deadline=now + BACKTRACKING_SHARE * (effort.deadline - now))
 
 
 class Backtracking:
-    """One rewrite after the other, the cheapest program first."""
+    """Applies one rewrite after the other, to the cheapest program first."""
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime):
         self._rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
         self._costs = runtime.costs
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        steps = BACKTRACKS if effort.steps is None else effort.steps
+        steps = MAX_BACKTRACKING_STEPS if effort.steps is None else effort.steps
         search = Backtrack(
             self._rewriter,
             self._costs,
@@ -164,7 +166,7 @@ class Backtracking:
 
 
 def both(rules: Sequence[Rule], runtime: Runtime) -> Strategy:
-    """Saturation, with backtracking's programs in its e-graph: one extraction chooses among everything."""
+    """Return a saturation that adds backtracking's programs to its e-graph: one extraction chooses."""
     return Saturating(rules, runtime, Backtracking(rules, runtime))
 
 
@@ -173,9 +175,9 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 
 def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
-    if start is not None and len(problem.costs) > PROVABLE:
+    if start is not None and len(problem.costs) > MAX_PROVABLE_CHOICES:
         return start
-    best = solve(problem, time_limit=min(seconds, PROOF), start=start).choice
+    best = solve(problem, time_limit=min(seconds, PROOF_SECONDS), start=start).choice
     return best if start is None else min(start, best, key=lambda choice: dag_cost(problem, choice))
 
 
