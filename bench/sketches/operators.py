@@ -14,7 +14,7 @@ from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.ops.element_type import tensor_text
 from tensaurus.ops.examples import Example, parse_example
-from tensaurus.ops.schema import NotInOpset, formals, schema_of
+from tensaurus.ops.schema import NotInOpset, formal_inputs, schema_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 7)
 TRIES = 60
@@ -131,7 +131,7 @@ def grow(sketch: Sketch, op: Op) -> list[str]:
 @cache
 def _static(op: Op, opset: int) -> frozenset[int]:
     """The inputs that this opset writes as attributes."""
-    order = formals(op, opset)
+    order = formal_inputs(op, opset)
     return frozenset(k for k, formal in enumerate(op.inputs) if formal.name not in order)
 
 
@@ -204,7 +204,7 @@ def _allowed(op: Op, opset: int, place: int) -> tuple[str, ...]:
     schema = schema_of(op, opset)
     if not schema.inputs:
         return ("float32",)
-    order = formals(op, opset)
+    order = formal_inputs(op, opset)
     name = op.inputs[min(place, len(op.inputs) - 1)].name
     spot = order.index(name) if name in order else 0
     texts = schema.inputs[min(spot, len(schema.inputs) - 1)].types

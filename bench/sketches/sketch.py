@@ -17,7 +17,7 @@ from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.onnx_form import from_onnx, node_proto
-from tensaurus.ops.schema import NotInOpset, implied
+from tensaurus.ops.schema import NotInOpset, implied_attributes
 
 SIZES = (1, 2, 3, 5, 7)
 BEYOND = 401, 5000  # sizes of one dimension, now and then, beside small others
@@ -69,7 +69,7 @@ class Sketch:
         """The types of the outputs.  Raises Undrawn."""
         try:
             kinds = tuple(None if n is None else self.types[n] for n in names)
-            attrs = op.canonical(kinds, {**implied(op, self.opset), **given})
+            attrs = op.canonical(kinds, {**implied_attributes(op, self.opset), **given})
             found = op.types(kinds, attrs)
         except Exception as error:  # as on import: what a declaration cannot read is not ours
             raise Undrawn(str(error)) from error

@@ -41,7 +41,7 @@ REASONS = {
     r"MaxPool has 1 outputs here": "indices of the maxima are not declared",
     r"of opset \d differs from that of [789]": "before, broadcasting was an attribute",
     r"interpolation cubic|mode tf_crop_and_resize|antialiasing|is not exact": "an undeclared mode of Resize",
-    r"runtimes have their own ideas|which runtimes refuse": "what onnxruntime reads otherwise than ONNX",
+    r"on which runtimes disagree|which runtimes refuse": "what onnxruntime reads otherwise than ONNX",
     r"parts \(.*-1\) of": "wrong in the model itself, in a branch that is not taken",
     r"object of type 'int' has no len": "axes of rank 0, which ONNX forbids and onnxruntime accepts",
 }

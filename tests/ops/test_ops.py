@@ -20,8 +20,8 @@ from tensaurus.expr.sizes.open_questions import record_questions
 from tensaurus.expr.sizes.size import Symbol, polynomial, substitute
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.element_type import dtype_name
-from tensaurus.ops.onnx_form import DTYPES, from_onnx, node_proto
-from tensaurus.ops.schema import NEWEST, NotInOpset, formals, implied, schema_of, versions
+from tensaurus.ops.onnx_form import DTYPE_ATTRIBUTES, from_onnx, node_proto
+from tensaurus.ops.schema import NEWEST, NotInOpset, formal_inputs, implied_attributes, schema_of, versions
 
 OPS = [op for _, op in sorted(registry.items()) if op.domain == ""]
 SAMPLES = samples()
@@ -108,7 +108,7 @@ def _value(attribute: AttributeProto, name: str) -> Any:
     value = helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()
-    if name in DTYPES:
+    if name in DTYPE_ATTRIBUTES:
         return dtype_name(value)
     return tuple(value) if isinstance(value, list) else value
 
@@ -122,18 +122,18 @@ def test_schema(op: Op) -> None:
     """Inputs, attributes and defaults of every version since `since` are ONNX's own."""
     for opset in versions(op):
         schema = schema_of(op, opset)
-        names = formals(op, opset)
+        names = formal_inputs(op, opset)
         assert op.variadic or len(names) == len(schema.inputs), f"inputs {names} at {opset}"
         for formal, theirs in zip(op.inputs, schema.inputs, strict=False):
             if names[: len(op.inputs)] == tuple(i.name for i in op.inputs):
                 optional = theirs.option == defs.OpSchema.FormalParameterOption.Optional
                 assert formal.optional >= optional, f"{formal.name} at {opset}"
-        ours = {op.formerly.get(n, n) if opset < op.moved.get(n, 0) else n for n in op.attributes}
-        ours |= {op.formerly.get(n, n) for n in op.moved}
+        ours = {op.old_names.get(n, n) if opset < op.moved.get(n, 0) else n for n in op.attributes}
+        ours |= {op.old_names.get(n, n) for n in op.moved}
         assert set(schema.attributes) - ours <= LEFT_OUT.get(op.name, set()), f"at {opset}"
-        defaults = implied(op, opset)
+        defaults = implied_attributes(op, opset)
         for name, attribute in schema.attributes.items():
-            parameter = next((p for p, old in op.formerly.items() if old == name), name)
+            parameter = next((p for p, old in op.old_names.items() if old == name), name)
             if parameter not in op.attributes:
                 continue
             if attribute.required:
@@ -145,7 +145,7 @@ def test_schema(op: Op) -> None:
                     f"{name} at {opset}"
                 )
     last = schema_of(op, versions(op)[-1])
-    extra = set(op.attributes) - set(last.attributes) - set(op.moved) - set(op.carried)
+    extra = set(op.attributes) - set(last.attributes) - set(op.moved) - set(op.dtype_inputs)
     assert extra <= {name for values in op.before.values() for name in values}
 
 

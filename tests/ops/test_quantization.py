@@ -105,8 +105,8 @@ def test_quantized_models_are_typed_and_computed(kind: str, tmp_path: Path) -> N
 def test_a_quantized_weight_stays_quantized(tmp_path: Path) -> None:
     """onnxruntime fuses it with what reads it; folded, it would be four times as large and float32."""
     program = import_model(quantized(tmp_path, "qdq"))
-    kept = [node for node in fold(program).active if node.declared and node.op.kept]
-    assert len(kept) == len([node for node in program.nodes if node.declared and node.op.kept])
+    kept = [node for node in fold(program).active if node.declared and node.op.is_never_folded]
+    assert len(kept) == len([node for node in program.nodes if node.declared and node.op.is_never_folded])
     graph = EGraph()
     for _, node in program.outputs:
         graph.insert_term(node)

@@ -29,7 +29,7 @@ from tensaurus.rules.language.nested_calls import joins, parted
 from tensaurus.runtimes.price.weight_costs import packing_key
 
 JOINED = [name for name, op in registry.items() if joins(op)]
-PARTED = [name for name, op in registry.items() if op.nested is not None]
+PARTED = [name for name, op in registry.items() if op.merge_nested is not None]
 
 
 def matrix(name: str, rows: int = 2) -> Node:

@@ -1,4 +1,4 @@
-"""Operator declarations: every module of this package is read once, in order of name."""
+"""Declare all operators: importing this package imports every module in it, in order of name."""
 
 import importlib
 import pkgutil

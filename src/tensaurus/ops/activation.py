@@ -12,7 +12,7 @@ from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, l
 from tensaurus.expr.sizes.size import is_same_size
 from tensaurus.ops.axes import one_axis
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted, unary
+from tensaurus.ops.elementwise import broadcast, broadcast_read, broadcast_to, convert_dtype, unary
 from tensaurus.ops.reduction import collapse, first_extreme, reduction
 
 
@@ -154,7 +154,7 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Sco
     def at(v: Body) -> Body:
         for fn, bound, sign in (("max", min, -1), ("min", max, 1)):
             if bound is not None:
-                v = call(fn, v, aligned(bound, (0,)))
+                v = call(fn, v, broadcast_read(bound, (0,)))
             elif is_float(x.dtype):
                 v = call(fn, v, sign * largest_finite(x.dtype))
         return v
@@ -163,40 +163,42 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Sco
 
 
 def _softmax_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """The axis from the front; `flatten` only where more than one of the axes from there on is long."""
+    """Return the axis from the front, with `flatten` only where several axes from there on are longer
+    than 1.
+    """
     (x,) = tensors
     if attrs["flatten"] and attrs["axis"] == x.rank:
         raise Untypable("softmax over no axis")
     axis = one_axis(attrs["axis"], x.rank)
     if not attrs["flatten"]:
         return {"axis": axis}
-    long = [a for a in range(axis, x.rank) if not is_same_size(x.shape[a], 1)]
-    if len(long) > 1:
+    long_axes = [a for a in range(axis, x.rank) if not is_same_size(x.shape[a], 1)]
+    if len(long_axes) > 1:
         return {"axis": axis, "flatten": 1}
-    return {"axis": long[0] if long else axis, "flatten": 0}
+    return {"axis": long_axes[0] if long_axes else axis, "flatten": 0}
 
 
 def _softmax(name: str, build: Callable[[Tensor, tuple[int, ...]], Scope], *examples: str) -> None:
-    """Over one axis; before version 13 over all axes from `axis` on (`flatten`)."""
+    """Declare a function over one axis, before version 13 over all axes from `axis` on (`flatten`)."""
 
     def declare(x: Tensor, *, axis: int = -1, flatten: int = 0) -> Scope:
         return build(x, tuple(range(axis, x.rank)) if flatten else (axis,))
 
-    op(name, normal=_softmax_axis, before={13: {"axis": 1, "flatten": 1}}, examples=(
+    op(name, canonicalize=_softmax_axis, before={13: {"axis": 1, "flatten": 1}}, examples=(
         "f32[2,3,4]", "f32[2,3,4] axis=1", "f32[2,3,1,1] axis=1", "f32[2,3,4] axis=1 flatten=1",
         "f32[2,3]={1000,999,0,-1000,-1001,-1002}", "f64[5] axis=0", *examples,
     ))(declare)  # fmt: skip
 
 
-def shifted(x: Tensor, axes: tuple[int, ...]) -> Scope:
-    """x less its maximum over the axes."""
+def minus_maximum(x: Tensor, axes: tuple[int, ...]) -> Scope:
+    """Return x minus its maximum over the axes."""
     top = reduction("max", x, axes)
     return compute(x.shape, lambda *i: x[i] - top[collapse(i, axes)])
 
 
 def softmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
     """exp(x - m) / sum(exp(x - m)), m the maximum."""
-    inner = shifted(x, axes)
+    inner = minus_maximum(x, axes)
     exps = compute(x.shape, lambda *i: call("exp", inner[i]))
     total = reduction("sum", exps, axes)
     return compute(x.shape, lambda *i: exps[i] / total[collapse(i, axes)])
@@ -204,7 +206,7 @@ def softmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
 
 def log_softmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
     """(x - m) - log(sum(exp(x - m))), m the maximum."""
-    inner = shifted(x, axes)
+    inner = minus_maximum(x, axes)
     logs = reduction("sum", inner, axes, lambda v: call("exp", v), finish=lambda v: call("log", v))
     return compute(x.shape, lambda *i: inner[i] - logs[collapse(i, axes)])
 
@@ -218,7 +220,7 @@ def hardmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
         for a in axes:
             number = number * x.shape[a] + i[a]
         hit = call("eq", first[collapse(i, axes)], Const(number))
-        return converted(call("where", hit, 1, 0), "int64", x.dtype)
+        return convert_dtype(call("where", hit, 1, 0), "int64", x.dtype)
 
     return compute(x.shape, at)
 

@@ -1,4 +1,4 @@
-"""Axes counted from the front, and changes of one index among many."""
+"""Normalize axes, and change one index among many."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from tensaurus.expr.sizes.size import Size
 
 
 def one_axis(axis: int, rank: int) -> int:
-    """An axis counted from the front."""
+    """Return the axis counted from the front.  Raises Untypable where there is no such axis."""
     if not -rank <= axis < rank:
         raise Untypable(f"axis {axis} of rank {rank}")
     return axis % rank
 
 
 def distinct_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, in the order given, no two the same."""
-    found = tuple(one_axis(a, rank) for a in axes)
-    if len(set(found)) != len(found):
+    """Return the axes counted from the front, in the given order.  Raises Untypable where two are the
+    same.
+    """
+    normalized = tuple(one_axis(a, rank) for a in axes)
+    if len(set(normalized)) != len(normalized):
         raise Untypable(f"axes {tuple(axes)} repeat")
-    return found
+    return normalized
 
 
-def replaced(place: Sequence[Size], axis: int, index: Size) -> tuple[Size, ...]:
-    """The indices with one of them replaced."""
+def replace_index(place: Sequence[Size], axis: int, index: Size) -> tuple[Size, ...]:
+    """Return the indices with one of them replaced."""
     return (*place[:axis], index, *place[axis + 1 :])

@@ -58,11 +58,11 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
     """
     if w.rank < 3 or not is_nonnegative(count - 1) or not is_same_size(group % count, 0):
         raise Untypable(f"{group} groups of weights {w.shape} merged by {count}")
-    each, depth = per_group(w.shape[0], group), w.shape[1]
+    channels_per_group, depth = per_group(w.shape[0], group), w.shape[1]
 
     def element(f: Size, c: Size, *place: Size) -> Body:
-        off = c // depth - f // each % count
-        return where((off, 0 - off), w[(f, c % depth, *place)], 0)
+        distance = c // depth - f // channels_per_group % count
+        return where((distance, 0 - distance), w[(f, c % depth, *place)], 0)
 
     return compute((w.shape[0], depth * count, *w.shape[2:]), element)
 

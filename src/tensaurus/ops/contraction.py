@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Matrix products: MatMul, Gemm, Einsum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, lift, total
 from tensaurus.expr.sizes.size import Size, is_same_size
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import aligned, broadcast_shape, broadcasts
+from tensaurus.ops.elementwise import broadcast_read, broadcast_shape, is_broadcast_shape
 
 
 @op(
@@ -56,10 +56,10 @@ def matrix_product(a: Tensor | Scope, b: Tensor | Scope) -> Scope:
 
 
 def _batch(x: Tensor | Scope, place: Sequence[Size]) -> tuple[Size, ...]:
-    """The indices of x's batch dimensions that broadcasting pairs with a place of the output."""
+    """Return the indices of x's batch dimensions that broadcasting pairs with a place of the output."""
     sizes = x.shape[:-2]
-    spot = place[len(place) - len(sizes) :]
-    return tuple(0 if is_same_size(n, 1) else i for i, n in zip(spot, sizes, strict=True))
+    own_place = place[len(place) - len(sizes) :]
+    return tuple(0 if is_same_size(n, 1) else i for i, n in zip(own_place, sizes, strict=True))
 
 
 def _shape(x: Tensor | Scope) -> str:
@@ -67,18 +67,18 @@ def _shape(x: Tensor | Scope) -> str:
 
 
 def _gemm_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    bare = len(tensors) < 3 or tensors[2] is None
+    has_no_c = len(tensors) < 3 or tensors[2] is None
     return {
         "transA": int(bool(attrs["transA"])),
         "transB": int(bool(attrs["transB"])),
-        "beta": 1 if bare else attrs["beta"],
+        "beta": 1 if has_no_c else attrs["beta"],
     }
 
 
 @op(
     "Gemm",
     since=7,
-    normal=_gemm_form,
+    canonicalize=_gemm_form,
     examples=[
         "f32[3,4] f32[4,5] f32[5]",
         "f32[4,3] f32[5,4] f32[3,1] transA=1 transB=1",
@@ -106,33 +106,33 @@ def gemm(
     if not is_same_size(inner, depth):
         raise Untypable(f"{_shape(a)} times {_shape(b)}")
     shape = (rows, columns)
-    if c is not None and not broadcasts(shape, c.shape):
+    if c is not None and not is_broadcast_shape(shape, c.shape):
         raise Untypable(f"{_shape(c)} does not broadcast to [{rows}, {columns}]")
 
     def element(i: Size, j: Size) -> Body:
         product = total((inner,), lambda k: a[(k, i) if transA else (i, k)] * b[(j, k) if transB else (k, j)])
-        return plus_scaled(scaled(product, alpha), None if c is None else aligned(c, (i, j)), beta)
+        return add_scaled(scale_body(product, alpha), None if c is None else broadcast_read(c, (i, j)), beta)
 
     return compute(shape, element)
 
 
-def scaled(body: Body, factor: Any) -> Body:
-    """factor * body, without a factor of one."""
+def scale_body(body: Body, factor: Any) -> Body:
+    """Return factor * body, without a factor of one."""
     return body if factor == 1 else lift(factor) * body
 
 
-def plus_scaled(body: Body, other: Body | None, factor: Any) -> Body:
-    """body + factor * other, where there is another."""
-    return body if other is None or factor == 0 else body + scaled(other, factor)
+def add_scaled(body: Body, other: Body | None, factor: Any) -> Body:
+    """Return body + factor * other, the body alone where there is no other."""
+    return body if other is None or factor == 0 else body + scale_body(other, factor)
 
 
-def _equation(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The output written out, and letters named in order of first appearance."""
+def _canonical_equation(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the equation with its output written out, and letters in order of first appearance."""
     left, right = _terms(attrs["equation"])
     if right is None:
-        every = "".join(left).replace(".", "")
-        once = "".join(sorted(c for c in set(every) if every.count(c) == 1))
-        right = ("..." if any("." in term for term in left) else "") + once
+        all_letters = "".join(left).replace(".", "")
+        single_letters = "".join(sorted(c for c in set(all_letters) if all_letters.count(c) == 1))
+        right = ("..." if any("." in term for term in left) else "") + single_letters
     text = ",".join(left) + "->" + right
     letters = dict.fromkeys(c for c in text if c.isalpha())
     names = dict(zip(letters, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
@@ -151,7 +151,7 @@ def _terms(equation: str) -> tuple[list[str], str | None]:
 @op(
     "Einsum",
     since=12,
-    normal=_equation,
+    canonicalize=_canonical_equation,
     examples=[
         "f32[3,4] f32[4,5] equation='ij,jk->ik'",
         "f32[2,3,4] f32[2,5,4] equation='b i k, b j k -> b i j'",
@@ -177,31 +177,35 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
         if "." in term:
             fronts.append(x.shape[start : start + count])
         for letter, size in zip(letters, x.shape[:start] + x.shape[start + count :], strict=True):
-            known = sizes.get(letter, 1)
-            if not is_same_size(known, 1) and not is_same_size(size, 1) and not is_same_size(size, known):
-                raise Untypable(f"{letter} is {known} and {size}")
-            sizes[letter] = known if is_same_size(size, 1) else size
+            known_size = sizes.get(letter, 1)
+            if (
+                not is_same_size(known_size, 1)
+                and not is_same_size(size, 1)
+                and not is_same_size(size, known_size)
+            ):
+                raise Untypable(f"{letter} is {known_size} and {size}")
+            sizes[letter] = known_size if is_same_size(size, 1) else size
     front = broadcast_shape(*fronts)
     output = right.replace("...", "")
     if front and "." not in right or not set(output) <= set(sizes) or len(set(output)) != len(output):
         raise Untypable(f"the equation {equation}")
     split = max(right.find("..."), 0)
-    gone = [letter for letter in sizes if letter not in output]
+    summed_letters = [letter for letter in sizes if letter not in output]
     shape = tuple(sizes[c] for c in output)
 
     def element(*place: Size) -> Body:
         middle = place[split : split + len(front)]
-        spots = dict(zip(output, place[:split] + place[split + len(front) :], strict=True))
+        index_of = dict(zip(output, place[:split] + place[split + len(front) :], strict=True))
 
         def term(*inner: Size) -> Body:
-            at = {**spots, **dict(zip(gone, inner, strict=True))}
+            at = {**index_of, **dict(zip(summed_letters, inner, strict=True))}
             parts = [_einsum_read(x, text, at, middle) for x, text in zip(xs, left, strict=True)]
             result = parts[0]
             for part in parts[1:]:
                 result = result * part
             return result
 
-        return total([sizes[c] for c in gone], term)
+        return total([sizes[c] for c in summed_letters], term)
 
     return compute((*shape[:split], *front, *shape[split:]), element)
 

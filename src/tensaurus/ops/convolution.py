@@ -10,11 +10,17 @@ from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, total, where
 from tensaurus.expr.sizes.open_questions import is_recording_questions
 from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, is_same_size
 from tensaurus.ops.declare import op
-from tensaurus.ops.windows import output_sizes, reach, spread, window_attributes, window_indices
+from tensaurus.ops.windows import (
+    dilated_extent,
+    output_sizes,
+    per_dimension,
+    window_attributes,
+    window_indices,
+)
 
 
 def _spatial(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
-    """The spatial sizes of the input and of the kernel, which must agree with `kernel_shape`."""
+    """Return the spatial sizes of the input and of the kernel, which must agree with `kernel_shape`."""
     x, w = tensors[0], tensors[1]
     if x.rank < 3 or w.rank != x.rank:
         raise Untypable(f"a convolution of ranks {x.rank} and {w.rank}")
@@ -30,7 +36,10 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
 
 
 def per_group(size: Size, group: Size) -> Size:
-    """How many of `size` channels each group has.  A file says a number of groups; a proof may say any."""
+    """Return the number of channels in each group.
+
+    The number of groups is a number, as in files; in a proof it may be symbolic.
+    """
     if not isinstance(group, int) and not is_recording_questions():
         raise Untypable(f"groups as many as {group}")
     if not is_nonnegative(group - 1) or not is_same_size(size % group, 0):
@@ -40,7 +49,7 @@ def per_group(size: Size, group: Size) -> Size:
 
 @op(
     "Conv",
-    normal=conv_form,
+    canonicalize=conv_form,
     examples=[
         "f32[2,3,7,6] f32[4,3,3,3] f32[4] pads=(1,1,1,1)",
         "f32[1,3,7,6] f32[4,3,3,2] strides=(2,1) pads=(1,0,0,2)",
@@ -80,7 +89,7 @@ def correlation(
     pads: Sequence[int],
     group: int,
 ) -> Scope:
-    """The convolution of x with w, zero beyond the edges, b [F] added to it."""
+    """Return the convolution of x with w, zero beyond the edges, plus the bias b [F]."""
     kernel = w.shape[2:]
     count, depth = per_group(w.shape[0], group), w.shape[1]
     if is_same_size(count, 0):
@@ -104,36 +113,44 @@ def correlation(
 
 
 def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """`output_shape` and auto_pad resolved to pads and output_padding."""
+    """Return the attributes with `output_shape` and auto_pad resolved to pads and output_padding."""
     sizes, kernel = _spatial(tensors, attrs)
     rank = len(sizes)
     given = attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None
-    found = window_attributes(sizes, kernel, {**attrs, "auto_pad": "NOTSET", "pads": given})
-    extra = spread(attrs["output_padding"], rank, 0, "output_padding")
-    wanted: Sequence[Size] = attrs["output_shape"] or ()
-    if attrs["auto_pad"].startswith("SAME") and not wanted:
-        wanted = [n * s for n, s in zip(sizes, found["strides"], strict=True)]
-    if wanted:
-        begins, ends, more = [], [], []
-        steps = zip(sizes, kernel, found["strides"], found["dilations"], extra, wanted[-rank:], strict=True)
+    result = window_attributes(sizes, kernel, {**attrs, "auto_pad": "NOTSET", "pads": given})
+    output_padding = per_dimension(attrs["output_padding"], rank, 0, "output_padding")
+    wanted_sizes: Sequence[Size] = attrs["output_shape"] or ()
+    if attrs["auto_pad"].startswith("SAME") and not wanted_sizes:
+        wanted_sizes = [n * s for n, s in zip(sizes, result["strides"], strict=True)]
+    if wanted_sizes:
+        begins, ends, paddings = [], [], []
+        steps = zip(
+            sizes,
+            kernel,
+            result["strides"],
+            result["dilations"],
+            output_padding,
+            wanted_sizes[-rank:],
+            strict=True,
+        )
         for n, k, stride, dilation, padding, size in steps:
-            gap = stride * (n - 1) + padding + reach(k, dilation) - size
+            gap = stride * (n - 1) + padding + dilated_extent(k, dilation) - size
             if not isinstance(gap, int):
                 raise Untypable(f"an output of {size} needs the value of {n}")
             if gap < 0 and attrs["auto_pad"].startswith("SAME"):
-                raise Untypable("windows far apart, of the same size, of which runtimes have their own ideas")
+                raise Untypable("windows far apart, of the same size, on which runtimes disagree")
             total_pad, half = max(gap, 0), max(gap, 0) // 2
             first = half if attrs["auto_pad"] == "SAME_UPPER" else total_pad - half
             begins.append(first)
             ends.append(total_pad - first)
-            more.append(padding + max(-gap, 0))
-        found["pads"], extra = (*begins, *ends), tuple(more)
-    return {**found, "output_padding": extra, "output_shape": None, "kernel_shape": None}
+            paddings.append(padding + max(-gap, 0))
+        result["pads"], output_padding = (*begins, *ends), tuple(paddings)
+    return {**result, "output_padding": output_padding, "output_shape": None, "kernel_shape": None}
 
 
 @op(
     "ConvTranspose",
-    normal=_transpose_form,
+    canonicalize=_transpose_form,
     examples=[
         "f32[1,3,4,5] f32[3,2,3,3] f32[2]",
         "f32[2,3,4,3] f32[3,2,2,2] strides=(2,2)",
@@ -176,23 +193,25 @@ def conv_transpose(
     if b is not None and not (b.rank == 1 and is_same_size(b.shape[0], count * group)):
         raise Untypable(f"a bias of shape {b.shape} for {count * group} channels")
     rank = len(kernel)
-    stuffed = _stuffed(x, strides)
+    spread_input = _insert_zeros(x, strides)
     sizes = []
     for n, k, stride, dilation, begin, end, more in zip(
         x.shape[2:], kernel, strides, dilations, pads[:rank], pads[rank:], output_padding, strict=True
     ):
-        size = stride * (n - 1) + more + reach(k, dilation) - begin - end
+        size = stride * (n - 1) + more + dilated_extent(k, dilation) - begin - end
         if is_negative(size):
             raise Untypable(f"an output of {size} elements")
         sizes.append(size)
-    begins = tuple(reach(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True))
+    begins = tuple(
+        dilated_extent(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True)
+    )
 
     def element(n: Size, f: Size, *place: Size) -> Body:
         def term(c: Size, *r: Size) -> Body:
             channel = f // count * depth + c
             spot = window_indices(place, r, (1,) * rank, dilations, begins)
             turned = (k - 1 - i for k, i in zip(kernel, r, strict=True))
-            return stuffed.padded(0)[(n, channel, *spot)] * w[(channel, f % count, *turned)]
+            return spread_input.padded(0)[(n, channel, *spot)] * w[(channel, f % count, *turned)]
 
         product = total((depth, *kernel), term)
         return product if b is None else product + b[f]
@@ -200,8 +219,8 @@ def conv_transpose(
     return compute((x.shape[0], count * group, *sizes), element)
 
 
-def _stuffed(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
-    """x with each spatial element followed by stride - 1 zeros."""
+def _insert_zeros(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
+    """Return x with each spatial element followed by stride - 1 zeros."""
     if all(is_same_size(s, 1) for s in strides):
         return x
 

@@ -1,12 +1,12 @@
-"""What it takes to declare an operator: one function that returns its expression.
+"""Declare an operator by one function that returns its expression.
 
     @op("Add", since=7, examples=["f32[2,3] f32[3]"])
     def add(a, b):
         return broadcast(lambda x, y: x + y, a, b)
 
-Positional parameters are the inputs (default None: optional; *xs: variadic), keyword-only parameters are
-the attributes with their defaults.  Shapes, dtypes, evaluation, FLOPs, linearity, import, export and tests
-are computed from the declaration.
+Positional parameters are the inputs (default None: optional; *xs: variadic), keyword-only parameters are the
+attributes with their defaults.  Shapes, dtypes, evaluation, FLOPs, linearity, import, export and tests are
+computed from the declaration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.sizes.open_questions import CacheByAnswers, forget_open_questions
 from tensaurus.expr.sizes.size import Size
 
-# The element types that expressions compute with; any other (strings, 8-bit floats) leaves a node opaque.
+# The element types of expressions; a node with any other type (strings, 8-bit floats) stays opaque.
 NUMBERS = frozenset(
     {"bool", "float16", "bfloat16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -34,7 +34,7 @@ NUMBERS = frozenset(
 
 @dataclass(frozen=True)
 class TensorType:
-    """Element type (an ONNX name in lower case: float32, int64, bool, ...) and shape."""
+    """An element type (an ONNX name in lower case: float32, int64, bool, ...) and a shape."""
 
     dtype: str
     shape: tuple[Size, ...]
@@ -45,7 +45,7 @@ class TensorType:
 
     @property
     def static(self) -> bool:
-        """True where every size is a number."""
+        """Whether every size is a number."""
         return all(isinstance(n, int) for n in self.shape)
 
     def __str__(self) -> str:
@@ -68,22 +68,22 @@ class Input:
 
 @dataclass(eq=False)
 class Op:
-    """An operator: its declaration and what follows from it.
+    """An operator: its declaration and what is computed from it.
 
     name        as in ONNX, or our own where ONNX has no such operator (then `domain` is "tensaurus")
     since       the first ONNX version for which the declaration holds
     moved       {parameter: version}: an attribute before that version, an input from it on
     before      {version: {attribute: value}}: what older versions imply or default to
     order       the inputs of the newest version, moved attributes included, in ONNX's order
-    formerly    {parameter: the name of its attribute before it moved}, where that differs
-    outputs     {version: how many of the declared outputs older versions have}
-    carried     {attribute: the static input whose element type it is}; ONNX has no such attribute
-    counted     the attribute that is the number of a node's outputs where the node does not say it
-    kept        computed at run time even from constants: what it makes is larger than what it reads, and
-                runtimes look for it in front of what reads it
-    normal      brings attributes to one form, given the input types (fills defaults, drops redundant ones)
-    nested      attributes of the one call that a call on an output of another is, from those of the other,
-                the output's place, and those of the call on it
+    old_names   {parameter: the name of its attribute before it moved}, where that differs
+    outputs     {version: number of the declared outputs that older versions have}
+    dtype_inputs   {attribute: the static input whose element type it is}; ONNX has no such attribute
+    output_count   the attribute that is the number of a node's outputs where the node does not state it
+    is_never_folded   whether it is computed at run time even from constants: its result is larger than its
+                inputs, and runtimes look for it in front of its readers
+    canonicalize   returns attributes in one form, given the input types (without redundant ones)
+    merge_nested   returns the attributes of the one call that replaces a call on an output of another, from
+                those of the outer call, the place of that output, and those of the inner call
     examples    texts of inputs and attributes that tests run
     """
 
@@ -94,13 +94,13 @@ class Op:
     moved: Mapping[str, int] = field(default_factory=dict)
     before: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     order: tuple[str, ...] = ()
-    formerly: Mapping[str, str] = field(default_factory=dict)
+    old_names: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[int, int] = field(default_factory=dict)
-    carried: Mapping[str, str] = field(default_factory=dict)
-    counted: str | None = None
-    kept: bool = False
-    normal: Callable[..., dict[str, Any]] | None = None
-    nested: Callable[[dict[str, Any], int, dict[str, Any]], dict[str, Any]] | None = None
+    dtype_inputs: Mapping[str, str] = field(default_factory=dict)
+    output_count: str | None = None
+    is_never_folded: bool = False
+    canonicalize: Callable[..., dict[str, Any]] | None = None
+    merge_nested: Callable[[dict[str, Any], int, dict[str, Any]], dict[str, Any]] | None = None
     examples: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -136,13 +136,15 @@ class Op:
         return any(i.variadic for i in self.inputs)
 
     def tensors(self, types: Sequence[TensorType | None]) -> tuple[Argument, ...]:
-        """The leaves of `scopes` for the inputs, named after the parameters (`xs0`, `xs1`, ...)."""
+        """Return tensors for the inputs, over which `scopes` are, named after the parameters (`xs0`, `xs1`,
+        ...).
+        """
         if not self.variadic and len(types) > len(self.inputs):
             raise Untypable(f"{self.name} has {len(self.inputs)} inputs, not {len(types)}")
         required = sum(not i.optional and not i.variadic for i in self.inputs)
-        padded = [*types, *[None] * (required - len(types))]
+        all_types = [*types, *[None] * (required - len(types))]
         result: list[Argument] = []
-        for place, kind in enumerate(padded):
+        for place, kind in enumerate(all_types):
             formal = self.inputs[min(place, len(self.inputs) - 1)]
             if kind is None and not formal.optional:
                 raise Untypable(f"{self.name} needs its input {formal.name}")
@@ -153,7 +155,7 @@ class Op:
         return tuple(result)
 
     def canonical(self, types: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> Attributes:
-        """Every attribute, defaults filled in, in the one form that `normal` gives it.
+        """Return every attribute, defaults filled in, in the one form that `canonicalize` gives.
 
         Raises Untypable for an attribute that the operator lacks.
         """
@@ -165,19 +167,21 @@ class Op:
         for name, value in full.items():
             if value is inspect.Parameter.empty:
                 raise Untypable(f"{self.name} needs its attribute {name}")
-        if self.normal is not None:
-            full.update(self.normal(self.tensors(types), full))
+        if self.canonicalize is not None:
+            full.update(self.canonicalize(self.tensors(types), full))
         return tuple(sorted((name, hashable(value)) for name, value in full.items()))
 
     def scopes(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[Scope, ...]:
-        """The expression of each output over `tensors(types)`; attrs in canonical form.  Raises Untypable."""
-        return _made(self._scopes.get((types, attrs), lambda: self._declared(types, attrs)))
+        """Return the expression of each output over `tensors(types)`, for canonical attributes.  Raises
+        Untypable.
+        """
+        return _value_or_raise(self._scopes.get((types, attrs), lambda: self._compute_scopes(types, attrs)))
 
     def types(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[TensorType, ...]:
-        """The type of each output.  Raises Untypable."""
-        return _made(self._types.get((types, attrs), lambda: self._typed(types, attrs)))
+        """Return the type of each output.  Raises Untypable."""
+        return _value_or_raise(self._types.get((types, attrs), lambda: self._compute_types(types, attrs)))
 
-    def _declared(
+    def _compute_scopes(
         self, types: tuple[TensorType | None, ...], attrs: Attributes
     ) -> tuple[Scope, ...] | Untypable:
         try:
@@ -187,33 +191,33 @@ class Op:
                 raise Untypable(f"a size of {[scope.shape for scope in scopes]} is negative")
             return scopes
         except Untypable as error:
-            return Untypable(*error.args)  # a traceback would keep the caller's whole stack alive
+            return Untypable(*error.args)  # a new one: the traceback would keep the caller's stack alive
 
-    def _typed(
+    def _compute_types(
         self, types: tuple[TensorType | None, ...], attrs: Attributes
     ) -> tuple[TensorType, ...] | Untypable:
-        scopes = self._scopes.get((types, attrs), lambda: self._declared(types, attrs))
+        scopes = self._scopes.get((types, attrs), lambda: self._compute_scopes(types, attrs))
         if isinstance(scopes, Untypable):
             return scopes
         return tuple(TensorType(dtype_of(scope), scope.shape) for scope in scopes)
 
 
-def _made(result: tuple[T, ...] | Untypable) -> tuple[T, ...]:
-    """Raises what it is, where nothing was made."""
+def _value_or_raise(result: tuple[T, ...] | Untypable) -> tuple[T, ...]:
+    """Return the result, or raise it where it is an error."""
     if isinstance(result, Untypable):
         raise Untypable(*result.args)
     return result
 
 
 def attribute_value(value: Any) -> Any:
-    """A literal attribute as ONNX stores it: floats are rounded to float32, then exact."""
+    """Return a literal attribute as ONNX stores it: floats are rounded to float32, then exact."""
     if isinstance(value, (list, tuple)):
         return tuple(map(attribute_value, value))
     return hashable(float(np.float32(value))) if isinstance(value, float) else hashable(value)
 
 
 def hashable(value: Any) -> Any:
-    """An attribute in its hashable form: lists as tuples, finite floats exact, whole ones as ints."""
+    """Return an attribute in hashable form: lists as tuples, finite floats exact, whole ones as ints."""
     if isinstance(value, (list, tuple)):
         return tuple(map(hashable, value))
     if isinstance(value, float) and value == value and abs(value) != float("inf"):
@@ -227,7 +231,7 @@ registry: dict[str, Op] = {}
 
 
 def op(name: str, **options: Any) -> Callable[[Callable[..., Any]], Op]:
-    """Register the decorated function as the declaration of operator `name`."""
+    """Return a decorator that registers a function as the declaration of operator `name`."""
 
     def register(declare: Callable[..., Any]) -> Op:
         if name in registry:

@@ -13,79 +13,79 @@ from tensaurus.ops.declare import NUMBERS, Op, op
 
 
 def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
-    """numpy's broadcasting of shapes; a symbolic size meets only itself and 1."""
+    """Return the shape of numpy's broadcasting; a symbolic size is only combined with itself and 1."""
     rank = max(map(len, shapes), default=0)
     result: list[Size] = []
     for place in range(-rank, 0):
-        found: Size = 1
+        size: Size = 1
         forget_open_questions()
         for shape in shapes:
-            if len(shape) < -place or is_same_size(shape[place], 1) or is_same_size(shape[place], found):
+            if len(shape) < -place or is_same_size(shape[place], 1) or is_same_size(shape[place], size):
                 continue
-            if not is_same_size(found, 1):
+            if not is_same_size(size, 1):
                 raise Untypable(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
-            found = shape[place]
-        result.append(found)
+            size = shape[place]
+        result.append(size)
     return tuple(result)
 
 
-def aligned(x: Tensor | Scope, indices: tuple[Size, ...]) -> Body:
-    """The element of x that broadcasting pairs with these output indices."""
+def broadcast_read(x: Tensor | Scope, indices: tuple[Size, ...]) -> Body:
+    """Return the element of x that broadcasting pairs with these output indices."""
     spot = indices[len(indices) - x.rank :]
     return x[tuple(0 if is_same_size(n, 1) else i for i, n in zip(spot, x.shape, strict=True))]
 
 
 def broadcast(element: Callable[..., Any], *xs: Tensor | Scope) -> Scope:
-    """element(x, y, ...) over broadcast inputs."""
+    """Return element(x, y, ...) over broadcast inputs."""
     return compute(
-        broadcast_shape(*(x.shape for x in xs)), lambda *i: element(*(aligned(x, i) for x in xs))
+        broadcast_shape(*(x.shape for x in xs)), lambda *i: element(*(broadcast_read(x, i) for x in xs))
     )
 
 
 def broadcast_to(x: Tensor, *others: Tensor) -> None:
     """Raise Untypable unless the others broadcast to the shape of x."""
-    if not broadcasts(x.shape, *(y.shape for y in others)):
+    if not is_broadcast_shape(x.shape, *(y.shape for y in others)):
         raise Untypable(f"{' and '.join(str(y.shape) for y in others)} do not broadcast to {x.shape}")
 
 
-def broadcasts(shape: tuple[Size, ...], *others: tuple[Size, ...]) -> bool:
-    """Whether the shape is what it broadcasts to with others."""
-    whole = broadcast_shape(shape, *others)
-    return len(whole) == len(shape) and all(map(is_same_size, whole, shape))
+def is_broadcast_shape(shape: tuple[Size, ...], *others: tuple[Size, ...]) -> bool:
+    """Return whether broadcasting the shape with others leaves it unchanged."""
+    result = broadcast_shape(shape, *others)
+    return len(result) == len(shape) and all(map(is_same_size, result, shape))
 
 
 def is_float(x: Tensor) -> bool:
     return x.dtype.startswith(("float", "bfloat"))
 
 
-def converted(value: Body, source: str, target: str) -> Body:
-    """The value as another element type."""
+def convert_dtype(value: Body, source: str, target: str) -> Body:
+    """Return the value as another element type."""
     return value if source == target else call(f"to_{target}", value)
 
 
-def demand(x: Tensor, *dtypes: str) -> None:
+def require_dtype(x: Tensor, *dtypes: str) -> None:
     if x.dtype not in dtypes:
         raise Untypable(f"{x.name} is {x.dtype}, not {' or '.join(dtypes)}")
 
 
-def demand_numbers(*xs: Tensor) -> None:
-    """Raise Untypable where one has truths."""
+def require_numbers(*xs: Tensor) -> None:
+    """Raise Untypable where an input is bool."""
     for x in xs:
         if x.dtype == "bool":
             raise Untypable(f"{x.name} is bool, no number")
 
 
-BINARY: dict[str, Op] = {}  # the operator that computes a function of two numbers element by element
+BINARY: dict[str, Op] = {}  # by scalar function of two numbers: the operator that applies it elementwise
 
 
 def _binary(name: str, fn: str, since: int, *examples: str, truths: bool | None = False) -> None:
-    """Declare an operator of two inputs: of numbers, of truths, or (None) of either."""
+    """Declare an operator with two inputs: numbers, bools (`truths`), or either (None)."""
 
     def declare(a: Tensor, b: Tensor) -> Scope:
         if truths is False:
-            demand_numbers(a, b)
+            require_numbers(a, b)
         for x in (a, b) if truths else ():
-            demand(x, "bool")
+            require_dtype(x, "bool")
         return broadcast(lambda x, y: call(fn, x, y), a, b)
 
     BINARY[fn] = op(name, since=since, examples=examples)(declare)
@@ -105,14 +105,14 @@ _binary("LessOrEqual", "le", 12, "f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3")
 @op("Greater", since=7, examples=["f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3"])
 def greater(a: Tensor, b: Tensor) -> Scope:
     """b < a."""
-    demand_numbers(a, b)
+    require_numbers(a, b)
     return broadcast(lambda x, y: call("lt", y, x), a, b)
 
 
 @op("GreaterOrEqual", since=12, examples=["f32[2,3] f32[3]", "i32[2,3]<3 i32[3]<3"])
 def greater_or_equal(a: Tensor, b: Tensor) -> Scope:
     """b <= a."""
-    demand_numbers(a, b)
+    require_numbers(a, b)
     return broadcast(lambda x, y: call("le", y, x), a, b)
 
 
@@ -124,8 +124,8 @@ def power(a: Tensor, b: Tensor) -> Scope:
     """a to the power of b, in the type of a."""
     real = next((t.dtype for t in (a, b) if is_float(t)), a.dtype)
     return broadcast(
-        lambda x, y: converted(
-            call("pow", converted(x, a.dtype, real), converted(y, b.dtype, real)), real, a.dtype
+        lambda x, y: convert_dtype(
+            call("pow", convert_dtype(x, a.dtype, real), convert_dtype(y, b.dtype, real)), real, a.dtype
         ),
         a,
         b,
@@ -147,14 +147,17 @@ def _variadic(name: str, fn: str, mean: bool = False, *examples: str) -> None:
             raise Untypable(f"{name} of nothing")
         count = len(xs) if mean else 1
         return broadcast(
-            lambda *values: _paired(fn, values) / count if count > 1 else _paired(fn, values), *xs
+            lambda *values: (
+                _combine_pairwise(fn, values) / count if count > 1 else _combine_pairwise(fn, values)
+            ),
+            *xs,
         )
 
     op(name, since=8, examples=("f32[2,3] f32[3] f32[]", "f32[4]", "f32[2,1] f32[1,3]", *examples))(declare)
 
 
-def _paired(fn: str, values: Sequence[Any]) -> Any:
-    """All values by an associative function, in pairs: of a thousand, an expression ten deep."""
+def _combine_pairwise(fn: str, values: Sequence[Any]) -> Any:
+    """Combine all values by an associative function, in pairs: a thousand values make a depth of ten."""
     while len(values) > 1:
         pairs = [call(fn, x, y) for x, y in zip(values[::2], values[1::2], strict=False)]
         values = [*pairs, *values[2 * len(pairs) :]]
@@ -170,11 +173,11 @@ _variadic("Min", "min", False, "i64[3] i64[3] i64[]", "i32[3] i32[1]")
 def unary(
     name: str, element: Callable[[Body], Any], since: int, *examples: str, truths: bool = False
 ) -> None:
-    """Declare an operator with one input and no attribute; of truths where it takes them."""
+    """Declare an operator with one input and no attribute; the input may be bool if `truths`."""
 
     def declare(x: Tensor) -> Scope:
         if not truths:
-            demand_numbers(x)
+            require_numbers(x)
         return broadcast(element, x)
 
     op(name, since=since, examples=examples or ("f32[2,3]", "f64[]"))(declare)
@@ -217,7 +220,7 @@ unary("Identity", lambda v: v, 1, "f32[2,3]", "i64[4]", "bool[]", "u8[2]", truth
 
 @op("Not", examples=["bool[2,3]"])
 def logical_not(x: Tensor) -> Scope:
-    demand(x, "bool")
+    require_dtype(x, "bool")
     return broadcast(lambda v: call("not", v), x)
 
 
@@ -242,16 +245,16 @@ def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> 
 ])  # fmt: skip
 def choose(condition: Tensor, x: Tensor, y: Tensor) -> Scope:
     """x where the condition holds, else y."""
-    demand(condition, "bool")
+    require_dtype(condition, "bool")
     return broadcast(lambda c, a, b: call("where", c, a, b), condition, x, y)
 
 
-def _ignored(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Saturation and its rounding concern only the 8-bit floats, which have no declaration."""
+def _drop_float8_attributes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes without those for 8-bit floats, which have no declaration."""
     return {"saturate": 1, "round_mode": "up"}
 
 
-@op("Cast", since=6, normal=_ignored, examples=[
+@op("Cast", since=6, canonicalize=_drop_float8_attributes, examples=[
     "f32[5]={-1.5,-0.5,0,0.5,2.7} to=int64", "i64[3] to=float32", "f32[3]={-1,0,0.3} to=bool",
     "bool[4] to=float32", "f32[3] to=float64", "i64[3]={1,256,-1} to=uint8", "bool[3] to=int32",
     "f32[3] to=float32 saturate=0",
@@ -260,13 +263,13 @@ def cast(x: Tensor, *, to: str, saturate: int = 1, round_mode: str = "up") -> Sc
     """x as another element type; floats become integers by truncation."""
     if to not in NUMBERS:
         raise Untypable(f"a conversion to {to}")
-    return broadcast(lambda v: converted(v, x.dtype, to), x)
+    return broadcast(lambda v: convert_dtype(v, x.dtype, to), x)
 
 
-@op("CastLike", since=15, normal=_ignored, examples=["f32[3] i64[]", "i64[2,3] f32[4]"])
+@op("CastLike", since=15, canonicalize=_drop_float8_attributes, examples=["f32[3] i64[]", "i64[2,3] f32[4]"])
 def cast_like(x: Tensor, target: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Scope:
     """x as the element type of the target."""
-    return broadcast(lambda v: converted(v, x.dtype, target.dtype), x)
+    return broadcast(lambda v: convert_dtype(v, x.dtype, target.dtype), x)
 
 
 @op("Dropout", since=7, moved={"ratio": 12, "training_mode": 12}, outputs={12: 1}, examples=[

@@ -1,4 +1,4 @@
-"""An expression as an operator (EINNET section 5: eOperators)."""
+"""The operator `eop`, which computes any expression (EINNET section 5: eOperators)."""
 
 from __future__ import annotations
 
@@ -26,15 +26,14 @@ from tensaurus.expr.sizes.size import (
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 
-_wider: IdentityCache[Scope] = (
-    IdentityCache()
-)  # of scopes whose symbols became numbers, those with the symbols
+# by scope with numbers: the scope with symbols from which it was made
+_symbolic_forms: IdentityCache[Scope] = IdentityCache()
 
 
-def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The scope, or its text, over the inputs as they are: with their sizes for its symbols.
+def _bind_to_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scope, or its parsed text, with the sizes of the inputs for its symbols.
 
-    What was one of symbols is so again over inputs of other sizes.
+    A scope that was made from one with symbols is made from that again where the inputs have other sizes.
     """
     scope = attrs["scope"]
     if isinstance(scope, str):
@@ -43,49 +42,52 @@ def _over_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str
         except ValueError as error:
             raise Untypable(str(error)) from error
     try:
-        bound = _bound(scope, inputs)
+        bound = _replace_tensors_by_inputs(scope, inputs)
     except Untypable:
-        if scope not in _wider:
+        if scope not in _symbolic_forms:
             raise
-        return _over_inputs(inputs, {"scope": _wider[scope]})
-    made = intern_scope(bound)
-    if made is not scope and free_names(scope).symbols:
-        _wider[made] = scope
-    return {"scope": made}
+        return _bind_to_inputs(inputs, {"scope": _symbolic_forms[scope]})
+    interned = intern_scope(bound)
+    if interned is not scope and free_names(scope).symbols:
+        _symbolic_forms[interned] = scope
+    return {"scope": interned}
 
 
-def _bound(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
-    """The scope over these tensors in the place of its own of the same names.  Raises Untypable."""
-    free = free_names(scope)
-    own = {x.name: x for x in free.tensors}
-    given = {x.name: x for x in inputs}
-    if len(own) < len(free.tensors):
+def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
+    """Return the scope over the inputs in place of its own tensors of the same names.  Raises Untypable."""
+    outer = free_names(scope)
+    own_tensors = {x.name: x for x in outer.tensors}
+    inputs_by_name = {x.name: x for x in inputs}
+    if len(own_tensors) < len(outer.tensors):
         raise Untypable("a scope that gives one name to two tensors")
-    if not own.keys() <= given.keys():
-        raise Untypable(f"a scope of {', '.join(own)} over {', '.join(given) or 'nothing'}")
-    known = {a for x in (*own.values(), *inputs) for n in x.shape for a in atoms(n)}
-    unknown = [atom for atom in (*free.symbols, *free.axes) if atom not in known]
-    if unknown:
-        raise Untypable(f"a scope in which nothing says what {', '.join(map(str, unknown))} is")
+    if not own_tensors.keys() <= inputs_by_name.keys():
+        raise Untypable(f"a scope of {', '.join(own_tensors)} over {', '.join(inputs_by_name) or 'nothing'}")
+    stated_atoms = {a for x in (*own_tensors.values(), *inputs) for n in x.shape for a in atoms(n)}
+    unstated = [atom for atom in (*outer.symbols, *outer.axes) if atom not in stated_atoms]
+    if unstated:
+        raise Untypable(f"a scope in which nothing says what {', '.join(map(str, unstated))} is")
     values: dict[Atom, Any] = {}
-    for name, x in own.items():
-        if x.dtype != given[name].dtype or x.rank != given[name].rank:
-            raise Untypable(f"{name} is {x.dtype} of rank {x.rank} in the scope, {given[name].dtype} here")
-        for stated, size in zip(x.shape, given[name].shape, strict=True):
-            symbol = _symbol(stated)
+    for name, x in own_tensors.items():
+        if x.dtype != inputs_by_name[name].dtype or x.rank != inputs_by_name[name].rank:
+            raise Untypable(
+                f"{name} is {x.dtype} of rank {x.rank} in the scope, {inputs_by_name[name].dtype} here"
+            )
+        for own_size, size in zip(x.shape, inputs_by_name[name].shape, strict=True):
+            symbol = _symbol(own_size)
             if symbol is not None and is_nonnegative(size - symbol.low):
                 values.setdefault(symbol, size)
-    for name, x in own.items():
+    for name, x in own_tensors.items():
         if not all(
-            is_same_size(substitute(n, values), m) for n, m in zip(x.shape, given[name].shape, strict=True)
+            is_same_size(substitute(n, values), m)
+            for n, m in zip(x.shape, inputs_by_name[name].shape, strict=True)
         ):
-            raise Untypable(f"{name} is {x.shape} in the scope, {given[name].shape} here")
-    changed = {x: given[name] for name, x in own.items() if x != given[name]}
+            raise Untypable(f"{name} is {x.shape} in the scope, {inputs_by_name[name].shape} here")
+    changed = {x: inputs_by_name[name] for name, x in own_tensors.items() if x != inputs_by_name[name]}
     return replace_tensors(bind_symbols(scope, values), changed) if changed else scope
 
 
 def _symbol(size: Size) -> Symbol | None:
-    """The symbol that a size is."""
+    """Return the symbol that a size is equal to, None for any other size."""
     if isinstance(size, Poly) and len(size.terms) == 1:
         (factors, coefficient) = size.terms[0]
         if coefficient == 1 and len(factors) == 1 and isinstance(factors[0], Symbol):
@@ -96,7 +98,7 @@ def _symbol(size: Size) -> Symbol | None:
 @op(
     "eop",
     domain=OURS,
-    normal=_over_inputs,
+    canonicalize=_bind_to_inputs,
     examples=[
         "f32[3,4] scope='L[i:4, j:3](x0[j, i])'",
         "f32[2,5] f32[5] scope='L[i:2](sum[r:5](mul(x0[i, r], x1[r])))'",
@@ -106,8 +108,8 @@ def _symbol(size: Size) -> Symbol | None:
     ],
 )
 def eop(*x: Tensor, scope: Scope) -> Scope:
-    """The scope, which is over tensors x0, x1, ... of the types of the inputs, and over nothing else.
+    """The scope, over tensors x0, x1, ... of the types of the inputs and nothing else.
 
-    An input may be one that it does not read: what is trivial is gone from interned scopes.
+    It need not read every input: what is trivial is simplified in interned scopes.
     """
-    return _bound(scope, x)
+    return _replace_tensors_by_inputs(scope, x)

@@ -1,4 +1,4 @@
-"""The examples of declarations: inputs and attributes in one line of text.
+"""Parse the examples of declarations: inputs and attributes in one line of text.
 
     example    ::=  (tensor | "-" | name=value) ...         separated by spaces, "-" is an absent input
     tensor     ::=  dtype[size,size,...] values?            a size is a number, or a name: a symbol
@@ -39,7 +39,7 @@ _TENSOR = re.compile(r"(\w+)\[([\w,]*)\](?:([<>])(-?[\d.]+)|=\{([^}]*)\})?")
 
 @dataclass(frozen=True)
 class Example:
-    """Types of the inputs (None: absent), attributes, and what each input's values are."""
+    """The types of the inputs (None: absent), the attributes, and the range of each input's values."""
 
     text: str
     types: tuple[TensorType | None, ...]
@@ -47,13 +47,13 @@ class Example:
     ranges: tuple[tuple[str, tuple[float, ...]], ...]
 
     def values(self, rng: np.random.Generator) -> list[Array | None]:
-        """An array for each input, None where it is absent.  Raises ValueError where a size is a symbol."""
+        """Draw an array for each input, None where it is absent.  Raises ValueError for a symbolic size."""
         pairs = zip(self.types, self.ranges, strict=True)
         return [None if kind is None else _draw(kind, *span, rng=rng) for kind, span in pairs]
 
 
 def parse_example(text: str) -> Example:
-    """Raises ValueError for what the grammar does not allow."""
+    """Return the example with this text.  Raises ValueError where the grammar does not allow it."""
     types: list[TensorType | None] = []
     ranges: list[tuple[str, tuple[float, ...]]] = []
     attrs: dict[str, Any] = {}
@@ -61,13 +61,13 @@ def parse_example(text: str) -> Example:
         if word == "-":
             types.append(None)
             ranges.append(("", ()))
-        elif found := _TENSOR.fullmatch(word):
-            dtype, sizes, sign, bound, listed = found.groups()
+        elif match := _TENSOR.fullmatch(word):
+            dtype, sizes, sign, bound, listed_values = match.groups()
             if dtype not in DTYPES:
                 raise ValueError(f"{text}: no type {dtype}")
             types.append(TensorType(DTYPES[dtype], tuple(_size(s) for s in sizes.split(",") if s)))
-            values = listed.split(",") if listed is not None else [bound] if bound else []
-            ranges.append((sign or ("=" if listed is not None else ""), tuple(map(float, values))))
+            values = listed_values.split(",") if listed_values is not None else [bound] if bound else []
+            ranges.append((sign or ("=" if listed_values is not None else ""), tuple(map(float, values))))
         elif "=" in word:
             name, value = word.split("=", 1)
             attrs[name] = _value(value)
@@ -78,7 +78,7 @@ def parse_example(text: str) -> Example:
 
 @cache
 def examples_of(op: Op) -> tuple[tuple[tuple[TensorType | None, ...], Attributes], ...]:
-    """Types and canonical attributes of the operator's examples of known sizes."""
+    """Return types and canonical attributes of the operator's examples whose sizes are numbers."""
     examples = map(parse_example, op.examples)
     known = [e for e in examples if all(kind is None or kind.static for kind in e.types)]
     return tuple((e.types, op.canonical(e.types, e.attrs)) for e in known)

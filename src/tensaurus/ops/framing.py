@@ -1,4 +1,4 @@
-"""Cutting a tensor to a size around its centre, or padding it there."""
+"""CenterCropPad: cuts a tensor to a size around its centre, or pads it there."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tensaurus.expr.sizes.size import Size, is_nonnegative
 from tensaurus.ops.declare import Untypable, op
 
 
-def _framed_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """A size for every axis."""
+def _full_shape(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a size for every axis."""
     x = tensors[0]
     axes = range(x.rank) if attrs["axes"] is None else attrs["axes"]
     if len(axes) != len(attrs["shape"]):
@@ -28,7 +28,7 @@ def _framed_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     "CenterCropPad",
     since=18,
     moved={"shape": 18},
-    normal=_framed_form,
+    canonicalize=_full_shape,
     examples=[
         "f32[5,6] shape=(3,8)",
         "f32[4,7] shape=(7,4)",

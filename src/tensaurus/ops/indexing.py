@@ -12,12 +12,12 @@ import numpy as np
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, look, where
 from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, largest, product
-from tensaurus.ops.axes import one_axis, replaced
+from tensaurus.ops.axes import one_axis, replace_index
 from tensaurus.ops.declare import NUMBERS, op
 
 
-def _found(indices: Tensor, place: tuple[Size, ...], size: Size) -> Size:
-    """The index that stands there; a negative one counts from the end of a dimension of this size."""
+def _read_index(indices: Tensor, place: tuple[Size, ...], size: Size) -> Size:
+    """Return the index that is stored at a place; a negative one counts from the end of the dimension."""
     if not indices.dtype.startswith(("int", "uint")):
         raise Untypable(f"indices of {indices.dtype}")
     return look(indices[place], 0 - size, size - 1) % size
@@ -29,7 +29,7 @@ def _axis_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, An
 
 @op(
     "Gather",
-    normal=_axis_form,
+    canonicalize=_axis_form,
     examples=[
         "f32[4,3] i64[2]<4",
         "f32[2,5,3] i64[2,3]<5 axis=1",
@@ -44,8 +44,8 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
 
     def element(*place: Size) -> Body:
         end = axis + indices.rank
-        spot = _found(indices, place[axis:end], x.shape[axis])
-        return x[(*place[:axis], spot, *place[end:])]
+        index = _read_index(indices, place[axis:end], x.shape[axis])
+        return x[(*place[:axis], index, *place[end:])]
 
     return compute(shape, element)
 
@@ -53,7 +53,7 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
 @op(
     "GatherElements",
     since=11,
-    normal=_axis_form,
+    canonicalize=_axis_form,
     examples=[
         "f32[4,3] i64[2,3]<4",
         "f32[2,5,3] i64[2,2,3]<5 axis=1",
@@ -65,12 +65,12 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     """At each place of `indices`, the element of x there, moved along an axis to the index."""
     if indices.rank != x.rank:
         raise Untypable(f"indices of rank {indices.rank} into rank {x.rank}")
-    for n, m in zip(replaced(x.shape, axis, 1), replaced(indices.shape, axis, 1), strict=True):
+    for n, m in zip(replace_index(x.shape, axis, 1), replace_index(indices.shape, axis, 1), strict=True):
         if not is_nonnegative(n - m):
             raise Untypable(f"indices of shape {indices.shape} into {x.shape}")
 
     def element(*place: Size) -> Body:
-        return x[replaced(place, axis, _found(indices, place, x.shape[axis]))]
+        return x[replace_index(place, axis, _read_index(indices, place, x.shape[axis]))]
 
     return compute(indices.shape, element)
 
@@ -95,12 +95,14 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
     if not all(map(is_same_size, x.shape[:batch_dims], indices.shape[:batch_dims])):
         raise Untypable(f"batches of {x.shape} and {indices.shape}")
     front = indices.shape[:-1]
-    taken = range(batch_dims, batch_dims + depth)
+    indexed_dims = range(batch_dims, batch_dims + depth)
 
     def element(*place: Size) -> Body:
-        at = place[: len(front)]
-        spots = [_found(indices, (*at, d - batch_dims), x.shape[d]) for d in taken]
-        return x[(*place[:batch_dims], *spots, *place[len(front) :])]
+        front_place = place[: len(front)]
+        found_indices = [
+            _read_index(indices, (*front_place, d - batch_dims), x.shape[d]) for d in indexed_dims
+        ]
+        return x[(*place[:batch_dims], *found_indices, *place[len(front) :])]
 
     return compute((*front, *x.shape[batch_dims + depth :]), element)
 
@@ -119,7 +121,7 @@ def _one_hot_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
     since=9,
     moved={"depth": 9},
     order=("indices", "depth", "values"),
-    normal=_one_hot_form,
+    canonicalize=_one_hot_form,
     examples=[
         "i64[3]<4 f32[2] depth=4",
         "i64[2,3]<5 f32[2] depth=3 axis=1",
@@ -132,8 +134,8 @@ def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> 
         raise Untypable(f"values of shape {values.shape}")
 
     def element(*place: Size) -> Body:
-        asked = indices[(*place[:axis], *place[axis + 1 :])]
-        wrapped = call("where", call("lt", asked, 0), asked + lift(depth), asked)
+        index = indices[(*place[:axis], *place[axis + 1 :])]
+        wrapped = call("where", call("lt", index, 0), index + lift(depth), index)
         return call("where", call("eq", wrapped, place[axis]), values[1], values[0])
 
     return compute((*indices.shape[:axis], depth, *indices.shape[axis:]), element)
@@ -152,7 +154,7 @@ def _diagonal_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str
     "Trilu",
     since=14,
     moved={"k": 14},
-    normal=_diagonal_form,
+    canonicalize=_diagonal_form,
     examples=["f32[3,4]", "f32[2,4,3] upper=0", "f32[4,4] k=1", "f32[4,3] k=-2 upper=0", "i64[3,3] k=-1"],
 )
 def trilu(x: Tensor, *, k: int = 0, upper: int = 1) -> Scope:
@@ -199,7 +201,7 @@ def _filled_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     "ConstantOfShape",
     since=9,
     moved={"shape": 9},
-    normal=_filled_form,
+    canonicalize=_filled_form,
     examples=[
         "shape=(2,3)",
         "shape=(4,) value=('int64',(1,),(7,))",
@@ -214,7 +216,7 @@ def constant_of_shape(*, shape: tuple[Size, ...], value: Any = None) -> Scope:
 
 
 def _span(rank: int, start: int, end: int | None) -> tuple[int, int]:
-    """The clamped range of dimensions that Shape reads."""
+    """Return the clamped range of dimensions that Shape reads."""
     begin, stop = (min(max(d + rank if d < 0 else d, 0), rank) for d in (start, rank if end is None else end))
     return begin, max(begin, stop)
 
@@ -226,7 +228,7 @@ def _shape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 
 @op(
     "Shape",
-    normal=_shape_form,
+    canonicalize=_shape_form,
     examples=["f32[2,3,4]", "f32[2,3,4] start=1", "f32[2,3,4,5] start=-3 end=-1", "f32[2] start=5", "i64[4]"],
 )
 def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
@@ -242,8 +244,8 @@ def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
     return compute((stop - begin,), element)
 
 
-def _steps(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
-    """How many numbers there are from start in steps of delta before the limit."""
+def _range_length(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
+    """Return how many numbers there are from start in steps of delta before the limit."""
     if delta == 0:
         raise Untypable("a range in steps of 0")
     if dtype.startswith(("int", "uint")):
@@ -255,34 +257,34 @@ def _steps(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
         return count if is_nonnegative(count) else largest(count, 0)
     if not all(isinstance(n, (int, Fraction)) for n in (start, limit, delta)):
         raise Untypable(f"a range of {dtype} from {start} to {limit}")
-    room = Fraction(limit - start)
-    rounded = Fraction(float(np.dtype(dtype).type(float(limit)) - np.dtype(dtype).type(float(start))))
-    counts = {max(ceil(r / delta), 0) for r in (room, rounded)}
+    exact = Fraction(limit - start)
+    in_dtype = Fraction(float(np.dtype(dtype).type(float(limit)) - np.dtype(dtype).type(float(start))))
+    counts = {max(ceil(r / delta), 0) for r in (exact, in_dtype)}
     if len(counts) > 1:
         raise Untypable(f"a range whose length depends on the rounding of {limit} - {start}")
     return counts.pop()
 
 
 def _range_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Single elements as numbers."""
-    found = {}
+    """Return single elements as numbers."""
+    result = {}
     for name in ("start", "limit", "delta"):
         value = attrs[name]
         if isinstance(value, tuple):
             if len(value) != 1:
                 raise Untypable(f"{name} has {len(value)} elements")
             value = value[0]
-        found[name] = value
-    return found
+        result[name] = value
+    return result
 
 
 @op(
     "Range",
     since=11,
     moved={"start": 11, "limit": 11, "delta": 11},
-    carried={"dtype": "start"},
+    dtype_inputs={"dtype": "start"},
     order=("start", "limit", "delta"),
-    normal=_range_form,
+    canonicalize=_range_form,
     examples=[
         "start=0 limit=5 delta=1 dtype=int64",
         "start=10 limit=0 delta=-3 dtype=int32",
@@ -297,7 +299,7 @@ def range_(*, start: Any, limit: Any, delta: Any, dtype: str, stash_type: str = 
     """start, start + delta, ... before the limit."""
     if dtype not in NUMBERS or dtype == "bool":
         raise Untypable(f"a range of {dtype}")
-    count = _steps(start, limit, delta, dtype)
+    count = _range_length(start, limit, delta, dtype)
     if dtype.startswith(("int", "uint")):
         return compute((count,), lambda i: call(f"to_{dtype}", Const(start + i * delta)))
     return compute(

@@ -11,68 +11,68 @@ from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
 from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, product
 from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import aligned, broadcast_shape
+from tensaurus.ops.elementwise import broadcast_read, broadcast_shape
 
 
 def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size, ...]:
-    """The sizes that a Reshape asks for: 0 copies the input's size, -1 is what remains."""
+    """Return the sizes that a Reshape asks for: 0 copies the input's size, -1 is the rest."""
     sizes = list(asked)
     for place, size in enumerate(sizes):
         if is_same_size(size, 0) and not allowzero:
             if place >= x.rank:
                 raise Untypable(f"0 at place {place} of a shape copies nothing from rank {x.rank}")
             sizes[place] = x.shape[place]
-    whole = product(x.shape)
-    free = [place for place, size in enumerate(sizes) if is_same_size(size, -1)]
-    if len(free) > 1:
+    element_count = product(x.shape)
+    unknown_places = [place for place, size in enumerate(sizes) if is_same_size(size, -1)]
+    if len(unknown_places) > 1:
         raise Untypable(f"shape {tuple(asked)} has two unknowns")
-    if free:
+    if unknown_places:
         # sizes that are copied cancel on both sides, zero or not
-        left, right = list(x.shape), [n for p, n in enumerate(sizes) if p != free[0]]
-        for size in list(right):
-            match = next((n for n in left if is_same_size(n, size)), None)
+        own_sizes, new_sizes = list(x.shape), [n for p, n in enumerate(sizes) if p != unknown_places[0]]
+        for size in list(new_sizes):
+            match = next((n for n in own_sizes if is_same_size(n, size)), None)
             if match is not None:
-                left.remove(match)
-                right.remove(size)
-        above, below = product(left), product(right)
-        if is_same_size(below, 0) or not (isinstance(below, int) or is_nonnegative(below)):
+                own_sizes.remove(match)
+                new_sizes.remove(size)
+        dividend, divisor = product(own_sizes), product(new_sizes)
+        if is_same_size(divisor, 0) or not (isinstance(divisor, int) or is_nonnegative(divisor)):
             raise Untypable(f"shape {tuple(asked)} of {x.shape}")
-        sizes[free[0]] = above // below
-    if not is_same_size(product(sizes), whole):
+        sizes[unknown_places[0]] = dividend // divisor
+    if not is_same_size(product(sizes), element_count):
         raise Untypable(f"{x.shape} reshaped to {tuple(sizes)}")
     return tuple(sizes)
 
 
 def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Known sizes as numbers; a symbolic one as 0 where it is copied, else the only one as -1.
+    """Return sizes as numbers; a symbolic size as 0 where it is copied, else as -1 where it is the only one.
 
-    Beside a size of 0, -1 is no number: sizes that may be 0 are written out, unless -1 was asked for.
+    With a size of 0 the value of -1 is undefined: sizes that may be 0 are written out, unless -1 was given.
     """
     x = tensors[0]
     sizes = list(_read_shape(x, attrs["shape"], attrs["allowzero"]))
     if all(isinstance(n, int) for n in sizes):
-        copied = all(n != 0 or p < x.rank and x.shape[p] == 0 for p, n in enumerate(sizes))
-        return {"shape": tuple(sizes), "allowzero": 0 if copied else 1}
+        can_copy = all(n != 0 or p < x.rank and x.shape[p] == 0 for p, n in enumerate(sizes))
+        return {"shape": tuple(sizes), "allowzero": 0 if can_copy else 1}
     if 0 in sizes:
         return {"shape": tuple(sizes), "allowzero": 1}
     copies = [p < x.rank and is_same_size(n, x.shape[p]) for p, n in enumerate(sizes)]
     shape = [0 if copy and not isinstance(n, int) else n for n, copy in zip(sizes, copies, strict=True)]
-    open_ = [p for p, n in enumerate(shape) if not isinstance(n, int)]
-    asked = any(is_same_size(n, -1) for n in attrs["shape"])
-    others = [n for p, n in enumerate(sizes) if len(open_) > 1 or p not in open_]
+    symbolic_places = [p for p, n in enumerate(shape) if not isinstance(n, int)]
+    has_minus_one = any(is_same_size(n, -1) for n in attrs["shape"])
+    others = [n for p, n in enumerate(sizes) if len(symbolic_places) > 1 or p not in symbolic_places]
     if (
-        open_
-        and not asked
+        symbolic_places
+        and not has_minus_one
         and not all(n > 0 if isinstance(n, int) else is_nonnegative(n - 1) for n in others)
     ):
         return {"shape": tuple(sizes), "allowzero": attrs["allowzero"]}
-    if len(open_) == 1:
-        shape[open_[0]] = -1
+    if len(symbolic_places) == 1:
+        shape[symbolic_places[0]] = -1
     return {"shape": tuple(shape), "allowzero": 0}
 
 
-def regrouped(x: Tensor, sizes: Sequence[Size]) -> Scope:
-    """x read in row-major order into these sizes: only dimensions that really mix are mixed."""
+def reshape_scope(x: Tensor, sizes: Sequence[Size]) -> Scope:
+    """Return x in row-major order with these sizes, mixing as few dimensions as possible."""
     places = reshape_map(x.shape, sizes)
     if places is None:
         raise Untypable(f"whether {x.shape} lines up with {tuple(sizes)} is not known")
@@ -82,7 +82,7 @@ def regrouped(x: Tensor, sizes: Sequence[Size]) -> Scope:
 @op(
     "Reshape",
     moved={"shape": 5},
-    normal=_reshape_form,
+    canonicalize=_reshape_form,
     examples=[
         "f32[2,3,4] shape=(6,4)",
         "f32[6,4] shape=(2,3,4)",
@@ -99,7 +99,7 @@ def regrouped(x: Tensor, sizes: Sequence[Size]) -> Scope:
 )
 def reshape(x: Tensor, *, shape: tuple[Size, ...], allowzero: int = 0) -> Scope:
     """The same elements in row-major order; 0 copies a size, -1 is what remains."""
-    return regrouped(x, _read_shape(x, shape, allowzero))
+    return reshape_scope(x, _read_shape(x, shape, allowzero))
 
 
 def _flatten_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,12 +111,12 @@ def _flatten_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 
 @op(
     "Flatten",
-    normal=_flatten_form,
+    canonicalize=_flatten_form,
     examples=["f32[2,3,4]", "f32[2,3,4] axis=2", "f32[2,3,4] axis=0", "f32[2,3] axis=2", "f32[3,4] axis=-1"],
 )
 def flatten(x: Tensor, *, axis: int = 1) -> Scope:
     """A matrix: the dimensions before the axis by those from it on."""
-    return regrouped(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+    return reshape_scope(x, (product(x.shape[:axis]), product(x.shape[axis:])))
 
 
 def _squeeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _squeeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 @op(
     "Squeeze",
     moved={"axes": 13},
-    normal=_squeeze_form,
+    canonicalize=_squeeze_form,
     examples=["f32[1,3,1,2]", "f32[1,3,1,2] axes=(2,)", "f32[1,3,1,1] axes=(-1,0)", "f32[2,3]"],
 )
 def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Scope:
@@ -158,7 +158,7 @@ def _unsqueeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
 @op(
     "Unsqueeze",
     moved={"axes": 13},
-    normal=_unsqueeze_form,
+    canonicalize=_unsqueeze_form,
     examples=["f32[3,2] axes=(0,)", "f32[3,2] axes=(3,1)", "f32[3,2] axes=(-1,-4)", "f32[] axes=(0,)"],
 )
 def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Scope:
@@ -178,7 +178,7 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
 
 @op(
     "Transpose",
-    normal=_transpose_form,
+    canonicalize=_transpose_form,
     examples=["f32[2,3,4]", "f32[2,3,4] perm=(0,2,1)", "f32[2,3,4,5] perm=(2,0,3,1)", "f32[3] perm=(0,)"],
 )
 def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Scope:
@@ -202,7 +202,7 @@ def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     "Expand",
     since=8,
     moved={"shape": 8},
-    normal=_expand_form,
+    canonicalize=_expand_form,
     examples=[
         "f32[3,1] shape=(2,3,4)",
         "f32[2,3] shape=(1,)",
@@ -212,7 +212,7 @@ def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
 )
 def expand(x: Tensor, *, shape: tuple[Size, ...]) -> Scope:
     """x broadcast together with a shape."""
-    return compute(broadcast_shape(x.shape, shape), lambda *place: aligned(x, place))
+    return compute(broadcast_shape(x.shape, shape), lambda *place: broadcast_read(x, place))
 
 
 @op(

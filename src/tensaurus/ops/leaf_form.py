@@ -1,4 +1,4 @@
-"""ONNX nodes that compute nothing: constants, copies, sparse initializers; and which nodes are random."""
+"""Recognize and write ONNX nodes without arithmetic: constants, copies, sparse initializers, random nodes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _SPARSE = "sparse_initializer"
 
 
 def copy_node(source: str, target: str) -> NodeProto:
-    """The node that gives a value a second name."""
+    """Return the node that gives a value a second name."""
     return NodeProto(op_type="Identity", name=target, input=[source], output=[target])
 
 
-def held_tensor(node: NodeProto) -> TensorProto | None:
-    """What a Constant node holds; None for any other node, and for a sparse tensor."""
+def constant_tensor(node: NodeProto) -> TensorProto | None:
+    """Return the tensor of a Constant node; None for any other node, and for a sparse tensor."""
     if node.op_type != "Constant" or node.domain not in ONNX_DOMAINS or len(node.attribute) != 1:
         return None
     attribute = node.attribute[0]
@@ -44,14 +44,14 @@ def held_tensor(node: NodeProto) -> TensorProto | None:
 
 
 def sparse_node(sparse: SparseTensorProto) -> NodeProto:
-    """A sparse initializer as a node, the form in which we carry it; `sparse_initializer` is the way back."""
+    """Return a sparse initializer as a node, the form in which programs hold it."""
     node = NodeProto(op_type="Constant", output=[sparse.values.name])
     node.attribute.add(name=_SPARSE, type=AttributeProto.SPARSE_TENSOR).sparse_tensor.CopyFrom(sparse)
     return node
 
 
 def sparse_initializer(node: NodeProto) -> SparseTensorProto | None:
-    """The sparse initializer that the node carries, under the name of its output."""
+    """Return the sparse initializer that the node carries, named as its output; None for any other node."""
     if [a.name for a in node.attribute] != [_SPARSE]:
         return None
     sparse = SparseTensorProto()
@@ -61,20 +61,21 @@ def sparse_initializer(node: NodeProto) -> SparseTensorProto | None:
 
 
 def branches(node: NodeProto) -> dict[bool, str] | None:
-    """The attribute that an If runs where its condition holds, and where not; None for any other node."""
+    """Return the attributes that an If runs where its condition holds and where not; None for other nodes."""
     if node.op_type != "If" or node.domain not in ONNX_DOMAINS:
         return None
     return {True: "then_branch", False: "else_branch"}
 
 
-def all_outputs(op: Op, opset: int) -> bool:
-    """True where a node names every output, as the parts of a split; else the last ones may be absent."""
+def has_variadic_outputs(op: Op, opset: int) -> bool:
+    """Return whether a node must name every output, as a Split; else the last ones may be absent."""
     last = schema_of(op, opset).outputs[-1]
     return bool(last.option == defs.OpSchema.FormalParameterOption.Variadic)
 
 
-def repeatable(node: NodeProto, opset: int | None) -> bool:
-    """True where equal inputs give equal outputs, as far as ONNX's schema says; bodies have their own say.
+def is_deterministic(node: NodeProto, opset: int | None) -> bool:
+    """Return whether equal inputs give equal outputs, as far as ONNX's schema says; bodies are not looked
+    into.
 
     `opset` is the version of the node's domain, None where the model imports none.
     """

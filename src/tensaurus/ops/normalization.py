@@ -11,10 +11,10 @@ from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, l
 from tensaurus.expr.sizes.size import Size, is_same_size
 from tensaurus.ops.axes import distinct_axes, one_axis
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted
+from tensaurus.ops.elementwise import broadcast, broadcast_read, broadcast_to, convert_dtype
 from tensaurus.ops.reduction import collapse, mean, reduction, squared
 
-EPSILON = 1e-5
+EPSILON = 1e-5  # ONNX's default
 
 
 def per_channel(x: Tensor, *parameters: Tensor) -> None:
@@ -27,12 +27,12 @@ def per_channel(x: Tensor, *parameters: Tensor) -> None:
 
 
 def as_type(p: Tensor, spot: Any, x: Tensor) -> Body:
-    """p[spot] as the element type of x."""
-    return converted(p[spot], p.dtype, x.dtype)
+    """Return p[spot] as the element type of x."""
+    return convert_dtype(p[spot], p.dtype, x.dtype)
 
 
 def deviation(epsilon: Any) -> Callable[[Body], Body]:
-    """The square root of a variance, kept from zero by epsilon."""
+    """Return the function that maps a variance to a standard deviation that epsilon keeps from zero."""
     return lambda v: call("sqrt", v + lift(epsilon))
 
 
@@ -62,13 +62,13 @@ def _first_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str,
     return {"axis": one_axis(attrs["axis"], tensors[0].rank)}
 
 
-def centred(x: Tensor | Scope, axes: tuple[int, ...]) -> tuple[Scope, Scope]:
-    """The mean of x over the axes, and x less its mean."""
+def subtract_mean(x: Tensor | Scope, axes: tuple[int, ...]) -> tuple[Scope, Scope]:
+    """Return the mean of x over the axes, and x minus its mean."""
     average = mean(x, axes)
     return average, compute(x.shape, lambda *i: x[i] - average[collapse(i, axes)])
 
 
-@op("LayerNormalization", since=17, normal=_first_axis, examples=[
+@op("LayerNormalization", since=17, canonicalize=_first_axis, examples=[
     "f32[2,3,4] f32[4] f32[4]", "f32[2,3,4] f32[3,4] f32[3,4] axis=1",
     "f32[2,3,4] f32[4] axis=-1 epsilon=0.1",
 ])  # fmt: skip
@@ -79,18 +79,22 @@ def layer_normalization(
     """(x - mean) / sqrt(variance + epsilon) * scale + b over the axes from `axis` on; mean; 1 / deviation."""
     broadcast_to(x, *(p for p in (scale, b) if p is not None))
     axes = tuple(range(axis, x.rank))
-    average, rest = centred(x, axes)
+    average, rest = subtract_mean(x, axes)
     inverse = mean(rest, axes, squared, finish=lambda v: 1 / deviation(epsilon)(v))
 
     def at(*i: Size) -> Body:
-        value = rest[i] * inverse[collapse(i, axes)] * converted(aligned(scale, i), scale.dtype, x.dtype)
-        return value if b is None else value + converted(aligned(b, i), b.dtype, x.dtype)
+        value = (
+            rest[i]
+            * inverse[collapse(i, axes)]
+            * convert_dtype(broadcast_read(scale, i), scale.dtype, x.dtype)
+        )
+        return value if b is None else value + convert_dtype(broadcast_read(b, i), b.dtype, x.dtype)
 
-    stashed = [broadcast(lambda v: converted(v, x.dtype, stash_type), s) for s in (average, inverse)]
+    stashed = [broadcast(lambda v: convert_dtype(v, x.dtype, stash_type), s) for s in (average, inverse)]
     return compute(x.shape, at), stashed[0], stashed[1]
 
 
-@op("RMSNormalization", since=23, normal=_first_axis, examples=[
+@op("RMSNormalization", since=23, canonicalize=_first_axis, examples=[
     "f32[2,3,4] f32[4]", "f32[2,3,4] f32[3,4] axis=1 epsilon=0.1", "f32[2,4] f32[1]",
 ])  # fmt: skip
 def rms_normalization(
@@ -102,7 +106,9 @@ def rms_normalization(
     size = mean(x, axes, squared, finish=deviation(epsilon))
     return compute(
         x.shape,
-        lambda *i: x[i] / size[collapse(i, axes)] * converted(aligned(scale, i), scale.dtype, x.dtype),
+        lambda *i: (
+            x[i] / size[collapse(i, axes)] * convert_dtype(broadcast_read(scale, i), scale.dtype, x.dtype)
+        ),
     )
 
 
@@ -115,7 +121,7 @@ def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: floa
     if x.rank < 3:
         raise Untypable(f"an input of rank {x.rank}: there is nothing to normalize over")
     axes = tuple(range(2, x.rank))
-    _, rest = centred(x, axes)
+    _, rest = subtract_mean(x, axes)
     size = mean(rest, axes, squared, finish=deviation(epsilon))
     return compute(x.shape, lambda *i: rest[i] / size[collapse(i, axes)] * scale[i[1]] + b[i[1]])
 
@@ -133,20 +139,23 @@ def group_normalization(
     batch, channels, *spatial = x.shape
     if num_groups < 1 or not is_same_size(channels % num_groups, 0):
         raise Untypable(f"{channels} channels in {num_groups} groups")
-    each = channels // num_groups
-    grouped = compute((batch, num_groups, each, *spatial), lambda n, g, c, *i: x[(n, g * each + c, *i)])
+    per_group = channels // num_groups
+    grouped = compute(
+        (batch, num_groups, per_group, *spatial),
+        lambda n, g, c, *i: x[(n, g * per_group + c, *i)],
+    )
     axes = tuple(range(2, grouped.rank))
     average = mean(grouped, axes, keep=False)
     rest = compute(grouped.shape, lambda n, g, *i: grouped[(n, g, *i)] - average[n, g])
     size = mean(rest, axes, squared, finish=deviation(epsilon), keep=False)
     return compute(
         x.shape,
-        lambda n, c, *i: (x[(n, c, *i)] - average[n, c // each]) / size[n, c // each]
+        lambda n, c, *i: (x[(n, c, *i)] - average[n, c // per_group]) / size[n, c // per_group]
         * as_type(scale, c, x) + as_type(b, c, x),
     )  # fmt: skip
 
 
-@op("LpNormalization", since=1, normal=_first_axis, examples=[
+@op("LpNormalization", since=1, canonicalize=_first_axis, examples=[
     "f32[2,3,4]", "f32[2,3,4] axis=1 p=1", "f32[2,2]={0,0,1,2}", "f64[3]",
 ])  # fmt: skip
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Scope:
@@ -169,10 +178,15 @@ def _axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     return {"axes": tuple(sorted(distinct_axes(attrs["axes"], tensors[0].rank)))}
 
 
-@op("MeanVarianceNormalization", since=9, normal=_axes, examples=["f32[2,3,4,4]", "f32[2,3,4] axes=(0,2)"])
+@op(
+    "MeanVarianceNormalization",
+    since=9,
+    canonicalize=_axes,
+    examples=["f32[2,3,4,4]", "f32[2,3,4] axes=(0,2)"],
+)
 def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3)) -> Scope:
     """(x - mean) / (deviation + 1e-9) over the axes."""
-    _, rest = centred(x, axes)
+    _, rest = subtract_mean(x, axes)
     tiny = Const(Fraction(1, 10**9))
     size = mean(rest, axes, squared, finish=lambda v: call("sqrt", v) + tiny)
     return compute(x.shape, lambda *i: rest[i] / size[collapse(i, axes)])

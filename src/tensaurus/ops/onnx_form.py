@@ -1,8 +1,8 @@
-"""A declared operator as an ONNX node of a given opset, and back.
+"""Write a declared operator as an ONNX node of a given opset, and read it back.
 
-ONNX's own schemas say how an attribute is written; the declaration says what moved between attributes and
+ONNX's own schemas state how an attribute is written; the declaration states what moved between attributes and
 inputs and what older versions implied.  A node is written only if reading it back gives the same canonical
-attributes: whatever an opset cannot say is refused (`NotInOpset`), never approximated.  Floats are rounded
+attributes: what an opset cannot express is refused (`NotInOpset`), never approximated.  Floats are rounded
 once, to the float32 of ONNX's attributes.
 """
 
@@ -21,12 +21,19 @@ from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.sizes.size import Arithmetic
 from tensaurus.ops.declare import Attributes, Op, TensorType, hashable
 from tensaurus.ops.element_type import dtype_code, dtype_name, tensor_text
-from tensaurus.ops.schema import NotInOpset, attribute_name, formals, implied, most_outputs, schema_of
+from tensaurus.ops.schema import (
+    NotInOpset,
+    attribute_name,
+    formal_inputs,
+    implied_attributes,
+    max_outputs,
+    schema_of,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# attributes whose integer is an element type; ours is its name
-DTYPES = frozenset({"to", "dtype", "output_dtype", "precision", "stash_type"})
+# attributes that ONNX writes as the integer of an element type, and we as its name
+DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "precision", "stash_type"})
 
 
 # ------------------------------------------------------------------------------------------- to ONNX
@@ -45,18 +52,18 @@ def node_proto(
     fresh: Callable[[str], str] | None = None,
     as_given: bool = False,
 ) -> tuple[NodeProto, list[TensorProto]]:
-    """The node in this opset and the initializers of its static inputs.
+    """Return the node in this opset and the initializers of its static inputs.
 
     types, input_names   of the tensor inputs, as the declaration orders them; None (or "") where absent
     attrs                in canonical form
-    symbolic             gives the name of an int64 tensor that holds these sizes, some of them symbols;
-                         of one size alone, a tensor of rank 0
-    constant_of          the value of an input that this opset writes as an attribute
+    symbolic             returns the name of an int64 tensor that holds these sizes, some of them symbols;
+                         for a single size, a tensor of rank 0
+    constant_of          returns the value of an input that this opset writes as an attribute
     fresh                makes the name of an initializer unique (by default it is OUTPUT.PARAMETER)
-    as_given             attributes are in any form, and what the node reads back as is not checked
+    as_given             attributes are in any form, and the node is not read back
     """
     schema = schema_of(op, opset)
-    given = dict(attrs)
+    attr_values = dict(attrs)
     check_types(op, tuple(types), opset)
     _check_outputs(op, output_names, opset)
     sources: dict[str, list[str]] = {}
@@ -65,13 +72,13 @@ def node_proto(
         sources.setdefault(formal, []).append(name or "")
     node = NodeProto(op_type=op.name, domain=op.domain, output=list(output_names))
     initializers: list[TensorProto] = []
-    held: dict[str, Any] = {}
-    order = formals(op, opset)
+    static_values: dict[str, Any] = {}
+    order = formal_inputs(op, opset)
     for place, parameter in enumerate(order):
         if parameter not in op.attributes:
             node.input.extend(sources.get(parameter, [""]))
             continue
-        value = given.get(parameter)
+        value = attr_values.get(parameter)
         if value is None:
             node.input.append("")
             continue
@@ -80,27 +87,27 @@ def node_proto(
             tensor_name = symbolic(value) if symbolic is not None else None
             if tensor_name is None:
                 raise NotInOpset(f"{op.name}: {parameter}={value} is not a number")
-            name, held[tensor_name] = tensor_name, _objects(value)
+            name, static_values[tensor_name] = tensor_name, _object_array(value)
         else:
             name = fresh(name) if fresh is not None else name
             formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
-            dtype = _static_dtype(op, schema, formal_input, types, given, value)
+            dtype = _static_dtype(op, schema, formal_input, types, attr_values, value)
             tensor = _static_tensor(name, value, dtype)
             initializers.append(tensor)
-            held[name] = numpy_helper.to_array(tensor)
+            static_values[name] = numpy_helper.to_array(tensor)
         node.input.append(name)
     while node.input and not node.input[-1]:
         del node.input[-1]
-    for place, theirs in enumerate(schema.inputs):
-        required = theirs.option == defs.OpSchema.FormalParameterOption.Single
+    for place, formal_input_schema in enumerate(schema.inputs):
+        required = formal_input_schema.option == defs.OpSchema.FormalParameterOption.Single
         if required and not (place < len(node.input) and node.input[place]):
-            raise NotInOpset(f"{op.name} of opset {opset} needs its input {theirs.name}")
+            raise NotInOpset(f"{op.name} of opset {opset} needs its input {formal_input_schema.name}")
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes:
             continue
         if parameter in op.attributes:
-            value = given.get(parameter)
+            value = attr_values.get(parameter)
         else:  # a tensor input that this opset writes as an attribute
             value = _old_constant(op, parameter, sources, constant_of, opset)
         if value is not None:
@@ -109,23 +116,23 @@ def node_proto(
             if default.required or proto != default.default_value:
                 node.attribute.append(proto)
     if not as_given:
-        _check_same(op, node, types, given, input_names, opset, held, constant_of)
+        _check_same(op, node, types, attr_values, input_names, opset, static_values, constant_of)
     return node, initializers
 
 
 def _check_outputs(op: Op, names: Sequence[str], opset: int) -> None:
-    """Old versions have fewer outputs, or others than the declaration's."""
-    most = most_outputs(op, opset)
-    if most is not None and any(names[most:]):
-        raise NotInOpset(f"{op.name} of opset {opset} has {most} outputs")
+    """Raise NotInOpset where an old version lacks one of these outputs."""
+    count = max_outputs(op, opset)
+    if count is not None and any(names[count:]):
+        raise NotInOpset(f"{op.name} of opset {opset} has {count} outputs")
 
 
 @lru_cache(maxsize=4096)
 def check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> None:
-    """Every element type must be one that the schema allows, and the same where the schema says so."""
+    """Raise NotInOpset unless the schema allows the element types, and equal ones where it demands that."""
     schema = schema_of(op, opset)
-    order = formals(op, opset)
-    shared: dict[str, str] = {}
+    order = formal_inputs(op, opset)
+    dtype_by_type_variable: dict[str, str] = {}
     for place, kind in enumerate(types):
         formal = op.inputs[min(place, len(op.inputs) - 1)].name
         if kind is None:
@@ -134,10 +141,13 @@ def check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> Non
             if attribute_name(op, formal) not in schema.attributes:
                 raise NotInOpset(f"{op.name} of opset {opset} has no input {formal}")
             continue
-        theirs = schema.inputs[min(order.index(formal), len(schema.inputs) - 1)]
-        if tensor_text(kind.dtype) not in theirs.types:
+        formal_schema = schema.inputs[min(order.index(formal), len(schema.inputs) - 1)]
+        if tensor_text(kind.dtype) not in formal_schema.types:
             raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype}")
-        if theirs.is_homogeneous and shared.setdefault(theirs.type_str, kind.dtype) != kind.dtype:
+        if (
+            formal_schema.is_homogeneous
+            and dtype_by_type_variable.setdefault(formal_schema.type_str, kind.dtype) != kind.dtype
+        ):
             raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype} beside others")
 
 
@@ -145,7 +155,7 @@ def _is_symbolic(value: Any) -> bool:
     return isinstance(value, Arithmetic) or isinstance(value, tuple) and any(map(_is_symbolic, value))
 
 
-def _objects(value: Any) -> Array:
+def _object_array(value: Any) -> Array:
     cells = np.empty(len(value) if isinstance(value, tuple) else (), object)
     cells[... if isinstance(value, tuple) else ()] = value
     return cells
@@ -159,18 +169,18 @@ def _static_dtype(
     attrs: Mapping[str, Any],
     value: Any,
 ) -> str:
-    """The element type of a static input: that of the inputs it must match, else the plainest allowed."""
-    for attribute, carrier in op.carried.items():
-        if schema.inputs[op.order.index(carrier)].type_str == formal.type_str:
+    """Return the element type of a static input: that of inputs it must match, else the plainest allowed."""
+    for attribute, source in op.dtype_inputs.items():
+        if schema.inputs[op.order.index(source)].type_str == formal.type_str:
             return str(attrs[attribute])
     for kind, other in zip(types, schema.inputs, strict=False):
         if kind is not None and other.type_str == formal.type_str:
             return kind.dtype
     flat = value if isinstance(value, tuple) else (value,)
-    whole = all(isinstance(v, int) for v in flat)
-    truth = bool(flat) and all(isinstance(v, bool) for v in flat)
-    for dtype in ("bool", "int64", "float32") if truth else ("int64", "float32", "bool"):
-        if tensor_text(dtype) in formal.types and (whole or dtype == "float32"):
+    are_integers = all(isinstance(v, int) for v in flat)
+    are_bools = bool(flat) and all(isinstance(v, bool) for v in flat)
+    for dtype in ("bool", "int64", "float32") if are_bools else ("int64", "float32", "bool"):
+        if tensor_text(dtype) in formal.types and (are_integers or dtype == "float32"):
             return dtype
     for dtype in ("float32", "float64", "float16", "int32"):
         if tensor_text(dtype) in formal.types:
@@ -214,7 +224,7 @@ def _encode(op: Op, schema: Any, value: Any) -> AttributeProto:
                 raise NotInOpset(f"{op.name}: {name}={value} is not a number")
             proto.f = float(value)
         case AttributeProto.INT:
-            named = name in DTYPES and isinstance(value, str)
+            named = name in DTYPE_ATTRIBUTES and isinstance(value, str)
             proto.i = dtype_code(value) if named else _whole(op, name, value)
         case AttributeProto.STRING:
             proto.s = value if isinstance(value, bytes) else str(value).encode()
@@ -295,12 +305,12 @@ def from_onnx(
     """
     schema = schema_of(op, opset)
     _check_outputs(op, node.output, opset)
-    attrs = implied(op, opset)
-    order = formals(op, opset)
+    attrs = implied_attributes(op, opset)
+    order = formal_inputs(op, opset)
     written = {a.name: a for a in node.attribute}
     for name, attribute in written.items():
-        known = schema.attributes.get(name)
-        if known is not None and attribute.type != int(known.type):  # type: ignore[call-overload]
+        formal_attribute = schema.attributes.get(name)
+        if formal_attribute is not None and attribute.type != int(formal_attribute.type):  # type: ignore[call-overload]
             raise Untypable(f"{op.name}: the attribute {name} is of another type")
     args: dict[str, list[str | Array | None]] = {}
     for place, name in enumerate(node.input):
@@ -315,11 +325,11 @@ def from_onnx(
             value = constant_of(name)
             if value is None:
                 raise Untypable(f"{op.name}: its input {parameter} ({name}) is not constant")
-            attrs[parameter] = _plain(value)
-            for attribute, carrier in op.carried.items():
-                if carrier == parameter:
-                    plain = "int64" if value.dtype.kind == "O" else value.dtype.name
-                    attrs[attribute] = plain if dtype_of is None else dtype_of(name)
+            attrs[parameter] = _attribute_of_constant(value)
+            for attribute, source in op.dtype_inputs.items():
+                if source == parameter:
+                    dtype = "int64" if value.dtype.kind == "O" else value.dtype.name
+                    attrs[attribute] = dtype if dtype_of is None else dtype_of(name)
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes or name not in written:
@@ -331,13 +341,15 @@ def from_onnx(
             numbers = [float(v) for v in value] if isinstance(value, tuple) else float(value)
             args[parameter] = [np.asarray(numbers, np.float32)]
     for name, attribute in written.items():
-        known = schema.attributes.get(name)
-        if known is None:
+        formal_attribute = schema.attributes.get(name)
+        if formal_attribute is None:
             raise Untypable(f"{op.name} of opset {opset} has no attribute {name}")
-        if known.default_value != attribute and not _same_value(known.default_value, attribute):
+        if formal_attribute.default_value != attribute and not _same_value(
+            formal_attribute.default_value, attribute
+        ):
             raise Untypable(f"{op.name}: the attribute {name} is not supported")
-    if op.counted is not None and attrs[op.counted] is None:
-        attrs[op.counted] = len(node.output)
+    if op.output_count is not None and attrs[op.output_count] is None:
+        attrs[op.output_count] = len(node.output)
     for parameter in op.attributes:
         if parameter not in attrs:
             raise Untypable(f"{op.name} needs its {parameter}")
@@ -356,8 +368,8 @@ def _same_value(a: AttributeProto, b: AttributeProto) -> bool:
         return False
 
 
-def _plain(value: Array) -> Any:
-    """A constant as an attribute: a tuple for rank 1, a number for rank 0."""
+def _attribute_of_constant(value: Array) -> Any:
+    """Return a constant as an attribute: a tuple for rank 1, a number for rank 0."""
     if value.ndim > 1:
         raise Untypable(f"a static input of rank {value.ndim}")
     return hashable(value.tolist())
@@ -368,7 +380,7 @@ def _decode(op: Op, attribute: AttributeProto) -> Any:
         case AttributeProto.FLOAT:
             return hashable(float(attribute.f))
         case AttributeProto.INT:
-            return dtype_name(attribute.i) if attribute.name in DTYPES else int(attribute.i)
+            return dtype_name(attribute.i) if attribute.name in DTYPE_ATTRIBUTES else int(attribute.i)
         case AttributeProto.STRING:
             return attribute.s.decode("utf-8", "surrogateescape")
         case AttributeProto.FLOATS:

@@ -1,13 +1,13 @@
-"""Operators whose result is an order: what they read, and where scores that are nearly equal change it."""
+"""Lists of the operators whose results change abruptly: those that round, and those that order scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# operators that round, with the input that holds the steps; one beyond all inputs where these are of 1
+# operators that round, with the place of the input that holds the step; a place beyond all inputs: steps of 1
 ROUNDING: Mapping[str, int] = {"Cast": 9, "Ceil": 9, "Floor": 9, "QuantizeLinear": 1, "Round": 9}
 
-# of each operator, the inputs that hold scores: numbers that are compared with each other
+# by operator, the places of inputs that hold scores, numbers that are compared with each other
 ORDERING: Mapping[str, tuple[int, ...]] = {
     "ArgMax": (0,),
     "ArgMin": (0,),

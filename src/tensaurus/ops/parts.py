@@ -1,4 +1,4 @@
-"""Operators that join, cut and pad."""
+"""Operators that join, cut and pad tensors: Concat, Split, Slice, Pad."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, compute, where
 from tensaurus.expr.sizes.open_questions import has_open_questions, is_recording_questions
 from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, is_same_size, largest, smallest
-from tensaurus.ops.axes import distinct_axes, one_axis, replaced
+from tensaurus.ops.axes import distinct_axes, one_axis, replace_index
 from tensaurus.ops.declare import op
 
-LAST = 2**63 - 1  # "to the end" in a slice
-FIRST = -(2**63)
-FAR = 2**31 - 1  # exporters write "to the end" with any number from here on
-FEW = 16  # parts that are told apart one after the other
+LAST = 2**63 - 1  # as the end of a slice: up to the last element
+FIRST = -(2**63)  # as the end of a slice with a negative step: down to the first element
+FAR = 2**31 - 1  # exporters write "to the end" as any number from here on
+FEW = 16  # parts that a chain of selects distinguishes; more need a binary tree to limit nesting
 
 
 def _first_axis(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def _first_axis(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 @op(
     "Concat",
     before={4: {"axis": 1}},
-    normal=_first_axis,
+    canonicalize=_first_axis,
     examples=[
         "f32[2,3] f32[2,1] f32[2,4] axis=1",
         "f32[2,3,4] f32[1,3,4] axis=0",
@@ -42,58 +42,64 @@ def concat(*xs: Tensor, axis: int) -> Scope:
     for x in xs[1:]:
         if x.rank != xs[0].rank or x.dtype != xs[0].dtype:
             raise Untypable(f"{x.dtype} of rank {x.rank} joined to {xs[0].dtype} of rank {xs[0].rank}")
-        if not all(map(is_same_size, replaced(x.shape, axis, 0), replaced(xs[0].shape, axis, 0))):
+        if not all(map(is_same_size, replace_index(x.shape, axis, 0), replace_index(xs[0].shape, axis, 0))):
             raise Untypable(f"shapes {xs[0].shape} and {x.shape} differ beside axis {axis}")
     starts: list[Size] = [0]
     for x in xs:
         starts.append(starts[-1] + x.shape[axis])
 
     def element(*place: Size) -> Body:
-        along = place[axis]
-        parts: list[Body] = [x[replaced(place, axis, along - s)] for x, s in zip(xs, starts, strict=False)]
+        index = place[axis]
+        parts: list[Body] = [
+            x[replace_index(place, axis, index - s)] for x, s in zip(xs, starts, strict=False)
+        ]
 
-        def chosen(first: int, stop: int) -> Body:
-            """The one of these parts that is there: of many, a choice between halves, as deep as few are."""
+        def select_part(first: int, stop: int) -> Body:
+            """Return the part that holds the index: a chain of selects for few parts, a binary tree for
+            many.
+            """
             if stop - first == 1:
                 return parts[first]
             middle = first + 1 if stop - first <= FEW else (first + stop) // 2
-            return where(starts[middle] - 1 - along, chosen(first, middle), chosen(middle, stop))
+            return where(starts[middle] - 1 - index, select_part(first, middle), select_part(middle, stop))
 
-        return chosen(0, len(parts))
+        return select_part(0, len(parts))
 
-    return compute(replaced(xs[0].shape, axis, starts[-1]), element)
+    return compute(replace_index(xs[0].shape, axis, starts[-1]), element)
 
 
-def _equal_parts(size: Size, count: int) -> tuple[Size, ...]:
-    """`count` parts of a size; the last is smaller where the size is no multiple."""
+def _equal_sizes(size: Size, count: int) -> tuple[Size, ...]:
+    """Return `count` sizes that add up to a size; the last is smaller where the size is no multiple."""
     part = -((-size) // count)
     if count < 1 or not isinstance(part, int) and not is_same_size(part * count, size):
         raise Untypable(f"a split in {count} needs the value of {size}")
     return (*(part,) * (count - 1), size - part * (count - 1))
 
 
-def _refused(size: Size) -> bool:
-    """True for a negative one; whoever asks about all sizes is told of those that may be."""
+def _may_be_negative(size: Size) -> bool:
+    """Return whether a size is negative; where questions are recorded, also ask about undecided ones."""
     return is_negative(size) or is_recording_questions() and not is_nonnegative(size)
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes as numbers; equal symbolic ones as their count, which runtimes refuse for a size of 0."""
+    """Return sizes as numbers, equal symbolic ones as their count: runtimes refuse a count for a size
+    of 0.
+    """
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
-    counted = sizes is None
+    is_counted = sizes is None
     if sizes is None:
         if not count:
             raise Untypable("neither sizes nor a number of outputs")
-        sizes = _equal_parts(tensors[0].shape[axis], count)
-    counted = counted or bool(sizes) and is_nonnegative(sizes[0] - 1)
-    if counted and not isinstance(sizes[0], int) and all(is_same_size(n, sizes[0]) for n in sizes):
+        sizes = _equal_sizes(tensors[0].shape[axis], count)
+    is_counted = is_counted or bool(sizes) and is_nonnegative(sizes[0] - 1)
+    if is_counted and not isinstance(sizes[0], int) and all(is_same_size(n, sizes[0]) for n in sizes):
         return {"axis": axis, "split": None, "num_outputs": len(sizes)}
     return {"axis": axis, "split": sizes, "num_outputs": None}
 
 
 def _split_of_split(outer: dict[str, Any], index: int, inner: dict[str, Any]) -> dict[str, Any]:
-    """The part's parts in its place; of equal symbolic ones nothing is said."""
+    """Return one split into the parts, with one of them replaced by its parts."""
     if outer["axis"] != inner["axis"] or outer["split"] is None or inner["split"] is None:
         raise Untypable("parts along two axes")
     split = outer["split"]
@@ -104,9 +110,9 @@ def _split_of_split(outer: dict[str, Any], index: int, inner: dict[str, Any]) ->
     "Split",
     since=2,
     moved={"split": 13},
-    counted="num_outputs",
-    normal=_split_form,
-    nested=_split_of_split,
+    output_count="num_outputs",
+    canonicalize=_split_form,
+    merge_nested=_split_of_split,
     examples=[
         "f32[6,2] split=(2,1,3)",
         "f32[2,6,2] axis=1 num_outputs=3",
@@ -121,8 +127,8 @@ def split(
 ) -> tuple[Scope, ...]:
     """Consecutive parts of these sizes along an axis."""
     if split is None:
-        split = _equal_parts(x.shape[axis], num_outputs or 0)
-    if not is_same_size(sum(split), x.shape[axis]) or any(map(_refused, split)):
+        split = _equal_sizes(x.shape[axis], num_outputs or 0)
+    if not is_same_size(sum(split), x.shape[axis]) or any(map(_may_be_negative, split)):
         raise Untypable(f"parts {split} of {x.shape[axis]}")
     starts: list[Size] = [0]
     for size in split:
@@ -130,40 +136,42 @@ def split(
 
     def part(start: Size, size: Size) -> Scope:
         def element(*place: Size) -> Body:
-            return x[replaced(place, axis, place[axis] + start)]
+            return x[replace_index(place, axis, place[axis] + start)]
 
-        return compute(replaced(x.shape, axis, size), element)
+        return compute(replace_index(x.shape, axis, size), element)
 
     return tuple(part(start, size) for start, size in zip(starts, split, strict=False))
 
 
-def span(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
-    """(first index, count) of a slice of a dimension of this size."""
+def first_and_count(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
+    """Return (first index, count) of a slice of a dimension of this size."""
     if step == 0:
         raise Untypable("a slice with step 0")
     last: Size
     if step > 0:
-        first = _from_front(start, size, 0) if below_zero(start) else start
+        first = _from_front(start, size, 0) if is_below_zero(start) else start
         first = smallest(first, size) if isinstance(size, int) else first
-        last = _from_front(end, size, 0) if below_zero(end) else size if _far(end) else smallest(end, size)
+        last = (
+            _from_front(end, size, 0) if is_below_zero(end) else size if _is_far(end) else smallest(end, size)
+        )
         if is_same_size(first, 0):
             return 0, (last + step - 1) // step
-        if below_zero(start) and _far(end) and not below_zero(end):  # the last few
+        if is_below_zero(start) and _is_far(end) and not is_below_zero(end):  # up to -start last elements
             return first, (smallest(0 - start, size) + step - 1) // step
         return first, largest((last - first + step - 1) // step, 0)
-    if _far(end) and not below_zero(end):
-        raise Untypable("a slice back to the end, of which runtimes have their own ideas")
-    # unlike numpy's, a start before the front is the front
-    if below_zero(start):
+    if _is_far(end) and not is_below_zero(end):
+        raise Untypable("a slice back to the end, on which runtimes disagree")
+    # unlike in numpy, a start before the front is clamped to the front
+    if is_below_zero(start):
         first = size - 1 if is_same_size(start, -1) else smallest(_from_front(start, size, 0), size - 1)
     else:
-        first = size - 1 if _far(start) else smallest(start, size - 1)
-    last = _from_front(end, size, -1) if below_zero(end) else end
+        first = size - 1 if _is_far(start) else smallest(start, size - 1)
+    last = _from_front(end, size, -1) if is_below_zero(end) else end
     return first, largest((first - last - step - 1) // -step, 0)
 
 
-def below_zero(size: Size) -> bool:
-    """Whether a size is negative.  Raises Untypable where its symbols leave that open."""
+def is_below_zero(size: Size) -> bool:
+    """Return whether a size is negative.  Raises Untypable where its symbols do not decide."""
     if is_nonnegative(size):
         return False
     if is_nonnegative(-1 - size):
@@ -171,16 +179,16 @@ def below_zero(size: Size) -> bool:
     raise Untypable(f"the sign of {size} is not known")
 
 
-def _far(index: Size) -> bool:
+def _is_far(index: Size) -> bool:
     return isinstance(index, int) and abs(index) >= FAR
 
 
 def _from_front(index: Size, size: Size, lowest: int) -> Size:
-    return lowest if _far(index) else largest(size + index, lowest)
+    return lowest if _is_far(index) else largest(size + index, lowest)
 
 
 def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Axes in order, bounds clamped and tight, whole dimensions left out."""
+    """Return axes in order, bounds clamped and tight, without whole dimensions."""
     x, starts, ends = tensors[0], attrs["starts"], attrs["ends"]
     axes = distinct_axes(range(len(starts)) if attrs["axes"] is None else attrs["axes"], x.rank)
     steps = attrs["steps"] or (1,) * len(axes)
@@ -188,24 +196,24 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
         raise Untypable(f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes, {len(steps)} steps")
     kept: list[tuple[int, Size, Size, int]] = []
     for axis, start, end, step in sorted(zip(axes, starts, ends, steps, strict=True)):
-        found = _tight(start, end, step, x.shape[axis])
-        if found != (0, LAST, 1):
-            kept.append((axis, *found))
+        bounds = _canonical_bounds(start, end, step, x.shape[axis])
+        if bounds != (0, LAST, 1):
+            kept.append((axis, *bounds))
     if not kept and x.rank:
         kept.append((0, 0, LAST, 1))  # a slice names an axis
     names = ("axes", "starts", "ends", "steps")
     return {name: tuple(row[i] for row in kept) for i, name in enumerate(names)}
 
 
-def _tight(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, int]:
-    """The same slice in one form: the end right behind the last element, LAST where that is the edge."""
+def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, int]:
+    """Return the slice in one form: the end right behind the last element, LAST where that is the edge."""
     if step == 0:
         raise Untypable("a slice with step 0")
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(size, int)):
-        if _far(start):
-            start = (LAST if step < 0 else start) if not below_zero(start) else (0 if step > 0 else start)
-        return start, (LAST if not below_zero(end) else FIRST) if _far(end) else end, step
-    first, count = span(start, end, step, size)
+        if _is_far(start):
+            start = (LAST if step < 0 else start) if not is_below_zero(start) else (0 if step > 0 else start)
+        return start, (LAST if not is_below_zero(end) else FIRST) if _is_far(end) else end, step
+    first, count = first_and_count(start, end, step, size)
     assert isinstance(first, int) and isinstance(count, int)
     if count == 0:
         return 0, 0, 1
@@ -220,7 +228,7 @@ def _tight(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, i
 @op(
     "Slice",
     moved={"starts": 10, "ends": 10, "axes": 10, "steps": 10},
-    normal=_slice_form,
+    canonicalize=_slice_form,
     examples=[
         "f32[5,6] starts=(1,) ends=(4,)",
         "f32[5,6] starts=(1,-4) ends=(4,-1) axes=(0,1)",
@@ -248,7 +256,7 @@ def slice_(
     shape, strides = list(x.shape), [1] * x.rank
     firsts: list[Size] = [0] * x.rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        first, count = span(start, end, step, x.shape[axis])
+        first, count = first_and_count(start, end, step, x.shape[axis])
         shape[axis], firsts[axis], strides[axis] = count, first, step
 
     def element(*place: Size) -> Body:
@@ -258,28 +266,28 @@ def slice_(
 
 
 def _pad_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pads of every axis, begins before ends; no value where no constant is read."""
+    """Return pads of every axis, begins before ends, and no value where no constant is used."""
     x, pads = tensors[0], attrs["pads"]
     axes = distinct_axes(range(x.rank) if attrs["axes"] is None else attrs["axes"], x.rank)
     if len(pads) != 2 * len(axes):
         raise Untypable(f"{len(pads)} pads for {len(axes)} axes")
-    full = [0] * (2 * x.rank)
+    full_pads = [0] * (2 * x.rank)
     for place, axis in enumerate(axes):
-        full[axis], full[x.rank + axis] = pads[place], pads[len(axes) + place]
+        full_pads[axis], full_pads[x.rank + axis] = pads[place], pads[len(axes) + place]
     value = attrs["value"]
     if isinstance(value, tuple):
         if len(value) != 1:
             raise Untypable(f"a pad value of {len(value)} elements")
         value = value[0]
-    plain = attrs["mode"] != "constant" or value is None
-    return {"pads": tuple(full), "axes": None, "value": 0 if plain else value}
+    has_no_value = attrs["mode"] != "constant" or value is None
+    return {"pads": tuple(full_pads), "axes": None, "value": 0 if has_no_value else value}
 
 
 @op(
     "Pad",
     since=2,
     moved={"pads": 11, "value": 11, "axes": 18},
-    normal=_pad_form,
+    canonicalize=_pad_form,
     examples=[
         "f32[2,3] pads=(1,0,2,3)",
         "f32[2,3,4] pads=(0,1,2,0,0,1) value=1.5",
@@ -306,22 +314,22 @@ def pad(
     if any(is_negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
-        truth = x.dtype == "bool" and not is_same_size(value, 0)
-        if truth and has_open_questions():
+        pads_with_true = x.dtype == "bool" and not is_same_size(value, 0)
+        if pads_with_true and has_open_questions():
             raise Untypable("whether the value is zero is not known")
-        edge = Const(truth if x.dtype == "bool" else value)
+        edge = Const(pads_with_true if x.dtype == "bool" else value)
         inner = x.padded(edge)
         return compute(shape, lambda *place: inner[tuple(i - b for i, b in zip(place, begins, strict=True))])
-    pieces = [_pieces(mode, *each) for each in zip(x.shape, begins, ends, strict=True)]
+    pieces = [_pad_pieces(mode, *each) for each in zip(x.shape, begins, ends, strict=True)]
 
     def element(*place: Size) -> Body:
-        return _continued(x, pieces, [i - b for i, b in zip(place, begins, strict=True)], ())
+        return _padded_element(x, pieces, [i - b for i, b in zip(place, begins, strict=True)], ())
 
     return compute(shape, element)
 
 
-def _pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, Size]]:
-    """(start, slope, offset), in order: from index start on, the element at slope * index + offset."""
+def _pad_pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, Size]]:
+    """Return (start, slope, offset) in order: from index start on, the element at slope * index + offset."""
     middle: list[tuple[Size, int, Size]] = [(0, 1, 0)]
     if mode == "edge":
         before: list[tuple[Size, int, Size]] = [(-begin, 0, 0)] if begin > 0 else []
@@ -329,39 +337,43 @@ def _pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, S
     if mode not in ("reflect", "wrap"):
         raise Untypable(f"the pad mode {mode}")
     if mode == "wrap" and min(begin, end) < 0:
-        raise Untypable("a wrap that crops: runtimes have their own ideas")
+        raise Untypable("a wrap that crops, on which runtimes disagree")
     period = n if mode == "wrap" else n - 1
-    reach = max(begin, end)
-    if reach > 0 and not is_nonnegative(period - reach) and (not isinstance(period, int) or period < 1):
-        raise Untypable(f"a {mode} pad of {reach} beside {n}")
+    largest_pad = max(begin, end)
+    if (
+        largest_pad > 0
+        and not is_nonnegative(period - largest_pad)
+        and (not isinstance(period, int) or period < 1)
+    ):
+        raise Untypable(f"a {mode} pad of {largest_pad} beside {n}")
 
     def piece(count: int) -> tuple[Size, int, Size]:
-        # copy number `count` covers [count * period, (count + 1) * period), turned where count is odd
+        # copy number `count` covers [count * period, (count + 1) * period), mirrored where count is odd
         if mode == "wrap" or count % 2 == 0:
             return count * period, 1, -count * period
         return count * period, -1, (count + 1) * period
 
-    known = isinstance(period, int) and period > 0
-    low, high = (-(-n // period) if known else int(n > 0) for n in (begin, end))
+    is_period_known = isinstance(period, int) and period > 0
+    low, high = (-(-n // period) if is_period_known else int(n > 0) for n in (begin, end))
     return [piece(count) for count in range(-max(low, 0), max(high, 0) + 1)]
 
 
-def _continued(
+def _padded_element(
     x: Tensor,
     pieces: Sequence[Sequence[tuple[Size, int, Size]]],
     indices: Sequence[Size],
-    done: tuple[Size, ...],
+    resolved: tuple[Size, ...],
 ) -> Body:
-    """The element at indices that may lie beyond the edges."""
+    """Return the element at indices that may lie beyond the edges."""
     if not indices:
-        return x[done]
+        return x[resolved]
     index, *rest = indices
 
-    def at(slope: int, offset: Size) -> Body:
-        return _continued(x, pieces[1:], rest, (*done, index * slope + offset))
+    def element_at(slope: int, offset: Size) -> Body:
+        return _padded_element(x, pieces[1:], rest, (*resolved, index * slope + offset))
 
     (_, slope, offset), *others = pieces[0]
-    result = at(slope, offset)
+    result = element_at(slope, offset)
     for start, slope, offset in others:
-        result = where(index - start, at(slope, offset), result)
+        result = where(index - start, element_at(slope, offset), result)
     return result

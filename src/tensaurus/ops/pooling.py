@@ -23,7 +23,7 @@ from tensaurus.expr.ir.scope import (
 from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size
 from tensaurus.ops.declare import op
 from tensaurus.ops.reduction import mean, reduction, squared
-from tensaurus.ops.windows import output_sizes, reach, window_attributes, window_indices
+from tensaurus.ops.windows import dilated_extent, output_sizes, window_attributes, window_indices
 
 
 def spatial(x: Tensor) -> tuple[Size, ...]:
@@ -33,30 +33,32 @@ def spatial(x: Tensor) -> tuple[Size, ...]:
 
 
 def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Strides, dilations and pads written out; switches that have no effect at these sizes turned off."""
+    """Return strides, dilations and pads written out, and no flags that have no effect at these sizes."""
     sizes, kernel = spatial(tensors[0]), attrs["kernel_shape"]
     if len(kernel) != len(sizes) or not all(is_nonnegative(k - 1) for k in kernel):
         raise Untypable(f"a kernel {kernel} over {len(sizes)} spatial dimensions")
-    found = window_attributes(sizes, kernel, attrs)
-    if attrs["auto_pad"].startswith("SAME") and any(n != 1 for n in found.get("dilations", ())):
-        raise Untypable("dilated windows padded to the same size, of which runtimes have their own ideas")
-    geometry = kernel, found["strides"], found.get("dilations", (1,) * len(sizes)), found["pads"]
+    result = window_attributes(sizes, kernel, attrs)
+    if attrs["auto_pad"].startswith("SAME") and any(n != 1 for n in result.get("dilations", ())):
+        raise Untypable("dilated windows padded to the same size, on which runtimes disagree")
+    geometry = kernel, result["strides"], result.get("dilations", (1,) * len(sizes)), result["pads"]
     if "ceil_mode" in attrs:
-        up = attrs["ceil_mode"] and not attrs["auto_pad"].startswith("SAME")
-        rounded = [output_sizes(sizes, *geometry, ceil) for ceil in (True, False)] if up else [(), ()]
-        found["ceil_mode"] = int(not all(map(is_same_size, *rounded)))
-        if found["ceil_mode"] and attrs["auto_pad"] == "VALID":
-            raise Untypable("windows without padding, rounded up, of which runtimes have their own ideas")
+        rounds_up = attrs["ceil_mode"] and not attrs["auto_pad"].startswith("SAME")
+        sizes_by_rounding = (
+            [output_sizes(sizes, *geometry, ceil) for ceil in (True, False)] if rounds_up else [(), ()]
+        )
+        result["ceil_mode"] = int(not all(map(is_same_size, *sizes_by_rounding)))
+        if result["ceil_mode"] and attrs["auto_pad"] == "VALID":
+            raise Untypable("windows without padding, rounded up, on which runtimes disagree")
     if "count_include_pad" in attrs:
-        padded = not all(is_same_size(p, 0) for p in found["pads"])
-        found["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
+        padded = not all(is_same_size(p, 0) for p in result["pads"])
+        result["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
     if "storage_order" in attrs:
-        found["storage_order"] = 0
-    return found
+        result["storage_order"] = 0
+    return result
 
 
 class Windows:
-    """The windows of an input [N, C, ...]: where each reads, and how much of it lies inside."""
+    """The windows of an input [N, C, ...]: where each reads, and how many of its elements lie inside."""
 
     def __init__(
         self,
@@ -76,39 +78,43 @@ class Windows:
     def shape(self) -> tuple[Size, ...]:
         return (*self.x.shape[:2], *self.sizes)
 
-    def folded(self, monoid: str, outside: Any, spot: Sequence[Size], element: Callable[[Read], Any]) -> Body:
-        """The reduction of element(x) over the window at an output position."""
+    def reduce_window(
+        self, monoid: str, outside: Any, position: Sequence[Size], element: Callable[[Read], Any]
+    ) -> Body:
+        """Return the reduction of element(x) over the window at an output position."""
 
         def inside(*r: Size) -> Any:
-            at = window_indices(spot[2:], r, self.strides, self.dilations, self.pads)
-            return element(self.x.padded(outside)[(*spot[:2], *at)])
+            indices = window_indices(position[2:], r, self.strides, self.dilations, self.pads)
+            return element(self.x.padded(outside)[(*position[:2], *indices)])
 
         return fold(monoid, self.kernel, inside)
 
     def counts(self, include_pad: bool) -> Callable[[Sequence[Size]], Body]:
-        """How many positions of the window at an output position count, as an element of x's type."""
+        """Return a function: the number of counted elements of the window at an output position, in x's
+        type.
+        """
         rank = len(self.kernel)
-        fixed, varying = 1, []
+        constant_count, varying_counts = 1, []
         for d in range(rank):
             k, size = self.kernel[d], self.x.shape[2 + d]
             begin, end = self.pads[d], self.pads[rank + d]
             low, high = (-begin, size + end) if include_pad else (0, size)
-            last = (self.sizes[d] - 1) * self.strides[d] + reach(k, self.dilations[d]) - begin
+            last = (self.sizes[d] - 1) * self.strides[d] + dilated_extent(k, self.dilations[d]) - begin
             if is_nonnegative(-begin - low) and is_nonnegative(high - last):
-                fixed *= k
+                constant_count *= k
             else:
-                varying.append((d, self._partial(d, low, high)))
+                varying_counts.append((d, self._count_inside(d, low, high)))
 
         def at(spot: Sequence[Size]) -> Body:
-            body: Body = Const(fixed)
-            for d, count in varying:
+            body: Body = Const(constant_count)
+            for d, count in varying_counts:
                 part = call(f"to_{self.x.dtype}", count[(spot[2 + d],)])
                 body = part if body == Const(1) else body * part
             return body
 
         return at
 
-    def _partial(self, d: int, low: Size, high: Size) -> Scope:
+    def _count_inside(self, d: int, low: Size, high: Size) -> Scope:
         def at(i: Size) -> Body:
             def inside(r: Size) -> Body:
                 place = i * self.strides[d] + r * self.dilations[d] - self.pads[d]
@@ -138,17 +144,17 @@ _CEIL = (
 _DILATED = ("f32[1,2,8,9] kernel_shape=(2,3) dilations=(2,2) pads=(1,1,1,1)",)
 
 
-@op("MaxPool", since=1, normal=_window, examples=[*_POOLS, *_CEIL, *_DILATED])
+@op("MaxPool", since=1, canonicalize=_window, examples=[*_POOLS, *_CEIL, *_DILATED])
 def max_pool(
     x: Tensor, *, kernel_shape: tuple[int, ...], strides: tuple[int, ...] = (), pads: tuple[int, ...] = (),
     dilations: tuple[int, ...] = (), auto_pad: str = "NOTSET", ceil_mode: int = 0, storage_order: int = 0,
 ) -> Scope:  # fmt: skip
     """The largest of each window of x [N, C, ...]; padding never is."""
     windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
-    return compute(windows.shape, lambda *i: windows.folded("max", float("-inf"), i, lambda v: v))
+    return compute(windows.shape, lambda *i: windows.reduce_window("max", float("-inf"), i, lambda v: v))
 
 
-@op("AveragePool", since=1, normal=_window, examples=[
+@op("AveragePool", since=1, canonicalize=_window, examples=[
     *_POOLS, *_CEIL, *_DILATED,
     "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) pads=(1,0,1,2) count_include_pad=1",
     "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1 count_include_pad=1",
@@ -163,18 +169,18 @@ def average_pool(
     """The mean of each window of x [N, C, ...]; padding counts as zeros with count_include_pad."""
     windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
     count = windows.counts(bool(count_include_pad))
-    return compute(windows.shape, lambda *i: windows.folded("sum", 0, i, lambda v: v) / count(i))
+    return compute(windows.shape, lambda *i: windows.reduce_window("sum", 0, i, lambda v: v) / count(i))
 
 
 def power_of(p: int) -> Callable[[Body], Body]:
-    """|v| ** p."""
+    """Return the function |v| ** p."""
     if p == 2:
         return squared
     return lambda v: call("abs", v) if p == 1 else call("pow", call("abs", v), p)
 
 
 def root_of(p: int) -> Callable[[Body], Body]:
-    """v ** (1 / p)."""
+    """Return the function v ** (1 / p)."""
     if p < 1:
         raise Untypable(f"a norm of order {p}")
     if p == 2:
@@ -182,7 +188,7 @@ def root_of(p: int) -> Callable[[Body], Body]:
     return lambda v: v if p == 1 else call("pow", v, Fraction(1, p))
 
 
-@op("LpPool", since=2, normal=_window, examples=[
+@op("LpPool", since=2, canonicalize=_window, examples=[
     *_POOLS, *_CEIL, *_DILATED, f"{_POOLS[1]} p=1", f"{_POOLS[1]} p=3",
 ])  # fmt: skip
 def lp_pool(
@@ -192,27 +198,27 @@ def lp_pool(
     """The p-norm of each window of x [N, C, ...]."""
     windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
     element, root = power_of(p), root_of(p)
-    return compute(windows.shape, lambda *i: root(windows.folded("sum", 0, i, element)))
+    return compute(windows.shape, lambda *i: root(windows.reduce_window("sum", 0, i, element)))
 
 
-def everywhere(x: Tensor) -> tuple[int, ...]:
-    """The spatial axes."""
+def spatial_axes(x: Tensor) -> tuple[int, ...]:
+    """Return the spatial axes."""
     return tuple(range(2, len(spatial(x)) + 2))
 
 
 @op("GlobalAveragePool", examples=["f32[2,3,4,5]", "f64[1,2,6]"])
 def global_average_pool(x: Tensor) -> Scope:
     """The mean over all spatial axes."""
-    return mean(x, everywhere(x))
+    return mean(x, spatial_axes(x))
 
 
 @op("GlobalMaxPool", examples=["f32[2,3,4,5]", "f32[1,2,6]"])
 def global_max_pool(x: Tensor) -> Scope:
     """The maximum over all spatial axes."""
-    return reduction("max", x, everywhere(x))
+    return reduction("max", x, spatial_axes(x))
 
 
 @op("GlobalLpPool", since=2, examples=["f32[2,3,4,5]", "f32[1,2,6] p=1", "f32[1,2,6] p=3"])
 def global_lp_pool(x: Tensor, *, p: int = 2) -> Scope:
     """The p-norm over all spatial axes."""
-    return reduction("sum", x, everywhere(x), power_of(p), finish=root_of(p))
+    return reduction("sum", x, spatial_axes(x), power_of(p), finish=root_of(p))

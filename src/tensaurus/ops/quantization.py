@@ -13,77 +13,77 @@ import numpy as np
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute
 from tensaurus.expr.sizes.size import Size, is_same_size
-from tensaurus.ops.axes import one_axis, replaced
+from tensaurus.ops.axes import one_axis, replace_index
 from tensaurus.ops.contraction import matrix_product
 from tensaurus.ops.convolution import conv_form, correlation
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import aligned, broadcast, broadcast_to, converted, demand
+from tensaurus.ops.elementwise import broadcast, broadcast_read, broadcast_to, convert_dtype, require_dtype
 from tensaurus.ops.reduction import reduction
 
 STORED = ("int8", "uint8", "int16", "uint16")
 BYTES = ("int8", "uint8")
 
 
-def saturated(value: Body, dtype: str) -> Body:
-    """A whole float as an integer, the nearest that the type holds."""
+def saturate_to(value: Body, dtype: str) -> Body:
+    """Return a whole float as the nearest integer of the type."""
     limits = np.iinfo(dtype)
     return call(f"to_{dtype}", call("min", call("max", value, int(limits.min)), int(limits.max)))
 
 
-def _single(p: Tensor) -> bool:
+def _has_one_element(p: Tensor) -> bool:
     return p.rank == 0 or p.rank == 1 and is_same_size(p.shape[0], 1)
 
 
-def _number(p: Tensor) -> Body:
-    """The one element of a parameter."""
+def _only_element(p: Tensor) -> Body:
+    """Return the one element of a parameter."""
     return p[(0,) * p.rank]
 
 
-def _at(p: Tensor, place: tuple[Size, ...], axis: int, block: int) -> Body:
-    """The element of a parameter for this place: one for all, for a slice or for a block of the axis."""
-    if _single(p) and not block:
-        return _number(p)
-    return p[replaced(place, axis, place[axis] // block)] if block else p[place[axis]]
+def _element_at(p: Tensor, place: tuple[Size, ...], axis: int, block: int) -> Body:
+    """Return a parameter's element for a place: the only one, or that of its slice or block of the axis."""
+    if _has_one_element(p) and not block:
+        return _only_element(p)
+    return p[replace_index(place, axis, place[axis] // block)] if block else p[place[axis]]
 
 
-def _fit(scale: Tensor, zero: Tensor | None, x: Tensor, axis: int, block: int) -> None:
-    """Raise Untypable unless the scale is for every place of x, and the zero point for those of the scale."""
-    whole = _single(scale) and not block
-    if not whole:
+def _check_parameter_shapes(scale: Tensor, zero: Tensor | None, x: Tensor, axis: int, block: int) -> None:
+    """Raise Untypable unless the scale covers every place of x, and the zero point those of the scale."""
+    is_per_tensor = _has_one_element(scale) and not block
+    if not is_per_tensor:
         axis = one_axis(axis, x.rank)
-        along: Size = x.shape[axis] if not block else -((0 - x.shape[axis]) // block)
-        wanted = replaced(x.shape, axis, along) if block else (along,)
-        if scale.rank != len(wanted) or not all(map(is_same_size, scale.shape, wanted)):
+        extent: Size = x.shape[axis] if not block else -((0 - x.shape[axis]) // block)
+        expected_shape = replace_index(x.shape, axis, extent) if block else (extent,)
+        if scale.rank != len(expected_shape) or not all(map(is_same_size, scale.shape, expected_shape)):
             raise Untypable(f"{scale.name} has shape {scale.shape} for {x.shape} along axis {axis}")
-    if zero is None or whole and _single(zero):
+    if zero is None or is_per_tensor and _has_one_element(zero):
         return
-    if whole or zero.rank != scale.rank or not all(map(is_same_size, zero.shape, scale.shape)):
+    if is_per_tensor or zero.rank != scale.rank or not all(map(is_same_size, zero.shape, scale.shape)):
         raise Untypable(f"{zero.name} has shape {zero.shape}, {scale.name} {scale.shape}")
 
 
-def _form(tensors: Sequence[Any], attrs: Mapping[str, Any], implied: str) -> dict[str, Any]:
-    """The axis from the front where it matters; an element type only where it is not implied."""
+def _canonical_form(tensors: Sequence[Any], attrs: Mapping[str, Any], implied: str) -> dict[str, Any]:
+    """Return the axis from the front where it matters, and the element type where it is not implied."""
     x, scale = tensors[0], tensors[1]
-    whole = _single(scale) and not attrs["block_size"]
-    stated = attrs["output_dtype"]
+    is_per_tensor = _has_one_element(scale) and not attrs["block_size"]
+    dtype = attrs["output_dtype"]
     return {
-        "axis": 1 if whole else one_axis(attrs["axis"], x.rank),
-        "output_dtype": "undefined" if stated == implied else stated,
+        "axis": 1 if is_per_tensor else one_axis(attrs["axis"], x.rank),
+        "output_dtype": "undefined" if dtype == implied else dtype,
     }
 
 
 def _quantize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     zero = tensors[2] if len(tensors) > 2 else None
-    found = _form(tensors, attrs, "uint8" if zero is None else zero.dtype)
-    if zero is not None and found["output_dtype"] != "undefined":
-        raise Untypable(f"{found['output_dtype']} with a zero point of {zero.dtype}")
-    return {**found, "saturate": 1}  # concerns 8-bit floats alone, which have no declaration
+    form = _canonical_form(tensors, attrs, "uint8" if zero is None else zero.dtype)
+    if zero is not None and form["output_dtype"] != "undefined":
+        raise Untypable(f"{form['output_dtype']} with a zero point of {zero.dtype}")
+    return {**form, "saturate": 1}  # concerns 8-bit floats alone, which have no declaration
 
 
 @op(
     "QuantizeLinear",
     since=10,
-    normal=_quantize_form,
+    canonicalize=_quantize_form,
     examples=[
         "f32[2,3] f32[]={0.02} u8[]={128}",
         "f32[9]={-2.5,-1.5,-0.5,0,0.5,1.5,2.5,300,-300} f32[]={1} i8[]={3}",
@@ -114,27 +114,28 @@ def quantize_linear(
     target = zero.dtype if zero is not None else "uint8" if output_dtype == "undefined" else output_dtype
     if target not in STORED:
         raise Untypable(f"quantization to {target}")
-    _fit(scale, zero, x, axis, block_size)
+    _check_parameter_shapes(scale, zero, x, axis, block_size)
 
     def at(*place: Size) -> Body:
-        ratio = converted(x[place], x.dtype, scale.dtype) / _at(scale, place, axis, block_size)
-        found: Body = call("round", ratio)
+        ratio = convert_dtype(x[place], x.dtype, scale.dtype) / _element_at(scale, place, axis, block_size)
+        value: Body = call("round", ratio)
         if zero is not None:
-            found = found + converted(_at(zero, place, axis, block_size), zero.dtype, scale.dtype)
-        return saturated(found, target)
+            offset = _element_at(zero, place, axis, block_size)
+            value = value + convert_dtype(offset, zero.dtype, scale.dtype)
+        return saturate_to(value, target)
 
     return compute(x.shape, at)
 
 
 def _dequantize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return _form(tensors, attrs, tensors[1].dtype)
+    return _canonical_form(tensors, attrs, tensors[1].dtype)
 
 
 @op(
     "DequantizeLinear",
     since=10,
-    kept=True,
-    normal=_dequantize_form,
+    is_never_folded=True,
+    canonicalize=_dequantize_form,
     examples=[
         "u8[2,3] f32[]={0.02} u8[]={128}",
         "i8[4] f32[1]={0.5} i8[1]={-3}",
@@ -163,14 +164,15 @@ def dequantize_linear(
     if zero is not None and zero.dtype != x.dtype:
         raise Untypable(f"{x.dtype} with a zero point of {zero.dtype}")
     target = scale.dtype if output_dtype == "undefined" else output_dtype
-    _fit(scale, zero, x, axis, block_size)
+    _check_parameter_shapes(scale, zero, x, axis, block_size)
 
     def at(*place: Size) -> Body:
-        found = converted(x[place], x.dtype, "int32")  # the difference is one of int32, and wraps as they do
+        difference = convert_dtype(x[place], x.dtype, "int32")  # the difference wraps as an int32
         if zero is not None:
-            found = found - converted(_at(zero, place, axis, block_size), zero.dtype, "int32")
-        whole = converted(found, "int32", scale.dtype)
-        return converted(whole * _at(scale, place, axis, block_size), scale.dtype, target)
+            offset = _element_at(zero, place, axis, block_size)
+            difference = difference - convert_dtype(offset, zero.dtype, "int32")
+        product = convert_dtype(difference, "int32", scale.dtype)
+        return convert_dtype(product * _element_at(scale, place, axis, block_size), scale.dtype, target)
 
     return compute(x.shape, at)
 
@@ -189,41 +191,41 @@ def dequantize_linear(
 )
 def dynamic_quantize_linear(x: Tensor) -> tuple[Scope, Scope, Scope]:
     """x as uint8 over its own range, widened to hold 0; the scale and the zero point."""
-    demand(x, "float32")
+    require_dtype(x, "float32")
     axes = tuple(range(x.rank))
     low = reduction("min", x, axes, finish=lambda v: call("min", v, 0), keep=False)
     high = reduction("max", x, axes, finish=lambda v: call("max", v, 0), keep=False)
     # the scale of nothing but zeros is 1, as onnxruntime has it; ONNX's formula divides by zero there
     scale = broadcast(lambda a, b: call("where", call("eq", a, b), 1, (b - a) / Const(255)), low, high)
     zero = broadcast(lambda a, s: call("round", call("min", call("max", -a / s, 0), 255)), low, scale)
-    stored = compute(x.shape, lambda *i: saturated(call("round", x[i] / scale[()]) + zero[()], "uint8"))
-    return stored, scale, broadcast(lambda v: saturated(v, "uint8"), zero)
+    stored = compute(x.shape, lambda *i: saturate_to(call("round", x[i] / scale[()]) + zero[()], "uint8"))
+    return stored, scale, broadcast(lambda v: saturate_to(v, "uint8"), zero)
 
 
-def _wide(x: Tensor, i: tuple[Size, ...], zero: Body | None) -> Body:
-    """x less its zero point, both as int32."""
-    value = converted(x[i], x.dtype, "int32")
+def _minus_zero_point(x: Tensor, i: tuple[Size, ...], zero: Body | None) -> Body:
+    """Return x minus its zero point, both as int32."""
+    value = convert_dtype(x[i], x.dtype, "int32")
     return value if zero is None else value - call("to_int32", zero)
 
 
 def _matrix_parameter(p: Tensor, x: Tensor, axis: int, place: tuple[Size, ...]) -> Body:
-    """The element of a matrix's parameter: one for all, for a row or column, or broadcast to it."""
-    if _single(p):
-        return _number(p)
-    return p[place[axis]] if p.rank == 1 else aligned(p, place)
+    """Return the element of a matrix's parameter: one for all, for a row or column, or broadcast."""
+    if _has_one_element(p):
+        return _only_element(p)
+    return p[place[axis]] if p.rank == 1 else broadcast_read(p, place)
 
 
-def _centred_matrix(x: Tensor, zero: Tensor | None, axis: int) -> Scope:
-    """A matrix less its zero points, as int32; `axis` is that of its rows (-2) or columns (-1)."""
-    demand(x, *BYTES)
+def _matrix_minus_zero_points(x: Tensor, zero: Tensor | None, axis: int) -> Scope:
+    """Return a matrix minus its zero points, as int32; `axis` is that of its rows (-2) or columns (-1)."""
+    require_dtype(x, *BYTES)
     if zero is None:
-        return compute(x.shape, lambda *i: _wide(x, i, None))
-    _fit_matrix(zero, x, axis)
-    return compute(x.shape, lambda *i: _wide(x, i, _matrix_parameter(zero, x, axis, i)))
+        return compute(x.shape, lambda *i: _minus_zero_point(x, i, None))
+    _check_matrix_parameter(zero, x, axis)
+    return compute(x.shape, lambda *i: _minus_zero_point(x, i, _matrix_parameter(zero, x, axis, i)))
 
 
-def _fit_matrix(p: Tensor, x: Tensor, axis: int) -> None:
-    if _single(p):
+def _check_matrix_parameter(p: Tensor, x: Tensor, axis: int) -> None:
+    if _has_one_element(p):
         return
     if p.rank == 1:
         if x.rank < -axis or not is_same_size(p.shape[0], x.shape[axis]):
@@ -249,36 +251,43 @@ def _fit_matrix(p: Tensor, x: Tensor, axis: int) -> None:
 )
 def matmul_integer(a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None) -> Scope:
     """(a - a_zero) times (b - b_zero) in int32."""
-    return matrix_product(_centred_matrix(a, a_zero, -2), _centred_matrix(b, b_zero, -1))
+    return matrix_product(_matrix_minus_zero_points(a, a_zero, -2), _matrix_minus_zero_points(b, b_zero, -1))
 
 
-def _channel(p: Tensor, channel: Size) -> Body:
-    return _number(p) if _single(p) else p[channel]
+def _channel_element(p: Tensor, channel: Size) -> Body:
+    return _only_element(p) if _has_one_element(p) else p[channel]
 
 
-def _fit_channels(p: Tensor | None, w: Tensor) -> None:
-    if p is not None and not _single(p) and not (p.rank == 1 and is_same_size(p.shape[0], w.shape[0])):
+def _check_channel_parameter(p: Tensor | None, w: Tensor) -> None:
+    if p is None or _has_one_element(p):
+        return
+    if p.rank != 1 or not is_same_size(p.shape[0], w.shape[0]):
         raise Untypable(f"{p.name} has shape {p.shape} for {w.shape[0]} channels")
 
 
 def _integer_convolution(
     x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, b: Tensor | None, attrs: Any
 ) -> Scope:
-    """The convolution of what x and w stand for, scales apart, in int32."""
-    demand(x, *BYTES)
-    demand(w, *BYTES)
-    if x_zero is not None and not _single(x_zero):
+    """Return the convolution of x and w minus their zero points, without scales, in int32."""
+    require_dtype(x, *BYTES)
+    require_dtype(w, *BYTES)
+    if x_zero is not None and not _has_one_element(x_zero):
         raise Untypable(f"{x_zero.name} has shape {x_zero.shape}")
-    _fit_channels(w_zero, w)
-    whole = compute(x.shape, lambda *i: _wide(x, i, None if x_zero is None else _number(x_zero)))
-    kernel = compute(w.shape, lambda *i: _wide(w, i, None if w_zero is None else _channel(w_zero, i[0])))
-    return correlation(whole, kernel, b, *attrs)
+    _check_channel_parameter(w_zero, w)
+    centred_x = compute(
+        x.shape, lambda *i: _minus_zero_point(x, i, None if x_zero is None else _only_element(x_zero))
+    )
+    centred_w = compute(
+        w.shape,
+        lambda *i: _minus_zero_point(w, i, None if w_zero is None else _channel_element(w_zero, i[0])),
+    )
+    return correlation(centred_x, centred_w, b, *attrs)
 
 
 @op(
     "ConvInteger",
     since=10,
-    normal=conv_form,
+    canonicalize=conv_form,
     examples=[
         "u8[1,2,5,4] i8[3,2,3,3] u8[]={12} pads=(1,1,1,1)",
         "u8[2,2,5,4] u8[3,2,3,2] u8[]={200} u8[]={99} strides=(2,1)",
@@ -304,15 +313,15 @@ def conv_integer(
     return _integer_convolution(x, x_zero, w, w_zero, None, (strides, dilations, pads, group))
 
 
-def _requantized(total: Body, factor: Body, scale: Tensor, zero: Tensor) -> Body:
-    """An int32 total times a real factor, as the integer type of `zero`."""
-    found = call("round", call(f"to_{scale.dtype}", total) * factor)
-    return saturated(found + converted(_number(zero), zero.dtype, scale.dtype), zero.dtype)
+def _requantize(total: Body, factor: Body, scale: Tensor, zero: Tensor) -> Body:
+    """Return an int32 total times a real factor, as the integer type of `zero`."""
+    rounded = call("round", call(f"to_{scale.dtype}", total) * factor)
+    return saturate_to(rounded + convert_dtype(_only_element(zero), zero.dtype, scale.dtype), zero.dtype)
 
 
-def _single_result(scale: Tensor, zero: Tensor) -> None:
-    demand(zero, *BYTES)
-    if not (_single(scale) and _single(zero)):
+def _check_result_parameters(scale: Tensor, zero: Tensor) -> None:
+    require_dtype(zero, *BYTES)
+    if not (_has_one_element(scale) and _has_one_element(zero)):
         raise Untypable(f"a result quantized by {scale.shape} and {zero.shape}")
 
 
@@ -331,17 +340,19 @@ def qlinear_matmul(
     y_scale: Tensor, y_zero: Tensor,
 ) -> Scope:  # fmt: skip
     """The product of what a and b stand for, quantized by y_scale and y_zero."""
-    _single_result(y_scale, y_zero)
-    _fit_matrix(a_scale, a, -2)
-    _fit_matrix(b_scale, b, -1)
+    _check_result_parameters(y_scale, y_zero)
+    _check_matrix_parameter(a_scale, a, -2)
+    _check_matrix_parameter(b_scale, b, -1)
     if (a_scale.rank > 1 or b_scale.rank > 1) or a.rank < 2 or b.rank < 2:
         raise Untypable(f"scales of shapes {a_scale.shape} and {b_scale.shape}")
-    product = matrix_product(_centred_matrix(a, a_zero, -2), _centred_matrix(b, b_zero, -1))
+    product = matrix_product(
+        _matrix_minus_zero_points(a, a_zero, -2), _matrix_minus_zero_points(b, b_zero, -1)
+    )
 
     def at(*i: Size) -> Body:
-        row = _number(a_scale) if _single(a_scale) else a_scale[i[-2]]
-        column = _number(b_scale) if _single(b_scale) else b_scale[i[-1]]
-        return _requantized(product[i], row * column / _number(y_scale), y_scale, y_zero)
+        row = _only_element(a_scale) if _has_one_element(a_scale) else a_scale[i[-2]]
+        column = _only_element(b_scale) if _has_one_element(b_scale) else b_scale[i[-1]]
+        return _requantize(product[i], row * column / _only_element(y_scale), y_scale, y_zero)
 
     return compute(product.shape, at)
 
@@ -353,7 +364,7 @@ def _qlinear_conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict
 @op(
     "QLinearConv",
     since=10,
-    normal=_qlinear_conv_form,
+    canonicalize=_qlinear_conv_form,
     examples=[
         "u8[1,2,5,4] f32[]={0.1} u8[]={12} i8[3,2,3,3] f32[3]>0 i8[3]={0,0,0} f32[]={0.3} u8[]={100}"
         " i32[3] pads=(1,1,1,1)",
@@ -376,14 +387,14 @@ def qlinear_conv(
     strides: tuple[int, ...] | None = None,
 ) -> Scope:  # fmt: skip
     """The convolution of what x and w stand for, b in units of their scales, quantized by y_scale, y_zero."""
-    _single_result(y_scale, y_zero)
-    _fit_channels(w_scale, w)
-    if not _single(x_scale):
+    _check_result_parameters(y_scale, y_zero)
+    _check_channel_parameter(w_scale, w)
+    if not _has_one_element(x_scale):
         raise Untypable(f"{x_scale.name} has shape {x_scale.shape}")
-    found = _integer_convolution(x, x_zero, w, w_zero, b, (strides, dilations, pads, group))
+    totals = _integer_convolution(x, x_zero, w, w_zero, b, (strides, dilations, pads, group))
 
     def at(*i: Size) -> Body:
-        factor = _number(x_scale) * _channel(w_scale, i[1]) / _number(y_scale)
-        return _requantized(found[i], factor, y_scale, y_zero)
+        factor = _only_element(x_scale) * _channel_element(w_scale, i[1]) / _only_element(y_scale)
+        return _requantize(totals[i], factor, y_scale, y_zero)
 
-    return compute(found.shape, at)
+    return compute(totals.shape, at)

@@ -1,4 +1,4 @@
-"""Reductions along axes, and what selects or accumulates along one axis."""
+"""Reductions along axes, and operators that select or accumulate along one axis."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, fold
 from tensaurus.expr.sizes.size import Size, product
-from tensaurus.ops.axes import distinct_axes, one_axis, replaced
+from tensaurus.ops.axes import distinct_axes, one_axis, replace_index
 from tensaurus.ops.declare import op
 
 
 def collapse(indices: Sequence[Size], axes: Sequence[int]) -> tuple[Size, ...]:
-    """The indices into a tensor whose `axes` were reduced to length 1."""
+    """Return the indices into a tensor whose `axes` were reduced to length 1."""
     return tuple(0 if a in axes else i for a, i in enumerate(indices))
 
 
@@ -26,7 +26,7 @@ def reduction(
     finish: Callable[[Body], Any] = lambda v: v,
     keep: bool = True,
 ) -> Scope:
-    """finish(the sum, max, min or prod of element(x) over the axes), which stay with length 1 if `keep`."""
+    """Return finish(the monoid's reduction of element(x) over the axes), which keep length 1 if `keep`."""
     kept = [a for a in range(x.rank) if a not in axes]
     shape = [1 if a in axes else n for a, n in enumerate(x.shape)] if keep else [x.shape[a] for a in kept]
 
@@ -50,7 +50,7 @@ def mean(
     finish: Callable[[Body], Any] = lambda v: v,
     keep: bool = True,
 ) -> Scope:
-    """finish(the mean of element(x) over the axes)."""
+    """Return finish(the mean of element(x) over the axes)."""
     count = product(x.shape[a] for a in axes)
     return reduction("sum", x, axes, element, finish=lambda v: finish(v / Const(count)), keep=keep)
 
@@ -60,7 +60,7 @@ def squared(v: Body) -> Body:
 
 
 def _reduced_axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """The axes written out; `noop_with_empty_axes` remains only where it has an effect."""
+    """Return the axes written out, and `noop_with_empty_axes` only where it has an effect."""
     (x,) = tensors
     axes = attrs["axes"]
     if axes:
@@ -87,7 +87,7 @@ def _declare(
     ) -> Scope:
         return build(x, axes or (), bool(keepdims))
 
-    op(name, moved={"axes": moved}, normal=_reduced_axes, examples=examples)(declare)
+    op(name, moved={"axes": moved}, canonicalize=_reduced_axes, examples=examples)(declare)
 
 
 def _simple(
@@ -165,7 +165,7 @@ def _arg_extreme(name: str, monoid: str) -> None:
         found = first_extreme(monoid, x, (axis,), bool(select_last_index))
         return found if keepdims else reduction("max", found, (axis,), keep=False)
 
-    op(name, normal=_one_axis, examples=[
+    op(name, canonicalize=_one_axis, examples=[
         "f32[2,3,4] axis=1", "f32[2,3] axis=-1 keepdims=0", "f32[5]={1,3,3,0,0}",
         "f32[5]={1,3,3,0,0} select_last_index=1", "i32[2,4] axis=1",
     ])(declare)  # fmt: skip
@@ -176,20 +176,20 @@ _arg_extreme("ArgMin", "min")
 
 
 def _cumulative(name: str, since: int, monoid: str, neutral: int) -> None:
-    """Each element and all before it: a window as long as the axis, neutral beyond the edge."""
+    """Declare a sum or product of each element and all before it: a window as long as the axis."""
 
     def declare(x: Tensor, *, axis: int, exclusive: int = 0, reverse: int = 0) -> Scope:
         def at(*i: Size) -> Body:
             def inside(r: Size) -> Body:
                 step = r + exclusive
                 spot = i[axis] + step if reverse else i[axis] - step
-                return x.padded(neutral)[replaced(i, axis, spot)]
+                return x.padded(neutral)[replace_index(i, axis, spot)]
 
             return fold(monoid, (x.shape[axis],), inside)
 
         return compute(x.shape, at)
 
-    op(name, since=since, moved={"axis": 1}, normal=_one_axis, examples=[
+    op(name, since=since, moved={"axis": 1}, canonicalize=_one_axis, examples=[
         "f32[2,4] axis=1", "f32[3,2] axis=0 exclusive=1", "f32[2,4] axis=-1 reverse=1",
         "f64[5] axis=0 exclusive=1 reverse=1", "i64[4] axis=0",
     ])(declare)  # fmt: skip

@@ -1,7 +1,7 @@
 """Resizing by interpolation, with exact rational coordinates.
 
-The input coordinate of output index x is (a*x + b) / d with integers a, b, d, so that neighbours and
-weights come from // and % alone.
+The input coordinate of output index x is (a*x + b) / d with integers a, b, d, so that neighbours and weights
+are computed with // and % alone.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tensaurus.ops.axes import distinct_axes
 from tensaurus.ops.declare import op
 
 HALF = Fraction(1, 2)
-# by rank, along which axes there is linear interpolation
+# by rank, the sets of axes along which runtimes interpolate linearly
 _INTERPOLATED = {2: [{0, 1}], 3: [{0, 1, 2}], 4: [{2, 3}, {1, 2}], 5: [{2, 3, 4}]}
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """(slope * x + offset) / scale, in lowest terms; scale is positive."""
+    """The function (slope * x + offset) / scale, in lowest terms; scale is positive."""
 
     slope: int
     offset: int
@@ -39,7 +39,7 @@ class Coordinate:
         return top // (self.scale // shared)
 
     def remainder(self, x: Size) -> Size:
-        """scale * (coordinate - floor)."""
+        """Return scale * (coordinate - floor)."""
         return self.slope * x + self.offset - self.scale * self.floor(x)
 
     def nearest(self, x: Size, mode: str) -> Size:
@@ -67,7 +67,7 @@ def _affine(slope: Fraction, offset: Fraction) -> Coordinate:
 
 
 def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinate:
-    """Where output x of `count` lies among the `size` inputs, `ratio` times fewer."""
+    """Return where output x of `count` lies among the `size` inputs, `ratio` times fewer."""
     match mode:
         case "asymmetric":
             return _affine(1 / ratio, Fraction(0))
@@ -88,11 +88,11 @@ def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinat
     raise Untypable(f"the coordinate mode {mode}")
 
 
-def resized(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, rounding: str) -> Scope:
-    """x with dimension d made ratios[d] times longer."""
+def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, rounding: str) -> Scope:
+    """Return x with dimension d made ratios[d] times longer."""
     shape = [_scaled(n, r) for n, r in zip(x.shape, ratios, strict=True)]
-    moved = [d for d, r in enumerate(ratios) if r != 1]
-    at = {d: coordinate(coordinates, ratios[d], x.shape[d], shape[d]) for d in moved}
+    resized_dims = [d for d, r in enumerate(ratios) if r != 1]
+    coordinate_of = {d: coordinate(coordinates, ratios[d], x.shape[d], shape[d]) for d in resized_dims}
 
     def clamped(d: int, index: Size) -> Size:
         inside: Size = smallest(largest(index, 0), x.shape[d] - 1)
@@ -102,49 +102,61 @@ def resized(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, 
         return compute(
             shape,
             lambda *place: x[
-                tuple(clamped(d, at[d].nearest(i, rounding)) if d in at else i for d, i in enumerate(place))
+                tuple(
+                    clamped(d, coordinate_of[d].nearest(i, rounding)) if d in coordinate_of else i
+                    for d, i in enumerate(place)
+                )
             ],
         )
     if mode != "linear":
         raise Untypable(f"the interpolation {mode}")
     if not x.dtype.startswith(("float", "bfloat")):
         raise Untypable(f"linear interpolation of {x.dtype}")
-    if not any(set(moved) <= axes for axes in _INTERPOLATED.get(x.rank, ())):
-        raise Untypable(f"linear interpolation along {moved} of rank {x.rank}, which runtimes refuse")
+    if not any(set(resized_dims) <= axes for axes in _INTERPOLATED.get(x.rank, ())):
+        raise Untypable(f"linear interpolation along {resized_dims} of rank {x.rank}, which runtimes refuse")
 
     def blend(place: Sequence[Size], left: Sequence[int]) -> Body:
-        """The weighted sum of the neighbours along the dimensions in `left`, weights not yet divided."""
+        """Return the weighted sum of the neighbours along the dimensions in `left`, weights not yet
+        divided.
+        """
         if not left:
             return x[tuple(place)]
         d, *rest = left
-        low, part = at[d].floor(place[d]), at[d].remainder(place[d])
+        lower_index, weight = coordinate_of[d].floor(place[d]), coordinate_of[d].remainder(place[d])
 
         def neighbour(index: Size) -> Body:
             return blend((*place[:d], clamped(d, index), *place[d + 1 :]), rest)
 
-        if at[d].scale == 1:
-            return neighbour(low)
-        return neighbour(low) * lift(at[d].scale - part) + neighbour(low + 1) * lift(part)
+        if coordinate_of[d].scale == 1:
+            return neighbour(lower_index)
+        return neighbour(lower_index) * lift(coordinate_of[d].scale - weight) + neighbour(
+            lower_index + 1
+        ) * lift(weight)
 
-    whole = 1
-    for d in moved:
-        whole *= at[d].scale
-    return compute(shape, lambda *place: blend(place, moved) if whole == 1 else blend(place, moved) / whole)
+    total_scale = 1
+    for d in resized_dims:
+        total_scale *= coordinate_of[d].scale
+    return compute(
+        shape,
+        lambda *place: (
+            blend(place, resized_dims) if total_scale == 1 else blend(place, resized_dims) / total_scale
+        ),
+    )
 
 
 def _scaled(size: Size, ratio: Fraction) -> Size:
-    """floor(size * ratio), computed in float32 as every runtime does where the product is not exact."""
+    """Return floor(size * ratio), in float32 as every runtime where the product is not exact."""
     if isinstance(size, int):
         exact = size * ratio
         return int(exact) if exact.denominator == 1 else int(np.floor(np.float32(size) * np.float32(ratio)))
     if ratio.denominator > 1024:
         raise Untypable(f"{size} times {ratio} needs the value of {size}")
-    whole: Size = size * ratio.numerator
-    return whole // ratio.denominator
+    dividend: Size = size * ratio.numerator
+    return dividend // ratio.denominator
 
 
 def _ratio(size: Size, count: Size) -> Fraction | None:
-    """count / size, where it is a known number."""
+    """Return count / size where that is a known number, else None."""
     if isinstance(size, int) and isinstance(count, int) and size > 0 and count > 0:
         return Fraction(count, size)
     for bottom in (1, 2, 4):
@@ -162,21 +174,25 @@ def _ratios(scales: Sequence[Any], rank: int) -> tuple[Fraction, ...]:
     return tuple(map(Fraction, scales))
 
 
-def _alike(x: Tensor, ratios: Sequence[Fraction], axes: Sequence[int], policy: str) -> tuple[Fraction, ...]:
-    """One ratio for all axes: the least or the largest of those that the sizes ask for."""
+def _common_ratio(
+    x: Tensor, ratios: Sequence[Fraction], axes: Sequence[int], policy: str
+) -> tuple[Fraction, ...]:
+    """Return one ratio for all axes: the least or the largest of those that the sizes ask for."""
     if policy not in ("not_larger", "not_smaller"):
         raise Untypable(f"the policy {policy}")
     shared = (min if policy == "not_larger" else max)(ratios[d] for d in axes)
     for d in axes:
         n = x.shape[d]
-        # sizes are rounded here, and rounded down where the ratio is given
+        # a given policy rounds sizes to nearest, a given ratio rounds them down
         if not isinstance(n, int) or _scaled(n, shared) != (n * shared + HALF) // 1:
             raise Untypable(f"{policy}: {n} times {shared} is not exact")
     return tuple(shared if d in axes else Fraction(1) for d in range(x.rank))
 
 
 def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Scales of every dimension, sizes where float32 cannot write the scales; what has no effect dropped."""
+    """Return scales of every dimension, or sizes where float32 cannot express the scales; no unused
+    attributes.
+    """
     x = tensors[0]
     scales, sizes = attrs["scales"] or (), attrs["sizes"] or ()
     if bool(scales) == bool(sizes):
@@ -196,7 +212,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
             raise Untypable(f"{x.shape} resized to {counts}")
         ratios = tuple(r for r in found if r is not None)
         if attrs["keep_aspect_ratio_policy"] != "stretch":
-            ratios, counts = _alike(x, ratios, axes, attrs["keep_aspect_ratio_policy"]), None
+            ratios, counts = _common_ratio(x, ratios, axes, attrs["keep_aspect_ratio_policy"]), None
     if attrs["antialias"] and attrs["mode"] != "nearest" and any(r < 1 for r in ratios):
         raise Untypable("antialiasing")
     exact = all(Fraction(float(np.float32(r))) == r for r in ratios)
@@ -241,7 +257,7 @@ def _rounding(attrs: Mapping[str, Any], ratios: Sequence[Fraction]) -> str:
     moved={"roi": 11, "scales": 10, "sizes": 11},
     order=("x", "roi", "scales", "sizes"),
     before={11: {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}},
-    normal=_resize_form,
+    canonicalize=_resize_form,
     examples=[
         "f32[1,2,3,4] scales=(1,1,2,2) coordinate_transformation_mode=asymmetric nearest_mode=floor",
         "f32[1,2,3,4] scales=(1.0,1.0,2.0,3.0)",
@@ -283,7 +299,7 @@ def resize(
     else:
         assert sizes is not None
         ratios = tuple(_ratio(n, c) or Fraction(1) for n, c in zip(x.shape, sizes, strict=True))
-    return resized(x, ratios, mode, coordinate_transformation_mode, nearest_mode)
+    return resize_by(x, ratios, mode, coordinate_transformation_mode, nearest_mode)
 
 
 def _upsample_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,7 +313,7 @@ def _upsample_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str
     "Upsample",
     since=7,
     moved={"scales": 9},
-    normal=_upsample_form,
+    canonicalize=_upsample_form,
     examples=[
         "f32[1,2,3,4] scales=(1,1,2,2)",
         "f32[1,2,3,4] scales=(1,1,1.5,3)",
@@ -306,4 +322,4 @@ def _upsample_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str
 )
 def upsample(x: Tensor, *, mode: str = "nearest", scales: tuple[Any, ...]) -> Scope:
     """Nearest (rounded down) or linear interpolation; output x lies at x / scale."""
-    return resized(x, tuple(map(Fraction, scales)), mode, "asymmetric", "floor")
+    return resize_by(x, tuple(map(Fraction, scales)), mode, "asymmetric", "floor")

@@ -1,4 +1,4 @@
-"""ONNX's own schemas: what an operator's inputs and attributes are in an opset."""
+"""Read ONNX's own schemas: the inputs, attributes and outputs of an operator in an opset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEWEST = defs.onnx_opset_version()
 
 
 class NotInOpset(Untypable):
-    """This opset lacks the operator, or cannot express these attributes or element types."""
+    """Raised where an opset lacks the operator, or cannot express its attributes or element types."""
 
 
 @lru_cache(maxsize=4096)
@@ -27,7 +27,7 @@ def _schema(name: str, domain: str, opset: int) -> defs.OpSchema | None:
 
 
 def schema_of(op: Op, opset: int) -> defs.OpSchema:
-    """ONNX's schema of the operator in an opset.  Raises NotInOpset, also before `since`."""
+    """Return ONNX's schema of the operator in an opset.  Raises NotInOpset, also before `since`."""
     schema = _schema(op.name, op.domain, opset)
     if schema is None or schema.deprecated:
         raise NotInOpset(f"opset {opset} has no {op.name}")
@@ -38,7 +38,7 @@ def schema_of(op: Op, opset: int) -> defs.OpSchema:
 
 @cache
 def versions(op: Op) -> tuple[int, ...]:
-    """The opsets at which the operator's schema changed and the declaration holds, oldest first."""
+    """Return the opsets at which the operator's schema changed and the declaration holds, oldest first."""
     changed = {
         max(s.since_version, op.since)
         for s in defs.get_all_schemas_with_history()
@@ -52,8 +52,8 @@ def versions(op: Op) -> tuple[int, ...]:
     return tuple(result)
 
 
-def implied(op: Op, opset: int) -> dict[str, Any]:
-    """What the operator's attributes are in this opset where a node does not give them."""
+def implied_attributes(op: Op, opset: int) -> dict[str, Any]:
+    """Return the attributes that a node in this opset has where it does not state them."""
     result = {name: value for name, value in op.attributes.items() if op.has_default(name)}
     for version in sorted(op.before, reverse=True):
         if opset < version:
@@ -62,30 +62,30 @@ def implied(op: Op, opset: int) -> dict[str, Any]:
 
 
 @cache
-def formals(op: Op, opset: int) -> tuple[str, ...]:
-    """The parameters that are inputs in this opset, in ONNX's order."""
+def formal_inputs(op: Op, opset: int) -> tuple[str, ...]:
+    """Return the parameters that are inputs in this opset, in ONNX's order."""
     names = tuple(n for n in op.order if opset >= op.moved.get(n, 0))
     schema = schema_of(op, opset)
     if op.variadic or len(names) <= len(schema.inputs):
         return names
-    theirs = [i.name.lower() for i in schema.inputs]
-    matching = tuple(n for n in names if n.lower() in theirs)
-    return matching if len(matching) == len(theirs) else names[: len(theirs)]
+    schema_names = [i.name.lower() for i in schema.inputs]
+    matching = tuple(n for n in names if n.lower() in schema_names)
+    return matching if len(matching) == len(schema_names) else names[: len(schema_names)]
 
 
 def attribute_name(op: Op, parameter: str) -> str:
-    return op.formerly.get(parameter, parameter)
+    return op.old_names.get(parameter, parameter)
 
 
-def variadic_end(parameters: Sequence[Any]) -> bool:
+def is_last_variadic(parameters: Sequence[Any]) -> bool:
     return bool(parameters) and parameters[-1].option == defs.OpSchema.FormalParameterOption.Variadic
 
 
 @cache
-def most_outputs(op: Op, opset: int) -> int | None:
-    """How many outputs the operator has in this opset; None where there is no end."""
-    theirs = schema_of(op, opset).outputs
+def max_outputs(op: Op, opset: int) -> int | None:
+    """Return the largest number of outputs in this opset; None where it is unlimited."""
+    formal_outputs = schema_of(op, opset).outputs
     counts = [count for version, count in op.outputs.items() if opset < version]
-    if not variadic_end(theirs):
-        counts.append(len(theirs))
+    if not is_last_variadic(formal_outputs):
+        counts.append(len(formal_outputs))
     return min(counts, default=None)

@@ -1,4 +1,4 @@
-"""A symbolic size as ONNX nodes: int64 vectors computed from the shapes of values."""
+"""Write symbolic sizes as ONNX nodes that compute int64 vectors from the shapes of values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SizeForm:
         self.written: dict[Any, str] = {}
 
     def vector(self, sizes: Sequence[Size]) -> str:
-        """The name of an int64 vector that holds these sizes.  Raises NotInOpset."""
+        """Return the name of an int64 vector that holds these sizes.  Raises NotInOpset."""
         key = ("vector", tuple(map(polynomial, sizes)))
         if key not in self.written:
             parts = [self.size(size) for size in sizes]
@@ -40,7 +40,9 @@ class SizeForm:
         return self.written[key]
 
     def tensor(self, sizes: Any) -> str:
-        """The name of an int64 tensor: a vector for a tuple, of rank 0 for one size.  Raises NotInOpset."""
+        """Return the name of an int64 tensor: a vector for a tuple, of rank 0 for one size.  Raises
+        NotInOpset.
+        """
         if isinstance(sizes, tuple):
             return self.vector(sizes)
         key = ("scalar", polynomial(sizes))
@@ -50,7 +52,7 @@ class SizeForm:
         return self.written[key]
 
     def size(self, size: Size) -> str:
-        """The name of an int64 vector of one element, the size."""
+        """Return the name of an int64 vector whose one element is the size."""
         size = polynomial(size)
         if size not in self.written:
             self.written[size] = self._size(size)
@@ -61,9 +63,9 @@ class SizeForm:
             name = self.fresh("size")
             self.emit(numpy_helper.from_array(np.asarray([size], np.int64), name))
             return name
-        found = self.where(size)
-        if found is not None:
-            value, place = found
+        dimension = self.where(size)
+        if dimension is not None:
+            value, place = dimension
             return self._node("Gather", self._shape(value), self.size(place), axis=0)
         terms = terms_of(size)
         if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
@@ -92,20 +94,18 @@ class SizeForm:
             raise NotInOpset(f"no value has the size {atom}")
         if isinstance(atom, Floor):
             top, bottom = self.size(atom.top), self.size(atom.bottom)
-            if not is_nonnegative(
-                atom.top
-            ):  # ONNX's integer division truncates: take the remainder away first
+            if not is_nonnegative(atom.top):  # ONNX truncates: subtract the remainder first
                 top = self._node("Sub", top, self._node("Mod", top, bottom, since=10))
             return self._node("Div", top, bottom)
         if isinstance(atom, Largest):
-            found, *rest = [self.size(a) for a in atom.args]
+            result, *rest = [self.size(a) for a in atom.args]
             for other in rest:
                 if self.opset >= 12:
-                    found = self._node("Max", found, other)
+                    result = self._node("Max", result, other)
                 else:
-                    above = self._node("Greater", found, other, since=9)
-                    found = self._node("Where", above, found, other)
-            return found
+                    is_greater = self._node("Greater", result, other, since=9)
+                    result = self._node("Where", is_greater, result, other)
+            return result
         raise NotInOpset(f"the size {atom} cannot be computed")
 
     def _node(self, operator: str, *inputs: str, since: int = 7, **attributes: Any) -> str:

@@ -1,4 +1,4 @@
-"""Operators that no expression of their inputs' elements describes, and why."""
+"""The reasons why some ONNX operators have no declaration: no expression of their inputs' elements exists."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ _REASONS = {operator: reason for reason, operators in _WHY.items() for operator 
 
 
 def why_undeclared(operator: str) -> str:
-    """Why there is no declaration of an operator, named as reports name it: domain.Operator."""
+    """Return why an operator, named as in reports (domain.Operator), has no declaration."""
     return _REASONS.get(operator, "no declaration")

@@ -12,8 +12,8 @@ from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, largest, smallest
 
 
-def spread(values: Sequence[Any] | None, count: int, default: int, name: str) -> tuple[Any, ...]:
-    """An attribute with one number per dimension; none given means the default everywhere."""
+def per_dimension(values: Sequence[Any] | None, count: int, default: int, name: str) -> tuple[Any, ...]:
+    """Return an attribute with one number per dimension; the default everywhere where it is absent."""
     if not values:
         return (default,) * count
     if len(values) != count:
@@ -21,49 +21,51 @@ def spread(values: Sequence[Any] | None, count: int, default: int, name: str) ->
     return tuple(values)
 
 
-def reach(kernel: Size, dilation: Size) -> Size:
-    """The extent that a dilated kernel covers."""
+def dilated_extent(kernel: Size, dilation: Size) -> Size:
+    """Return the extent that a dilated kernel covers."""
     return (kernel - 1) * dilation + 1
 
 
 def window_attributes(
     sizes: Sequence[Size], kernel: Sequence[Size], attrs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """strides, dilations and pads (all begins, then all ends) written out, and auto_pad resolved to pads."""
+    """Return strides, dilations and pads (all begins, then all ends) written out, and auto_pad resolved
+    to pads.
+    """
     rank = len(sizes)
     if len(kernel) != rank:
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
-    strides = spread(attrs["strides"], rank, 1, "strides")
-    dilations = spread(attrs.get("dilations"), rank, 1, "dilations")
+    strides = per_dimension(attrs["strides"], rank, 1, "strides")
+    dilations = per_dimension(attrs.get("dilations"), rank, 1, "dilations")
     if not all(is_nonnegative(n - 1) for n in (*strides, *dilations)):
         raise Untypable("strides and dilations are positive")
-    found: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
+    result: dict[str, Any] = {"strides": strides, "auto_pad": "NOTSET"}
     if "dilations" in attrs:
-        found["dilations"] = dilations
+        result["dilations"] = dilations
     match attrs["auto_pad"]:
         case "NOTSET" | "":
-            found["pads"] = spread(attrs["pads"], 2 * rank, 0, "pads")
+            result["pads"] = per_dimension(attrs["pads"], 2 * rank, 0, "pads")
         case "VALID":
-            found["pads"] = (0,) * (2 * rank)
+            result["pads"] = (0,) * (2 * rank)
         case "SAME_UPPER" | "SAME_LOWER" as kind:
             pairs = [
                 same_pads(*each, upper=kind == "SAME_UPPER")
                 for each in zip(sizes, kernel, strides, dilations, strict=True)
             ]
-            found["pads"] = (*(begin for begin, _ in pairs), *(end for _, end in pairs))
+            result["pads"] = (*(begin for begin, _ in pairs), *(end for _, end in pairs))
         case other:
             raise Untypable(f"auto_pad {other}")
-    return found
+    return result
 
 
 def same_pads(size: Size, kernel: Size, stride: int, dilation: int, *, upper: bool) -> tuple[int, int]:
-    """The pads with which ceil(size / stride) windows fit; the odd one at the end (`upper`) or the begin."""
+    """Return the pads for ceil(size / stride) windows; an odd one is at the end (`upper`) or at the begin."""
     count = -((-size) // stride)
-    room = (count - 1) * stride + reach(kernel, dilation) - size
-    # no less than reach - stride
-    if not is_nonnegative(reach(kernel, dilation) - stride + 1) and not is_nonnegative(room + 1):
-        raise Untypable("windows far apart, padded to the same size, of which runtimes have their own ideas")
-    total = largest(room, 0)
+    missing = (count - 1) * stride + dilated_extent(kernel, dilation) - size
+    # missing is at least dilated_extent - stride
+    if not is_nonnegative(dilated_extent(kernel, dilation) - stride + 1) and not is_nonnegative(missing + 1):
+        raise Untypable("windows far apart, padded to the same size, on which runtimes disagree")
+    total = largest(missing, 0)
     if not isinstance(total, int):
         raise Untypable(f"padding to the same size needs the value of {size}")
     half = total // 2
@@ -78,20 +80,24 @@ def output_sizes(
     pads: Sequence[int],
     ceil: bool = False,
 ) -> tuple[Size, ...]:
-    """How many windows fit; `ceil` counts a last partial one that starts before the end pad."""
-    found: list[Size] = []
+    """Return the number of windows that fit; `ceil` counts a last partial one that starts before the
+    end pad.
+    """
+    counts: list[Size] = []
     begins, ends = pads[: len(sizes)], pads[len(sizes) :]
     for size, k, stride, dilation, begin, end in zip(
         sizes, kernel, strides, dilations, begins, ends, strict=True
     ):
-        room = size + begin + end - reach(k, dilation)
+        room = size + begin + end - dilated_extent(k, dilation)
         if is_negative(room):
-            raise Untypable(f"a window of {reach(k, dilation)} does not fit {size} + {begin} + {end}")
+            raise Untypable(
+                f"a window of {dilated_extent(k, dilation)} does not fit {size} + {begin} + {end}"
+            )
         count = room // stride + 1
         if ceil:
             count = smallest(-((-room) // stride), (size + begin - 1) // stride) + 1
-        found.append(count)
-    return tuple(found)
+        counts.append(count)
+    return tuple(counts)
 
 
 def window_indices(
@@ -101,6 +107,8 @@ def window_indices(
     dilations: Sequence[int],
     pads: Sequence[int],
 ) -> tuple[Size, ...]:
-    """i*stride + r*dilation - pad for output indices i and kernel indices r; pads as in the attribute."""
+    """Return i*stride + r*dilation - pad for output indices i and kernel indices r; pads as in the
+    attribute.
+    """
     steps = zip(outputs, kernel, strides, dilations, pads[: len(outputs)], strict=True)
     return tuple(i * s + r * d - p for i, r, s, d, p in steps)

@@ -137,7 +137,7 @@ def test_what_is_claimed_of_a_map_holds_point_by_point(f: IndexMap) -> None:
 @settings(max_examples=120, deadline=None)
 def test_the_claims_do_not_need_enumeration(f: IndexMap) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_map, "PROBED", 1)
+        patch.setattr(index_map, "MAX_PROBED_POINTS", 1)
         holds(f)
 
 
@@ -146,7 +146,7 @@ def test_the_claims_do_not_need_enumeration(f: IndexMap) -> None:
 def test_changes_of_axes_have_inverses(f: IndexMap) -> None:
     holds(f)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_map, "PROBED", 1)
+        patch.setattr(index_map, "MAX_PROBED_POINTS", 1)
         assert is_injective(f)
         found = image(f)
         assert found is not None

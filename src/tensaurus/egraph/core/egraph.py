@@ -152,7 +152,7 @@ class EGraph:
         self.members[number] = [number]
         readers, known = self.readers, self.analyses
         readers[number] = []
-        static = not (isinstance(head.op, Op) and head.op.kept)
+        static = not (isinstance(head.op, Op) and head.op.is_never_folded)
         for read in classes if len(classes) < 2 else set(classes):
             if read != ABSENT:
                 readers[read].append(number)
@@ -244,7 +244,7 @@ class EGraph:
         group = self.find(number)
         old = self.analyses[group]
         head = self.heads[number]
-        if old.static or (head.op.kept if isinstance(head.op, Op) else head.op is not ITEM):
+        if old.static or (head.op.is_never_folded if isinstance(head.op, Op) else head.op is not ITEM):
             return
         if all(read == ABSENT or self.analyses[self.find(read)].static for read in self.args[number]):
             self.analysis_version += 1

@@ -41,9 +41,9 @@ def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
 @cache
 def _nests_in_argument(op: object) -> bool | None:
     """Return True if an operator's calls nest in arguments (Concat), False if in outputs (Split), or None."""
-    if not isinstance(op, Op) or (op.nested is None and not joins(op)):
+    if not isinstance(op, Op) or (op.merge_nested is None and not joins(op)):
         return None
-    return op.nested is None
+    return op.merge_nested is None
 
 
 _Shape: TypeAlias = "tuple[Head, tuple[_Shape | Type, ...]]"  # of nested calls; types stand for leaves

@@ -121,7 +121,8 @@ def _intern(
         node = Node()
         node.op, node.args, node.attrs, node.types = op, args, attrs, types
         node.static = op is CONSTANT or (
-            (isinstance(op, Op) and not op.kept or op is ITEM) and all(a is None or a.static for a in args)
+            (isinstance(op, Op) and not op.is_never_folded or op is ITEM)
+            and all(a is None or a.static for a in args)
         )
         node.serial = next(_serials)
         _nodes[key] = node

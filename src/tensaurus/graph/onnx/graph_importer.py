@@ -21,7 +21,14 @@ from tensaurus.graph.onnx.value_types import Location, Types, contradiction
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import scope_text
-from tensaurus.ops.leaf_form import ONNX_DOMAINS, all_outputs, branches, held_tensor, repeatable, sparse_node
+from tensaurus.ops.leaf_form import (
+    ONNX_DOMAINS,
+    branches,
+    constant_tensor,
+    has_variadic_outputs,
+    is_deterministic,
+    sparse_node,
+)
 from tensaurus.ops.onnx_form import from_onnx
 from tensaurus.ops.undeclared import why_undeclared
 from tensaurus.system.errors import TensaurusError
@@ -117,7 +124,7 @@ class GraphImporter:
     def add(self, proto: NodeProto) -> None:
         """Define the outputs of one ONNX node."""
         known_here = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
-        tensor = held_tensor(proto) if known_here else None
+        tensor = constant_tensor(proto) if known_here else None
         if tensor is not None:
             return self.define(proto.output, [constant(_data(tensor))])
         choice = branches(proto) if known_here else None
@@ -179,7 +186,7 @@ class GraphImporter:
         names, attrs = from_onnx(op, proto, self.opset, self.constant_of, self.dtype_of)
         args = [self.argument(a, names) for a in names]
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
-        node = apply(op, args, attrs, 0 if all_outputs(op, self.opset) else wanted)
+        node = apply(op, args, attrs, 0 if has_variadic_outputs(op, self.opset) else wanted)
         for size in _sizes(node.attrs):
             self.require(size, node)
         self.compare(proto, node)
@@ -279,7 +286,7 @@ class GraphImporter:
         named = [name for name in proto.output if name in self.infos]
         one_of_many = (
             (proto.domain, proto.op_type) in self.functions
-            or not repeatable(proto, self.opsets.get(domain))
+            or not is_deterministic(proto, self.opsets.get(domain))
             or any(node.identity is not None for _, body in bodies for node in body.nodes)
             # two merged outputs would need a copy, which old opsets have for tensors alone
             or (self.opset < 16 and any(self.infos[n].WhichOneof("value") in _CONTAINERS for n in named))

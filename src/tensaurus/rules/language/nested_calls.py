@@ -64,10 +64,10 @@ def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attri
 
     The parts of that output take its place among the others.
     """
-    if op.nested is None:
+    if op.merge_nested is None:
         return None
     try:
-        attrs = op.canonical((kind,), op.nested(dict(outer), index, dict(inner)))
+        attrs = op.canonical((kind,), op.merge_nested(dict(outer), index, dict(inner)))
         before, whole = op.types((kind,), outer), op.types((kind,), attrs)
         parts = op.types((before[index],), inner)
     except Untypable:
