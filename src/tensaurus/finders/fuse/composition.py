@@ -31,8 +31,7 @@ __all__ = ["FUSED_PREFIX", "compose_region"]
 FUSED_PREFIX = "fused-"  # prefix of the names of fusion equations
 COMPOSED = Proved("algebra", "the expressions composed, at these sizes")
 TESTED_WHERE_USED = Tested("gf", "where it is used")
-# Rounds of numbering the arguments by their first reads: interning may reorder reads, and so change the
-# numbering.
+# Rounds of numbering the arguments by their first reads: interning may reorder reads, and so the numbers.
 MAX_RENAMINGS = 3
 
 

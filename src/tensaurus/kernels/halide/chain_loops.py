@@ -80,8 +80,7 @@ class _ChainScheduler:
         tiles += [] if (outer := loops.split(last, row, MASKED_TAIL)) is None else [outer]
         block_loop = loops.split(f, sketch.lanes * sketch.vectors, GUARDED_TAIL)
         vector_loop = loops.split(f, sketch.lanes, GUARDED_TAIL)
-        # where there is one vector of results: a loop of one step, at which all transposed stages are
-        # computed
+        # where there is one vector of results: a loop of one step, which computes all transposed stages
         turn = vector_loop if vector_loop is not None else self.unit_loop(loops, f)
         indices = [chain.output_read.indices[k] for k in chain.result_places]
         group_axes = [a for i in indices for a in stage.axes if i == polynomial(a)]

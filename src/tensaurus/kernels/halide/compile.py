@@ -53,6 +53,7 @@ def _target(cpu: str, more: Sequence[str]) -> Any:
 
 
 def input_tensors(types: Sequence[TensorType]) -> list[Tensor]:
+    """Returns the tensors x0, x1, ... of these types, over which a kernel's scope is written."""
     return [Tensor(f"x{place}", kind.shape, kind.dtype) for place, kind in enumerate(types)]
 
 

@@ -47,8 +47,7 @@ from tensaurus.kernels.stages.stage import Stage, build_stages, extent
 
 __all__ = ["schedulable_stages", "build_pipeline"]
 
-# A sum of more floats than LONG_SUM_TERMS is computed in groups of at most GROUP_TERMS, to lose less to
-# rounding.
+# A sum of more floats than LONG_SUM_TERMS is computed in groups of at most GROUP_TERMS, which round less.
 LONG_SUM_TERMS, GROUP_TERMS = 512, 256
 
 

@@ -30,8 +30,7 @@ COMPILER_TIMEOUT = 120.0  # seconds after which the C compiler is taken to hang
 MAX_ELEMENTS = 2**31 - 1  # elements of a tensor: strides of Halide's buffers are int32
 MAX_RANK = 64  # axes of a tensor: MOST_RANK of shim.c
 
-# Only RegisterCustomOps is exported: another Halide runtime in the process would otherwise take the place of
-# ours.
+# Only RegisterCustomOps is exported: another Halide runtime in the process would otherwise replace ours.
 EXPORTS_MAP = "{ global: RegisterCustomOps; local: *; };\n"
 COMPILER_OPTIONS = (
     *("-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-s", "-Wl,-Bsymbolic"),

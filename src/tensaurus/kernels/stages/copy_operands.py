@@ -56,8 +56,7 @@ def copy_operand(
     filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
     lows, counts = zip(*(index_range(substitute(index, filled)) for index in read.indices), strict=True)
     is_reordered = any(d != len(forms) - 1 or steps[d] > MAX_GATHER_STEP for d in moving_dimensions)
-    # all phases are as long as the longest one, although no reader needs the elements at the ends of the
-    # others
+    # all phases are as long as the longest one, although no reader needs the ends of the others
     phase_steps = [step if is_reordered else 1 for step in steps]
     spans = [-(-n // step) * step for n, step in zip(counts, phase_steps, strict=True)]
     sizes = map(_number, read.source.shape)

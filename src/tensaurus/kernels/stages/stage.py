@@ -86,6 +86,7 @@ def format_stages(stages: Sequence[Stage]) -> str:
 
 
 def extent(a: Axis) -> int:
+    """Returns the extent of an axis, which must be a number."""
     assert isinstance(a.extent, int)
     return a.extent
 
@@ -122,8 +123,7 @@ def build_stages(scope: Scope) -> tuple[Stage, ...]:
 class _StageBuilder:
     def __init__(self) -> None:
         self.stages: list[Stage] = []
-        # by identity, as scopes are read in many places: the tensor of a scope's stage, or the scope to
-        # substitute
+        # by identity, as scopes are shared: the tensor of a scope's stage, or the scope to substitute
         self.lowered: dict[int, tuple[Scope, Tensor | Scope]] = {}
 
     def build(self, scope: Scope) -> tuple[Stage, ...]:

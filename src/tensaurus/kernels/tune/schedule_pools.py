@@ -35,8 +35,7 @@ __all__ = [
 SIMILAR_EXPRESSIONS = 3  # expressions of other sizes whose fastest schedules are imitated
 NEAREST_SKETCHES = 3  # schedules tried for each of these expressions
 
-# For each choice of nest changes: the sketches of each nest, the most promising first, and the shape of each
-# nest.
+# For each choice of nest changes: the sketches of each nest, the most promising first, and the nests' shapes.
 Pool: TypeAlias = tuple[tuple[NestChange, ...], Sequence[Sequence[Sketch]], Sequence[NestShape]]
 SchedulePools: TypeAlias = Sequence[Pool]
 

@@ -95,8 +95,7 @@ class Trials:
             for array, values in zip(arrays, self.arrays, strict=True):
                 array[...] = values
             result = guarded_array(self.result.shape, self.result.dtype, last)
-            # NaN in floats, and an unlikely number in integers, so that elements that are not written are
-            # noticed
+            # NaN in floats, and an unlikely number in integers, so that unwritten elements are noticed
             result.reshape(-1).view(np.uint8)[...] = 0xFF
             bound(arrays, result)()
         if self.expected is None:

@@ -327,7 +327,7 @@ class Tuner:
         """Estimates the seconds on all threads of a schedule that takes `taken` seconds on one."""
         threads = self.machine.threads
         pairs = _sketches_with_shapes(schedule, pools)
-        # nests without a parallel loop run inside those with one; of these the nest of most points decides
+        # nests without a parallel loop run inside nests with one, of which the one of most points decides
         outer = [pair for pair in pairs if pair[0].parallel] or pairs[-1:]
         part = busiest_share(*max(outer, key=lambda pair: pair[1].points), threads)
         return taken * part + self._waiting_seconds(schedule, pools)
