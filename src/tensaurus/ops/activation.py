@@ -17,17 +17,17 @@ from tensaurus.ops.reduction import collapse, first_extreme, reduction
 
 
 def positive(v: Any) -> Body:
-    """max(v, 0)."""
+    """Return max(v, 0)."""
     return call("max", v, 0)
 
 
 def negative(v: Any) -> Body:
-    """min(v, 0)."""
+    """Return min(v, 0)."""
     return call("min", v, 0)
 
 
 def clamped(v: Any) -> Body:
-    """v within 0..1."""
+    """Return v within 0..1."""
     return positive(call("min", v, 1))
 
 
@@ -36,7 +36,7 @@ def sigmoid(v: Any) -> Body:
 
 
 def softplus(v: Any) -> Body:
-    """log(1 + exp(v)) as max(v, 0) + log(1 + e), e = exp(-|v|): nothing overflows.
+    """Return log(1 + exp(v)) as max(v, 0) + log(1 + e), e = exp(-|v|), which never overflows.
 
     The logarithm is 2 atanh(e / (2 + e)), which loses no digit of a small e to the 1.
     """
@@ -197,7 +197,7 @@ def minus_maximum(x: Tensor, axes: tuple[int, ...]) -> Scope:
 
 
 def softmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
-    """exp(x - m) / sum(exp(x - m)), m the maximum."""
+    """Return exp(x - m) / sum(exp(x - m)), m the maximum."""
     inner = minus_maximum(x, axes)
     exps = compute(x.shape, lambda *i: call("exp", inner[i]))
     total = reduction("sum", exps, axes)
@@ -205,14 +205,14 @@ def softmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
 
 
 def log_softmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
-    """(x - m) - log(sum(exp(x - m))), m the maximum."""
+    """Return (x - m) - log(sum(exp(x - m))), m the maximum."""
     inner = minus_maximum(x, axes)
     logs = reduction("sum", inner, axes, lambda v: call("exp", v), finish=lambda v: call("log", v))
     return compute(x.shape, lambda *i: inner[i] - logs[collapse(i, axes)])
 
 
 def hardmax(x: Tensor, axes: tuple[int, ...]) -> Scope:
-    """1 at the first maximum, else 0."""
+    """Return 1 at the first maximum, else 0."""
     first = first_extreme("max", x, axes)
 
     def at(*i: Any) -> Body:

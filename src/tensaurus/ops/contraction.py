@@ -32,7 +32,7 @@ def matmul(a: Tensor, b: Tensor) -> Scope:
 
 
 def matrix_product(a: Tensor | Scope, b: Tensor | Scope) -> Scope:
-    """numpy's matmul."""
+    """Return numpy's matmul of tensors or scopes."""
     if a.rank == 0 or b.rank == 0:
         raise Untypable("a matrix product of a scalar")
     inner = a.shape[-1]

@@ -25,9 +25,11 @@ def _spatial(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple[Si
     if x.rank < 3 or w.rank != x.rank:
         raise Untypable(f"a convolution of ranks {x.rank} and {w.rank}")
     kernel = w.shape[2:]
-    given = attrs["kernel_shape"]
-    if given and not (len(given) == len(kernel) and all(map(is_same_size, given, kernel))):
-        raise Untypable(f"kernel_shape {given} beside a kernel of {kernel}")
+    stated_kernel = attrs["kernel_shape"]
+    if stated_kernel and not (
+        len(stated_kernel) == len(kernel) and all(map(is_same_size, stated_kernel, kernel))
+    ):
+        raise Untypable(f"kernel_shape {stated_kernel} beside a kernel of {kernel}")
     return x.shape[2:], kernel
 
 
@@ -116,8 +118,8 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     """Return the attributes with `output_shape` and auto_pad resolved to pads and output_padding."""
     sizes, kernel = _spatial(tensors, attrs)
     rank = len(sizes)
-    given = attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None
-    result = window_attributes(sizes, kernel, {**attrs, "auto_pad": "NOTSET", "pads": given})
+    explicit_pads = attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None
+    result = window_attributes(sizes, kernel, {**attrs, "auto_pad": "NOTSET", "pads": explicit_pads})
     output_padding = per_dimension(attrs["output_padding"], rank, 0, "output_padding")
     wanted_sizes: Sequence[Size] = attrs["output_shape"] or ()
     if attrs["auto_pad"].startswith("SAME") and not wanted_sizes:

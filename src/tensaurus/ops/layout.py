@@ -170,10 +170,10 @@ def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Scope:
 
 def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     rank, perm = tensors[0].rank, attrs["perm"]
-    found = tuple(reversed(range(rank))) if perm is None else tuple(perm)
-    if sorted(found) != list(range(rank)):
-        raise Untypable(f"{found} is no permutation of {rank} dimensions")
-    return {"perm": found}
+    permutation = tuple(reversed(range(rank))) if perm is None else tuple(perm)
+    if sorted(permutation) != list(range(rank)):
+        raise Untypable(f"{permutation} is no permutation of {rank} dimensions")
+    return {"perm": permutation}
 
 
 @op(
@@ -189,7 +189,7 @@ def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Scope:
 
 
 def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole output shape; 1 stands for a symbolic size of x."""
+    """Return the whole output shape, with 1 in place of a symbolic size of x."""
     x = tensors[0]
     shape = list(broadcast_shape(x.shape, attrs["shape"]))
     for place, size in enumerate(x.shape, len(shape) - x.rank):

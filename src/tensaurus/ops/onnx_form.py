@@ -109,14 +109,14 @@ def node_proto(
         if parameter in op.attributes:
             value = attr_values.get(parameter)
         else:  # a tensor input that this opset writes as an attribute
-            value = _old_constant(op, parameter, sources, constant_of, opset)
+            value = _constant_attribute(op, parameter, sources, constant_of, opset)
         if value is not None:
             proto = _encode(op, schema.attributes[name], value)
             default = schema.attributes[name]
             if default.required or proto != default.default_value:
                 node.attribute.append(proto)
     if not as_given:
-        _check_same(op, node, types, attr_values, input_names, opset, static_values, constant_of)
+        _check_read_back(op, node, types, attr_values, input_names, opset, static_values, constant_of)
     return node, initializers
 
 
@@ -196,7 +196,7 @@ def _static_tensor(name: str, value: Any, dtype: str) -> TensorProto:
     return numpy_helper.from_array(array, name)
 
 
-def _old_constant(
+def _constant_attribute(
     op: Op,
     parameter: str,
     sources: Mapping[str, Sequence[str]],
@@ -213,7 +213,7 @@ def _old_constant(
 
 
 def _encode(op: Op, schema: Any, value: Any) -> AttributeProto:
-    """The attribute with the type that the schema demands."""
+    """Return the attribute with the type that the schema demands."""
     name = schema.name
     if _is_symbolic(value):
         raise NotInOpset(f"{op.name}: {name}={value} is not a number")
@@ -224,63 +224,63 @@ def _encode(op: Op, schema: Any, value: Any) -> AttributeProto:
                 raise NotInOpset(f"{op.name}: {name}={value} is not a number")
             proto.f = float(value)
         case AttributeProto.INT:
-            named = name in DTYPE_ATTRIBUTES and isinstance(value, str)
-            proto.i = dtype_code(value) if named else _whole(op, name, value)
+            is_dtype = name in DTYPE_ATTRIBUTES and isinstance(value, str)
+            proto.i = dtype_code(value) if is_dtype else _as_integer(op, name, value)
         case AttributeProto.STRING:
             proto.s = value if isinstance(value, bytes) else str(value).encode()
         case AttributeProto.FLOATS:
             proto.floats.extend(float(v) for v in value)
         case AttributeProto.INTS:
-            proto.ints.extend(_whole(op, name, v) for v in value)
+            proto.ints.extend(_as_integer(op, name, v) for v in value)
         case AttributeProto.STRINGS:
             proto.strings.extend(v if isinstance(v, bytes) else str(v).encode() for v in value)
         case AttributeProto.TENSOR:
             dtype, shape, numbers = value
             kind = helper.tensor_dtype_to_np_dtype(dtype_code(dtype))
-            plain = [v if isinstance(v, (bool, int)) else float(v) for v in numbers]
-            proto.t.CopyFrom(numpy_helper.from_array(np.array(plain, kind).reshape(shape)))
+            python_numbers = [v if isinstance(v, (bool, int)) else float(v) for v in numbers]
+            proto.t.CopyFrom(numpy_helper.from_array(np.array(python_numbers, kind).reshape(shape)))
         case _:
             raise NotInOpset(f"{op.name}: cannot write the attribute {name}")
     return proto
 
 
-def _whole(op: Op, name: str, value: Any) -> int:
+def _as_integer(op: Op, name: str, value: Any) -> int:
     if isinstance(value, int):
         return int(value)
     raise NotInOpset(f"{op.name}: {name}={value} is not an integer")
 
 
-def _check_same(
+def _check_read_back(
     op: Op,
     node: NodeProto,
     types: Sequence[TensorType | None],
     attrs: Mapping[str, Any],
     names: Sequence[str | None],
     opset: int,
-    held: Mapping[str, Array],
+    static_values: Mapping[str, Array],
     constant_of: Callable[[str], Array | None] | None,
 ) -> None:
-    """The node must read back as what it was written from."""
-    args, read = from_onnx(op, node, opset, held.get)
+    """Raise NotInOpset unless the node reads back as what it was written from."""
+    args, read = from_onnx(op, node, opset, static_values.get)
     if constant_of is None or not any(isinstance(a, np.ndarray) for a in args):
-        wanted = [n or None for n in names]
-        while wanted and wanted[-1] is None:
-            wanted.pop()
-        if list(args) != wanted:
+        expected = [n or None for n in names]
+        while expected and expected[-1] is None:
+            expected.pop()
+        if list(args) != expected:
             raise NotInOpset(f"{op.name} of opset {opset} cannot take these inputs")
     try:
-        again = dict(op.canonical(types, read))
+        attrs_read = dict(op.canonical(types, read))
     except Untypable as error:
         raise NotInOpset(f"{op.name} of opset {opset}: {error}") from error
     for name, value in attrs.items():
-        if rounded(again.get(name)) != rounded(value):
+        if round_to_float32(attrs_read.get(name)) != round_to_float32(value):
             raise NotInOpset(f"{op.name} of opset {opset} cannot say {name}={value}")
 
 
-def rounded(value: Any) -> Any:
-    """An attribute with its numbers rounded as ONNX stores them."""
+def round_to_float32(value: Any) -> Any:
+    """Return an attribute with its numbers rounded as ONNX stores them."""
     if isinstance(value, tuple):
-        return tuple(map(rounded, value))
+        return tuple(map(round_to_float32, value))
     if isinstance(value, (Fraction, float)):
         return float(np.float32(float(value)))
     return value
@@ -296,12 +296,12 @@ def from_onnx(
     constant_of: Callable[[str], Array | None],
     dtype_of: Callable[[str], str] | None = None,
 ) -> tuple[tuple[str | Array | None, ...], dict[str, Any]]:
-    """The tensor inputs and the attributes (to be made canonical) of an ONNX node.
+    """Return the tensor inputs and the attributes, not yet canonical, of an ONNX node.
 
     An input is the name of a tensor, None where absent, or an array: a constant that this opset writes as an
-    attribute, to be cast to the type of the first input.  `constant_of` gives the value of a static input, if
-    it is known; an object array may hold symbolic sizes, whose element type `dtype_of` says (else int64).
-    Raises NotInOpset or Untypable.
+    attribute, to be cast to the type of the first input.  `constant_of` returns the value of a static input,
+    if it is known; an object array may hold symbolic sizes, whose element type `dtype_of` returns (else
+    int64). Raises NotInOpset or Untypable.
     """
     schema = schema_of(op, opset)
     _check_outputs(op, node.output, opset)

@@ -130,10 +130,10 @@ _declare(
 
 
 def first_extreme(monoid: str, x: Tensor, axes: Sequence[int], last: bool = False) -> Scope:
-    """Where along the axes (in row-major order) x is first (or last) extreme; axes stay as 1."""
-    top = reduction(monoid, x, axes)
+    """Return the row-major place along the axes of the first (or last) extreme; axes keep length 1."""
+    extremes = reduction(monoid, x, axes)
     extents = [x.shape[a] for a in axes]
-    none = Const(-1 if last else product(extents))
+    no_match = Const(-1 if last else product(extents))
 
     def at(*spot: Size) -> Body:
         def inside(*r: Size) -> Body:
@@ -142,11 +142,11 @@ def first_extreme(monoid: str, x: Tensor, axes: Sequence[int], last: bool = Fals
             for a, i in zip(axes, r, strict=True):
                 place[a] = i
                 number = number * x.shape[a] + i
-            return call("where", call("eq", x[tuple(place)], top[spot]), Const(number), none)
+            return call("where", call("eq", x[tuple(place)], extremes[spot]), Const(number), no_match)
 
         return fold("max" if last else "min", extents, inside)
 
-    return compute(top.shape, at)
+    return compute(extremes.shape, at)
 
 
 def _one_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
@@ -162,8 +162,8 @@ def _arg_extreme(name: str, monoid: str) -> None:
     def declare(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Scope:
         if x.shape[axis] == 0:
             raise Untypable("there is no element to choose")
-        found = first_extreme(monoid, x, (axis,), bool(select_last_index))
-        return found if keepdims else reduction("max", found, (axis,), keep=False)
+        places = first_extreme(monoid, x, (axis,), bool(select_last_index))
+        return places if keepdims else reduction("max", places, (axis,), keep=False)
 
     op(name, canonicalize=_one_axis, examples=[
         "f32[2,3,4] axis=1", "f32[2,3] axis=-1 keepdims=0", "f32[5]={1,3,3,0,0}",

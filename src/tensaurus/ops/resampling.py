@@ -190,33 +190,31 @@ def _common_ratio(
 
 
 def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scales of every dimension, or sizes where float32 cannot express the scales; no unused
-    attributes.
-    """
+    """Return scales of all dimensions, or sizes where float32 cannot express the scales."""
     x = tensors[0]
     scales, sizes = attrs["scales"] or (), attrs["sizes"] or ()
     if bool(scales) == bool(sizes):
         raise Untypable("either scales or sizes")
     axes = distinct_axes(range(x.rank) if attrs["axes"] is None else attrs["axes"], x.rank)
-    given = scales or sizes
-    if len(given) != len(axes):
-        raise Untypable(f"{len(given)} scales or sizes for {len(axes)} axes")
-    placed = dict(zip(axes, given, strict=True))
+    values = scales or sizes
+    if len(values) != len(axes):
+        raise Untypable(f"{len(values)} scales or sizes for {len(axes)} axes")
+    value_by_axis = dict(zip(axes, values, strict=True))
     if scales:
-        ratios = _ratios([placed.get(d, 1) for d in range(x.rank)], x.rank)
+        ratios = _ratios([value_by_axis.get(d, 1) for d in range(x.rank)], x.rank)
         counts = None
     else:
-        counts = tuple(placed.get(d, n) for d, n in enumerate(x.shape))
-        found = [_ratio(n, c) for n, c in zip(x.shape, counts, strict=True)]
-        if any(r is None for r in found):
+        counts = tuple(value_by_axis.get(d, n) for d, n in enumerate(x.shape))
+        own_ratios = [_ratio(n, c) for n, c in zip(x.shape, counts, strict=True)]
+        if any(r is None for r in own_ratios):
             raise Untypable(f"{x.shape} resized to {counts}")
-        ratios = tuple(r for r in found if r is not None)
+        ratios = tuple(r for r in own_ratios if r is not None)
         if attrs["keep_aspect_ratio_policy"] != "stretch":
             ratios, counts = _common_ratio(x, ratios, axes, attrs["keep_aspect_ratio_policy"]), None
     if attrs["antialias"] and attrs["mode"] != "nearest" and any(r < 1 for r in ratios):
         raise Untypable("antialiasing")
-    exact = all(Fraction(float(np.float32(r))) == r for r in ratios)
-    if not exact and counts is None and not scales:
+    are_exact = all(Fraction(float(np.float32(r))) == r for r in ratios)
+    if not are_exact and counts is None and not scales:
         raise Untypable(f"ratios {ratios} are no float32 numbers")
     coordinates = attrs["coordinate_transformation_mode"]
     if coordinates == "pytorch_half_pixel" and all(
@@ -233,8 +231,8 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
         "keep_aspect_ratio_policy": "stretch",
         "nearest_mode": _rounding(attrs, ratios),
         "roi": (),
-        "scales": tuple(ratios) if exact else (),
-        "sizes": None if exact else counts,
+        "scales": tuple(ratios) if are_exact else (),
+        "sizes": None if are_exact else counts,
     }
 
 

@@ -38,19 +38,19 @@ class Undecided(Exception):
 
 def collect_conditions(body: Body) -> tuple[Condition, ...]:
     """Return the conditions of all selects in the body; guards that share axes are one condition."""
-    found: dict[Condition, None] = {}
+    result: dict[Condition, None] = {}
 
     def visit(part: Body) -> None:
         if isinstance(part, Select):
             axes = sorted(set().union(*map(sorted_axes, part.guard)), key=str)
             for group in group_axes(axes, [(size,) for size in part.guard]):
-                found[tuple(g for g in part.guard if not atoms(g).isdisjoint(group))] = None
-            found.update({(g,): None for g in part.guard if not sorted_axes(g)})
+                result[tuple(g for g in part.guard if not atoms(g).isdisjoint(group))] = None
+            result.update({(g,): None for g in part.guard if not sorted_axes(g)})
         for child in children(part):
             visit(child)
 
     visit(body)
-    return tuple(found)
+    return tuple(result)
 
 
 def group_axes(axes: Sequence[Axis], all_conditions: Sequence[Condition]) -> list[tuple[Axis, ...]]:

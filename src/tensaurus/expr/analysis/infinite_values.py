@@ -26,24 +26,26 @@ LARGEST_FLOAT16 = 65504.0  # a conversion makes larger numbers infinite
 class Infinities:
     """Says which bodies of one operator may be infinite.
 
-    given     bounds of the tensors' elements, whatever the operators before them are given
-    infinite  whether a tensor's elements may be infinite where others' are ordinary numbers
+    tensor_bounds  bounds of the tensors' elements, whatever the operators before them are given
+    infinite       whether a tensor's elements may be infinite where others' are ordinary numbers
     """
 
-    def __init__(self, given: Mapping[Source, Bounds], infinite: Callable[[Tensor], bool]):
-        self.given, self.infinite = given, infinite
+    def __init__(self, tensor_bounds: Mapping[Source, Bounds], infinite: Callable[[Tensor], bool]):
+        self.tensor_bounds, self.infinite = tensor_bounds, infinite
         self._known: dict[tuple[int, bool], bool] = {}
 
     def arise_in(self, body: Body, summed: bool = False) -> bool:
         """Return whether the body may be infinite; `summed`: where no tensor that it reads is."""
         key = id(body), summed
         if key not in self._known:
-            self._known[key] = self._may(body, summed) and not all(map(isfinite, bounds_of(body, self.given)))
+            self._known[key] = self._may(body, summed) and not all(
+                map(isfinite, bounds_of(body, self.tensor_bounds))
+            )
         return self._known[key]
 
     def vanish_in(self, body: Body) -> bool:
         """Return whether the body may be 0 because something inside of it is infinite, as 1 / x."""
-        low, high = bounds_of(body, self.given)
+        low, high = bounds_of(body, self.tensor_bounds)
         return low <= 0 <= high and any(self.arise_in(part) for part in bodies(body) if part is not body)
 
     def _may(self, body: Body, summed: bool) -> bool:
@@ -60,7 +62,7 @@ class Infinities:
             case Reduce("sum", axes, inner) if any(axis.extent != 1 for axis in axes):
                 if self.arise_in(inner, summed=True):
                     return True
-                positive_or_negative = bounds_of(inner, self.given) != (-inf, inf)
+                positive_or_negative = bounds_of(inner, self.tensor_bounds) != (-inf, inf)
                 return not summed and positive_or_negative and self.arise_in(inner)
             case Reduce(monoid, _, inner):
                 return self._may(_without_edge(inner, NEUTRAL.get(monoid)), summed)
@@ -69,7 +71,7 @@ class Infinities:
                     return False
                 if (
                     cast_target(fn) == "float16"
-                    and max(map(abs, bounds_of(args[0], self.given))) > LARGEST_FLOAT16
+                    and max(map(abs, bounds_of(args[0], self.tensor_bounds))) > LARGEST_FLOAT16
                 ):
                     return True
                 return _has_pole(body) or any(self.arise_in(arg, summed) for arg in args[fn == "where" :])

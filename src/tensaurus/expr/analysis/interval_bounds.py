@@ -21,12 +21,14 @@ ANY: Bounds = (-inf, inf)
 UNIT_RANGE_FUNCTIONS = frozenset({"tanh", "erf", "sin", "cos"})  # values from -1 to 1
 
 
-def bounds(scope: Scope, given: Mapping[Source, Bounds] | None = None) -> Bounds:
-    """Return the least and the greatest value of an element; `given` are the bounds of tensors."""
-    return bounds_of(scope.body, given or {})
+def bounds(scope: Scope, tensor_bounds: Mapping[Source, Bounds] | None = None) -> Bounds:
+    """Return the least and the greatest value of an element; tensors without `tensor_bounds` may hold
+    anything.
+    """
+    return bounds_of(scope.body, tensor_bounds or {})
 
 
-def bounds_of(body: Body, given: Mapping[Source, Bounds]) -> Bounds:
+def bounds_of(body: Body, tensor_bounds: Mapping[Source, Bounds]) -> Bounds:
     """Return the least and the greatest value of a body."""
     match body:
         case Const(value):
@@ -36,19 +38,21 @@ def bounds_of(body: Body, given: Mapping[Source, Bounds]) -> Bounds:
                 return ANY
             return number, number
         case Read(source, _, outside):
-            inner = bounds(source, given) if isinstance(source, Scope) else given.get(source, ANY)
-            return inner if outside is None else _hull(inner, bounds_of(outside, given))
+            inner = (
+                bounds(source, tensor_bounds) if isinstance(source, Scope) else tensor_bounds.get(source, ANY)
+            )
+            return inner if outside is None else _hull(inner, bounds_of(outside, tensor_bounds))
         case Select(_, then, other):
-            return _hull(bounds_of(then, given), bounds_of(other, given))
+            return _hull(bounds_of(then, tensor_bounds), bounds_of(other, tensor_bounds))
         case Reduce(monoid, _, inner_body):
-            low, high = bounds_of(inner_body, given)
+            low, high = bounds_of(inner_body, tensor_bounds)
             if monoid in ("max", "min"):
                 return low, high
             return (0.0 if low >= 0 else -inf, inf)
         case Call("mul", (a, b)) if a == b:
-            return _square_bounds(bounds_of(a, given))
+            return _square_bounds(bounds_of(a, tensor_bounds))
         case Call(fn, args):
-            return _call_bounds(fn, [bounds_of(arg, given) for arg in args])
+            return _call_bounds(fn, [bounds_of(arg, tensor_bounds) for arg in args])
     return ANY
 
 

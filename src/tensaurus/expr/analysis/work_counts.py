@@ -68,7 +68,7 @@ def _factors(term: Body) -> tuple[Read, ...] | None:
             return tuple(item for arg in args for item in reads(arg))
         case Reduce():
             return None
-    return next((found for child in children(term) if (found := _factors(child)) is not None), None)
+    return next((factors for child in children(term) if (factors := _factors(child)) is not None), None)
 
 
 def _product_count(factors: tuple[Read, ...], points: Any) -> Any:

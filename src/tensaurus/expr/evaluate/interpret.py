@@ -323,27 +323,27 @@ class Evaluation:
         if monoid == "sum":
             parts = operands(body, "mul")
             return self.in_phases(parts, axes) or self.contract(parts, axes)
-        if (found := self.in_chunks(Reduce(monoid, axes, body), [body])) is not None:
-            return found
+        if (chunked := self.in_chunks(Reduce(monoid, axes, body), [body])) is not None:
+            return chunked
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
             return self.arrays.reduce_over(monoid, item, axes)
-        found = self.arrays.reduce_over(
-            monoid, Labelled(to_native(item.data, literal_dtype(body)), item.axes), axes
-        )
-        return Labelled(to_int64(found.data), found.axes)
+        numbers = Labelled(to_native(item.data, literal_dtype(body)), item.axes)
+        result = self.arrays.reduce_over(monoid, numbers, axes)
+        return Labelled(to_int64(result.data), result.axes)
 
     def contract(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled:
         """Return the sum of the product of the parts."""
         parts = [factor for part in parts for factor in self.split_guard(part)]
         product = reduce(lambda a, b: Call("mul", (a, b)), parts)
-        if (found := self.in_chunks(Reduce("sum", axes, product), parts)) is not None:
-            return found
+        if (chunked := self.in_chunks(Reduce("sum", axes, product), parts)) is not None:
+            return chunked
         factors = [self.body(f) for f in parts]
         if any(self.field.has_elements(f.data) for f in factors):
-            # whole literals, those of a table, say, as elements: their products have a matrix product
-            whole = [literal_dtype(part) == "int" for part in parts]
-            factors = [self.lift_to_elements(f) if w else f for w, f in zip(whole, factors, strict=True)]
+            # integer literals, as those of a table, become elements: then there is a matrix product
+            are_literals = [literal_dtype(part) == "int" for part in parts]
+            pairs = zip(are_literals, factors, strict=True)
+            factors = [self.lift_to_elements(f) if is_literal else f for is_literal, f in pairs]
         return contract(self.field, factors, axes)
 
     def in_chunks(self, reduction: Reduce, parts: Sequence[Body]) -> Labelled | None:

@@ -75,7 +75,6 @@ class Const(Body):
 
 
 def _exact(value: Number) -> Number:
-    """A whole number is an int."""
     return int(value) if value.denominator == 1 else value
 
 

@@ -65,7 +65,7 @@ def _entry(scope: Scope) -> _Entry:
 
 
 def _fingerprint_and_scope(scope: Scope) -> tuple[str, Scope]:
-    """The fingerprint, and the scope that has it."""
+    """Return the fingerprint, and the interned scope that has it."""
     body = Simplification(intern_scope, scope.axes).body(scope.body)
     if literal_dtype(body) != literal_dtype(scope.body):
         # 1/2 + 1/2 is a real, 1 is an integer
