@@ -1,4 +1,4 @@
-"""Activation functions, and those that normalise along axes: softmax and its kin."""
+"""Activation functions, and those that normalize along axes: Softmax, LogSoftmax, Hardmax."""
 
 from __future__ import annotations
 

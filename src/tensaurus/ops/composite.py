@@ -1,4 +1,4 @@
-"""Operators of the literature that ONNX lacks; they are written as expansions into operators that it has."""
+"""Operators from papers that ONNX lacks; they are exported as several operators that ONNX has."""
 
 from __future__ import annotations
 

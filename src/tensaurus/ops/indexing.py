@@ -1,4 +1,4 @@
-"""Operators that compute with indices and sizes."""
+"""Operators that compute with indices and sizes: Gather, OneHot, Trilu, Shape, Range and others."""
 
 from __future__ import annotations
 

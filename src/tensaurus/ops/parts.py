@@ -12,10 +12,10 @@ from tensaurus.expr.sizes.size import Size, is_negative, is_nonnegative, is_same
 from tensaurus.ops.axes import distinct_axes, one_axis, replace_index
 from tensaurus.ops.declare import op
 
-LAST = 2**63 - 1  # as the end of a slice: up to the last element
-FIRST = -(2**63)  # as the end of a slice with a negative step: down to the first element
-FAR = 2**31 - 1  # exporters write "to the end" as any number from here on
-FEW = 16  # parts that a chain of selects distinguishes; more need a binary tree to limit nesting
+SLICE_LAST = 2**63 - 1  # as the end of a slice: up to the last element
+SLICE_FIRST = -(2**63)  # as the end of a slice with a negative step: down to the first element
+OPEN_END = 2**31 - 1  # exporters write "to the end" as any number from here on
+MAX_CHAINED_SELECTS = 16  # more parts are distinguished by a binary tree of selects, which nests less
 
 
 def _first_axis(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def concat(*xs: Tensor, axis: int) -> Scope:
             """
             if stop - first == 1:
                 return parts[first]
-            middle = first + 1 if stop - first <= FEW else (first + stop) // 2
+            middle = first + 1 if stop - first <= MAX_CHAINED_SELECTS else (first + stop) // 2
             return where(starts[middle] - 1 - index, select_part(first, middle), select_part(middle, stop))
 
         return select_part(0, len(parts))
@@ -180,7 +180,7 @@ def is_below_zero(size: Size) -> bool:
 
 
 def _is_far(index: Size) -> bool:
-    return isinstance(index, int) and abs(index) >= FAR
+    return isinstance(index, int) and abs(index) >= OPEN_END
 
 
 def _from_front(index: Size, size: Size, lowest: int) -> Size:
@@ -197,10 +197,10 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
     kept: list[tuple[int, Size, Size, int]] = []
     for axis, start, end, step in sorted(zip(axes, starts, ends, steps, strict=True)):
         bounds = _canonical_bounds(start, end, step, x.shape[axis])
-        if bounds != (0, LAST, 1):
+        if bounds != (0, SLICE_LAST, 1):
             kept.append((axis, *bounds))
     if not kept and x.rank:
-        kept.append((0, 0, LAST, 1))  # a slice names an axis
+        kept.append((0, 0, SLICE_LAST, 1))  # a slice names an axis
     names = ("axes", "starts", "ends", "steps")
     return {name: tuple(row[i] for row in kept) for i, name in enumerate(names)}
 
@@ -211,8 +211,11 @@ def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Si
         raise Untypable("a slice with step 0")
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(size, int)):
         if _is_far(start):
-            start = (LAST if step < 0 else start) if not is_below_zero(start) else (0 if step > 0 else start)
-        return start, (LAST if not is_below_zero(end) else FIRST) if _is_far(end) else end, step
+            if is_below_zero(start):
+                start = 0 if step > 0 else start
+            else:
+                start = SLICE_LAST if step < 0 else start
+        return start, (SLICE_LAST if not is_below_zero(end) else SLICE_FIRST) if _is_far(end) else end, step
     first, count = first_and_count(start, end, step, size)
     assert isinstance(first, int) and isinstance(count, int)
     if count == 0:
@@ -221,8 +224,8 @@ def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Si
         step = 1
     last = first + (count - 1) * step
     if step > 0:
-        return first, LAST if last == size - 1 else last + 1, step
-    return first, FIRST if last == 0 else last - 1, step
+        return first, SLICE_LAST if last == size - 1 else last + 1, step
+    return first, SLICE_FIRST if last == 0 else last - 1, step
 
 
 @op(

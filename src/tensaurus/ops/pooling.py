@@ -1,4 +1,4 @@
-"""Pooling over sliding windows, and over everything."""
+"""Pooling over sliding windows, and over all spatial axes."""
 
 from __future__ import annotations
 

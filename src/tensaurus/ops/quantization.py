@@ -20,8 +20,8 @@ from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import broadcast, broadcast_read, broadcast_to, convert_dtype, require_dtype
 from tensaurus.ops.reduction import reduction
 
-STORED = ("int8", "uint8", "int16", "uint16")
-BYTES = ("int8", "uint8")
+QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
+BYTE_TYPES = ("int8", "uint8")
 
 
 def saturate_to(value: Body, dtype: str) -> Body:
@@ -112,7 +112,7 @@ def quantize_linear(
 ) -> Scope:
     """round(x / scale) + zero, as the integer type of `zero`."""
     target = zero.dtype if zero is not None else "uint8" if output_dtype == "undefined" else output_dtype
-    if target not in STORED:
+    if target not in QUANTIZED_TYPES:
         raise Untypable(f"quantization to {target}")
     _check_parameter_shapes(scale, zero, x, axis, block_size)
 
@@ -217,7 +217,7 @@ def _matrix_parameter(p: Tensor, x: Tensor, axis: int, place: tuple[Size, ...]) 
 
 def _matrix_minus_zero_points(x: Tensor, zero: Tensor | None, axis: int) -> Scope:
     """Return a matrix minus its zero points, as int32; `axis` is that of its rows (-2) or columns (-1)."""
-    require_dtype(x, *BYTES)
+    require_dtype(x, *BYTE_TYPES)
     if zero is None:
         return compute(x.shape, lambda *i: _minus_zero_point(x, i, None))
     _check_matrix_parameter(zero, x, axis)
@@ -269,8 +269,8 @@ def _integer_convolution(
     x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, b: Tensor | None, attrs: Any
 ) -> Scope:
     """Return the convolution of x and w minus their zero points, without scales, in int32."""
-    require_dtype(x, *BYTES)
-    require_dtype(w, *BYTES)
+    require_dtype(x, *BYTE_TYPES)
+    require_dtype(w, *BYTE_TYPES)
     if x_zero is not None and not _has_one_element(x_zero):
         raise Untypable(f"{x_zero.name} has shape {x_zero.shape}")
     _check_channel_parameter(w_zero, w)
@@ -320,7 +320,7 @@ def _requantize(total: Body, factor: Body, scale: Tensor, zero: Tensor) -> Body:
 
 
 def _check_result_parameters(scale: Tensor, zero: Tensor) -> None:
-    require_dtype(zero, *BYTES)
+    require_dtype(zero, *BYTE_TYPES)
     if not (_has_one_element(scale) and _has_one_element(zero)):
         raise Untypable(f"a result quantized by {scale.shape} and {zero.shape}")
 

@@ -18,7 +18,7 @@ from tensaurus.expr.ir.walk import bodies
 
 __all__ = ["POLES", "Infinities"]
 
-POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})   # infinite for some finite numbers
+POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})  # infinite for some finite numbers
 NEUTRAL = {"max": Const(-inf), "min": Const(inf)}
 LARGEST_FLOAT16 = 65504.0  # a conversion makes larger numbers infinite
 

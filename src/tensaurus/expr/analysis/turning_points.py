@@ -23,7 +23,7 @@ from tensaurus.expr.ir.scalar_functions import cast_target
 __all__ = ["GapRecorder", "turning_points"]
 
 MAX_RECORDED_ELEMENTS = 64  # of one result
-MAX_PROBES = 24  # evaluations with one tensor filled: each runs both sides of a law
+MAX_PROBES = 24  # evaluations with one tensor filled with a number
 ZEROS_PER_ROUND = 4  # that are probed before secants are computed again
 NEIGHBOUR_DISTANCE = 2.0**-12  # relative: a second probe this close gives the slope
 MAX_POINTS = 96  # that are returned for one tensor
@@ -121,7 +121,7 @@ def turning_points(
     while not is_linear:
         candidates = [*islice(_zeros(gaps_by_number), ZEROS_PER_ROUND), *_middles(gaps_by_number)]
         numbers = [float(floor(n)) if whole else n for n in candidates if low <= n <= high]
-        # two that are close have the slope there
+        # a close neighbour of each gives the slope there
         pairs = [
             (n, n + (1 if whole else NEIGHBOUR_DISTANCE * max(1, abs(n)))) for n in dict.fromkeys(numbers)
         ]

@@ -37,7 +37,7 @@ from tensaurus.expr.sizes.size import (
 
 __all__ = ["Phase", "pad_reads", "inline_guarded_read", "split_phases", "merge_phases"]
 
-MAX_PHASES = 256  # combinations of remainders of one division: beyond, phases are too short to pay
+MAX_PHASES = 256  # combinations of remainders of one division; with more the sum is not split
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,15 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Sele
 from tensaurus.expr.ir.walk import innermost_first
 from tensaurus.expr.sizes.size import Poly
 
-_LITERAL_DTYPES = {"int": "int64", "real": "float32"}  # types of literals that meet no tensor, as in ONNX
+_LITERAL_DTYPES = {"int": "int64", "real": "float32"}  # the types of expressions of literals alone
 
 
 class Untypable(ValueError):
     """Raised where inputs and attributes have no meaning for an operator."""
 
 
-_dtypes: IdentityCache[str] = (
-    IdentityCache()
-)  # a cache: scopes are shared, the tree of their reads is exponential
+# cached because scopes are shared: the tree of their reads may be exponential
+_dtypes: IdentityCache[str] = IdentityCache()
 
 
 def dtype_of(source: Source) -> str:

@@ -94,7 +94,7 @@ def show_size(size: Any, names: Names) -> str:
     for factors, coefficient in terms:
         texts = sorted(_show_atom(a, names) for a in factors)
         sortable_terms.append((-len(texts), texts, coefficient))
-    sortable_terms.sort()   # also by coefficient: while axes are being ordered, two may have one name
+    sortable_terms.sort()  # also by coefficient: while axes are being ordered, two may have one name
     text = ""
     for _, texts, coefficient in sortable_terms:
         sign, magnitude = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)

@@ -16,7 +16,7 @@ from scipy import special
 FIELD_FUNCTIONS = frozenset({"add", "sub", "mul", "neg", "div"})
 LATTICE_FUNCTIONS = frozenset({"max", "min"})
 MONOID_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # reduction: its function of two
-ASSOCIATIVE = frozenset({"add", "mul", "max", "min", "and", "or"})   # and commutative
+ASSOCIATIVE = frozenset({"add", "mul", "max", "min", "and", "or"})  # and commutative
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 def _power(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a, b), np.integer):
-        return np.power(np.asarray(a, np.float64), b)   # in floats, as runtimes do: 2 ** -1 is 0.5
+        return np.power(np.asarray(a, np.float64), b)  # in floats, as runtimes do: 2 ** -1 is 0.5
     return np.power(a, b)
 
 

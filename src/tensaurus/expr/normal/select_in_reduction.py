@@ -14,7 +14,7 @@ from tensaurus.expr.sizes.size import Axis, Size
 
 __all__ = ["complementary_guard"]
 
-MAX_CASES = 4  # with more independent guards the number of cases, 2 to their power, outweighs the gain
+MAX_CASES = 4  # a function of selects with more independent guards is left as it is
 
 
 def complementary_guard(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:

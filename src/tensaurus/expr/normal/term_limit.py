@@ -11,9 +11,8 @@ class TooManyTerms(Exception):
     """Raised where more terms arise than `limit_terms` allows."""
 
 
-_terms_left: ContextVar[list[int] | None] = ContextVar(
-    "terms_left", default=None
-)  # one number, which is changed
+# the number of terms that may still arise, in a list so that it can be changed
+_terms_left: ContextVar[list[int] | None] = ContextVar("terms_left", default=None)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ Number: TypeAlias = int | Fraction
 Size: TypeAlias = Union[int, "Poly"]
 
 
-CACHED_RESULTS = 1 << 16  # sums, and as many products, that are cached: a proof asks for some 10,000
+CACHED_RESULTS = 1 << 16  # sums that are cached, and as many products
 
 
 class HasOwnOperators:
