@@ -347,8 +347,8 @@ def test_outputs_that_are_inputs_or_constants() -> None:
 @pytest.mark.parametrize("field", [Reals(), Prime(seed=3)])
 def test_a_loop_without_end_is_not_waited_for(field: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the reals it has no value that could be computed, in a field it is an unknown function."""
-    monkeypatch.setattr(evaluating, "TURNED", 400)
-    monkeypatch.setattr(evaluating, "TURNED_OVER_REALS", 400)
+    monkeypatch.setattr(evaluating, "MAX_LOOP_NODES", 400)
+    monkeypatch.setattr(evaluating, "MAX_LOOP_NODES_OVER_REALS", 400)
     program = import_model(
         onnx.parser.parse_model(
             '<ir_version: 8, opset_import: ["": 17]> net (float[2] x) => (float[2] y) {'

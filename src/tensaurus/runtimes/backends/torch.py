@@ -26,10 +26,10 @@ class _Session:
     def __init__(self, backend: Torch, model: Any) -> None:
         import torch
 
-        from tensaurus.runtimes.backends._onnx_to_torch import declared
+        from tensaurus.runtimes.backends._onnx_to_torch import declared_inputs
 
         self._backend, self._model, self._name = backend, model, backend.name
-        self._inputs = declared(model)
+        self._inputs = declared_inputs(model)
         self._outputs = [output.name for output in model.graph.output]
         self._shapes: list[tuple[int, ...]] | None = None
         self._module: Callable[..., Any] = lambda: None
@@ -85,11 +85,11 @@ class _Session:
     def _translate(self, types: Mapping[str, Any]) -> None:
         import torch
 
-        from tensaurus.runtimes.backends._onnx_to_torch import arrange, translate
+        from tensaurus.runtimes.backends._onnx_to_torch import to_channels_last, translate
 
         module = translate(self._model, types).eval()
         if self._backend.channels_last:
-            self._arranged = arrange(module)
+            self._arranged = to_channels_last(module)
         self._module = module
         if self._backend.inductor:
             self._module = torch.compile(module, fullgraph=True, dynamic=False)

@@ -1,8 +1,21 @@
-"""An ONNX model as a torch.fx.GraphModule; `rendering` says what it takes to render an operator."""
+"""Translates an ONNX model to a torch.fx.GraphModule, operator by operator (`rendering`)."""
 
-# The first two are imported for the renderings that they put into the table.
+# Importing the first two modules registers their renderings.
 from tensaurus.runtimes.backends._onnx_to_torch import arithmetic, layout
 from tensaurus.runtimes.backends._onnx_to_torch.rendering import RENDERINGS
-from tensaurus.runtimes.backends._onnx_to_torch.translate import arrange, declared, torch_type, translate
+from tensaurus.runtimes.backends._onnx_to_torch.translate import (
+    declared_inputs,
+    to_channels_last,
+    torch_type,
+    translate,
+)
 
-__all__ = ["RENDERINGS", "arithmetic", "arrange", "declared", "layout", "torch_type", "translate"]
+__all__ = [
+    "RENDERINGS",
+    "arithmetic",
+    "to_channels_last",
+    "declared_inputs",
+    "layout",
+    "torch_type",
+    "translate",
+]

@@ -1,4 +1,4 @@
-"""Elementwise operators, contractions, windows, normalizations and reductions."""
+"""Renders elementwise operators, contractions, windows, normalizations and reductions in torch."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tensaurus.runtimes.backends._onnx_to_torch.rendering import (
     renders,
 )
 
-__all__ = ["CONVOLUTIONS", "padded"]
+__all__ = ["CONVOLUTIONS", "pad_last_axes"]
 
 
 def _plain(function: Callable[..., Any]) -> Rendering:
-    """Of an operator that is a function of torch."""
+    """Return the rendering of an operator that is a function of torch."""
     return lambda node, *inputs: function(*inputs)
 
 
-def _folded(function: Callable[..., Any]) -> Rendering:
-    """Of an operator that joins any number of inputs."""
+def _reduced(function: Callable[..., Any]) -> Rendering:
+    """Return the rendering of an operator that combines any number of inputs by a function of two."""
     return lambda node, *inputs: reduce(function, inputs)
 
 
@@ -72,9 +72,9 @@ RENDERINGS |= {
     "Softplus": _plain(nn.softplus),
     "Softsign": _plain(nn.softsign),
     "Mish": _plain(nn.mish),
-    "Sum": _folded(torch.add),
-    "Max": _folded(torch.maximum),
-    "Min": _folded(torch.minimum),
+    "Sum": _reduced(torch.add),
+    "Max": _reduced(torch.maximum),
+    "Min": _reduced(torch.minimum),
 }
 
 
@@ -183,7 +183,7 @@ def _einsum(node: Rendered, *inputs: Any) -> Any:
 
 
 class _Window:
-    """The windows of a convolution or pooling, with the paddings worked out."""
+    """The windows of a convolution or pooling, with `auto_pad` resolved to paddings."""
 
     def __init__(self, node: Rendered, kernel: Sequence[int]) -> None:
         self.kernel = list(kernel)
@@ -202,7 +202,7 @@ class _Window:
                 self.split(axis, max(0, (ceil(size / stride) - 1) * stride + reach - size))
 
     def split(self, axis: int, total: int) -> None:
-        """Pad by `total`; the odd one goes to the end, or to the beginning for SAME_LOWER."""
+        """Pad an axis by `total`; an odd element goes to the end, or to the beginning for SAME_LOWER."""
         less, more = total // 2, total - total // 2
         self.begin[axis], self.end[axis] = (more, less) if self.auto == "SAME_LOWER" else (less, more)
 
@@ -211,12 +211,12 @@ class _Window:
         return self.begin == self.end
 
     def pad(self, x: Any, value: float = 0.0, beyond: Sequence[int] | None = None) -> Any:
-        """x padded explicitly, and by `beyond` at the end."""
+        """Return x padded explicitly, and by `beyond` more at the end."""
         ends = [e + b for e, b in zip(self.end, beyond or [0] * self.rank, strict=True)]
-        return padded(x, self.begin, ends, value)
+        return pad_last_axes(x, self.begin, ends, value)
 
     def beyond(self, ceil_mode: bool) -> list[int]:
-        """How far a last window reaches over the padding, for each axis."""
+        """Return for each axis how far the last window reaches beyond the padding."""
         found = []
         axes = zip(self.sizes, self.strides, self.reach, self.begin, self.end, strict=True)
         for size, stride, reach, begin, end in axes:
@@ -228,8 +228,8 @@ class _Window:
         return found
 
 
-def padded(x: Any, begin: Sequence[int], end: Sequence[int], value: float = 0.0) -> Any:
-    """Constant padding of the last axes; negative crops."""
+def pad_last_axes(x: Any, begin: Sequence[int], end: Sequence[int], value: float = 0.0) -> Any:
+    """Pad the last axes with a constant; negative paddings crop."""
     flat = [size for pair in zip(reversed(begin), reversed(end), strict=True) for size in pair]
     return nn.pad(x, flat, value=value) if any(flat) else x
 
@@ -270,16 +270,20 @@ def _conv_transpose(node: Rendered, x: Any, w: Any, bias: Any = None) -> Any:
         more[axis] += max(0, size - whole)
     pads = window.begin if window.even else [0] * window.rank
     y = convolve(x, w, bias, window.strides, pads, more, node.attribute("group"), window.dilations)
-    return y if window.even else padded(y, [-size for size in window.begin], [-size for size in window.end])
+    return (
+        y
+        if window.even
+        else pad_last_axes(y, [-size for size in window.begin], [-size for size in window.end])
+    )
 
 
-def _halves(window: _Window) -> bool:
-    """Whether torch's own pooling takes these paddings."""
+def _fits_native_padding(window: _Window) -> bool:
+    """Return whether torch's own pooling takes these paddings."""
     return window.even and all(2 * pad <= k for pad, k in zip(window.begin, window.kernel, strict=True))
 
 
-def _natively_ceil(node: Rendered, window: _Window) -> bool:
-    """ceil_mode, which ONNX disregards where auto_pad is SAME."""
+def _rounds_up(node: Rendered, window: _Window) -> bool:
+    """Return whether output sizes are rounded up: ceil_mode, which ONNX ignores where auto_pad is SAME."""
     return bool(node.attribute("ceil_mode")) and not window.auto.startswith("SAME")
 
 
@@ -287,8 +291,8 @@ def _natively_ceil(node: Rendered, window: _Window) -> bool:
 def _max_pool(node: Rendered, x: Any) -> Any:
     window = _Window(node, node.attribute("kernel_shape"))
     pool = _of_rank(_MAX_POOL, window.rank)
-    rounds_up = _natively_ceil(node, window)
-    if _halves(window):
+    rounds_up = _rounds_up(node, window)
+    if _fits_native_padding(window):
         return pool(x, window.kernel, window.strides, window.begin, window.dilations, rounds_up)
     x = window.pad(x, -torch.inf, window.beyond(rounds_up))
     return pool(x, window.kernel, window.strides, 0, window.dilations)
@@ -300,12 +304,12 @@ def _average_pool(node: Rendered, x: Any) -> Any:
     pool = _of_rank(_AVERAGE_POOL, window.rank)
     if any(dilation != 1 for dilation in window.dilations):
         raise Refused("dilations")
-    rounds_up, counts = _natively_ceil(node, window), bool(node.attribute("count_include_pad"))
-    if _halves(window):
+    rounds_up, counts = _rounds_up(node, window), bool(node.attribute("count_include_pad"))
+    if _fits_native_padding(window):
         return pool(x, window.kernel, window.strides, window.begin, rounds_up, counts)
     beyond = window.beyond(rounds_up)
     inside = torch.ones(1, 1, *window.sizes, dtype=node.dtypes[0])
-    inside = padded(window.pad(inside, float(counts)), [0] * window.rank, beyond)
+    inside = pad_last_axes(window.pad(inside, float(counts)), [0] * window.rank, beyond)
     y = pool(window.pad(x, 0.0, beyond), window.kernel, window.strides)
     covered = pool(inside, window.kernel, window.strides)
     return y if bool((covered == 1).all()) else y / node.constant(covered)

@@ -1,4 +1,4 @@
-"""Operators that move elements: layout, indexing, resampling."""
+"""Renders operators that move elements in torch: layout, indexing, resampling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as nn
 
-from tensaurus.runtimes.backends._onnx_to_torch.arithmetic import padded
+from tensaurus.runtimes.backends._onnx_to_torch.arithmetic import pad_last_axes
 from tensaurus.runtimes.backends._onnx_to_torch.rendering import Refused, Rendered, renders
 
 # ------------------------------------------------------------------------------- layout, indexing
@@ -119,7 +119,7 @@ def _pad_node(node: Rendered, x: Any, *more: Any) -> Any:
     if mode == "constant":
         given = node.attribute("value")  # an attribute before version 11
         value = node.known(2) if len(node.shapes) > 2 else None
-        return padded(x, begin, end, (given or 0.0) if value is None else value.item())
+        return pad_last_axes(x, begin, end, (given or 0.0) if value is None else value.item())
     spatial = max(1, len(shape) - 2)
     named = {"reflect": "reflect", "edge": "replicate"}.get(mode)
     if named and len(shape) in (3, 4, 5) and not any(begin[:-spatial] + end[:-spatial]):
@@ -205,7 +205,7 @@ def _nearest(node: Rendered, x: Any, moved: Mapping[int, tuple[float, int]]) -> 
 
 
 def _nearest_places(node: Rendered, inner: int, scale: float, outer: int) -> Any:
-    """The input position for each output position of one axis."""
+    """Return the input position for each output position of one axis."""
     y = np.arange(outer)
     x: Any
     match _coordinates(node):

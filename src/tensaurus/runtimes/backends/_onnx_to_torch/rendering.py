@@ -1,4 +1,4 @@
-"""What a rendering of an ONNX operator in torch is, and the table of them all."""
+"""Defines renderings, functions that translate one ONNX operator to torch, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["RENDERINGS", "Refused", "Rendered", "renders"]
 
 
 class Refused(Exception):
-    """The rendering does not cover what the node asks for; the text completes "no rendering of ..."."""
+    """The rendering does not cover this use of the operator; the text completes "no rendering of ..."."""
 
 
 class Rendered(Protocol):
-    """The node that is rendered."""
+    """The ONNX node that is rendered, as a rendering sees it."""
 
     opset: int
     outputs: int
@@ -23,19 +23,19 @@ class Rendered(Protocol):
     dtypes: list[torch.dtype]
 
     def attribute(self, name: str) -> Any:
-        """Its value, else the default of the operator's schema, else None."""
+        """Return the attribute's value, else the default of the operator's schema, else None."""
         ...
 
     def known(self, place: int) -> torch.Tensor | None:
-        """The constant input there, None where it is absent; raises Refused where it depends on data."""
+        """Return the constant input at a place, None if absent; raises Refused if it depends on data."""
         ...
 
     def ints(self, name: str, place: int) -> list[int] | None:
-        """Integers that are an attribute in old versions and a constant input in new ones."""
+        """Return integers that are an attribute in old opsets and a constant input in new ones."""
         ...
 
     def constant(self, value: torch.Tensor) -> Any:
-        """A tensor that the rendering made."""
+        """Return a tensor that the rendering made as a constant of the module."""
         ...
 
 
@@ -44,6 +44,8 @@ RENDERINGS: dict[str, Rendering] = {}
 
 
 def renders(*operators: str) -> Callable[[Rendering], Rendering]:
+    """Register a function as the rendering of these operators."""
+
     def register(rendering: Rendering) -> Rendering:
         RENDERINGS.update(dict.fromkeys(operators, rendering))
         return rendering

@@ -1,4 +1,4 @@
-"""An ONNX model as a torch.fx.GraphModule for inputs of given shapes."""
+"""Translates an ONNX model to a torch.fx.GraphModule for inputs of given shapes."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from tensaurus.runtimes.backends import BackendError
 from tensaurus.runtimes.backends._onnx_to_torch.arithmetic import CONVOLUTIONS
 from tensaurus.runtimes.backends._onnx_to_torch.rendering import RENDERINGS, Refused
 
-__all__ = ["Types", "arrange", "declared", "torch_type", "translate"]
+__all__ = ["Types", "to_channels_last", "declared_inputs", "torch_type", "translate"]
 
-OLDEST = 7  # before it broadcasting and several defaults were others
+MIN_OPSET = 7  # older opsets differ in broadcasting and in several defaults
 
 Types = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 
 
 def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
-    """Raises BackendError where torch has none."""
-    found = getattr(torch, dtype.name, None)
-    if not isinstance(found, torch.dtype):
+    """Return torch's type for a numpy type; raises BackendError if there is none."""
+    kind = getattr(torch, dtype.name, None)
+    if not isinstance(kind, torch.dtype):
         raise BackendError(f"torch: no type for {dtype.name}")
-    return found
+    return kind
 
 
-def declared(model: onnx.ModelProto) -> dict[str, tuple[tuple[int | None, ...], torch.dtype]]:
-    """The inputs of a model, None for each size that it leaves open; raises BackendError."""
-    held = {tensor.name for tensor in model.graph.initializer}
-    found = {}
+def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[tuple[int | None, ...], torch.dtype]]:
+    """Return sizes (None for open ones) and type of each input without a default; raises BackendError."""
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = {}
     for value in model.graph.input:
-        if value.name in held:
+        if value.name in initializers:
             continue
         kind = value.type.tensor_type
         if not kind.HasField("shape"):
             raise BackendError(f"torch: input {value.name!r} is no tensor of known rank")
         sizes = tuple(d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
-        found[value.name] = (sizes, torch_type(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
-    return found
+        inputs[value.name] = (sizes, torch_type(helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+    return inputs
 
 
 @dataclass
 class _Value:
-    """A tensor of the model: its data where they are constant, else a tensor that has a shape alone."""
+    """A tensor of the model: its data if constant, else a meta tensor, which has only a shape, and a proxy."""
 
     tensor: torch.Tensor
     proxy: torch.fx.Proxy | None = None
@@ -58,7 +58,7 @@ class _Value:
 
 
 class _Node:
-    """What a rendering may ask; see `Rendered`."""
+    """An ONNX node as a rendering sees it; see `Rendered`."""
 
     def __init__(self, proto: onnx.NodeProto, opset: int, values: Sequence[_Value | None]) -> None:
         self.opset, self.outputs, self._values = opset, len(proto.output), values
@@ -106,11 +106,11 @@ def _tensor(proto: onnx.TensorProto) -> torch.Tensor:
 
 
 class _Translation:
-    """One pass over the nodes: each is rendered on shapes, then recorded, unless its inputs are constant."""
+    """Renders node by node, on meta tensors and then on proxies; constant nodes are computed."""
 
     def __init__(self, model: onnx.ModelProto, types: Types) -> None:
         self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
-        if self._opset < OLDEST:
+        if self._opset < MIN_OPSET:
             raise BackendError(f"torch does not run it: operators of opset {self._opset}")
         self._graph = torch.fx.Graph()
         self._tracer = torch.fx.proxy.GraphAppendingTracer(self._graph)
@@ -134,24 +134,24 @@ class _Translation:
 
     def _proxy(self, value: _Value) -> torch.fx.Proxy:
         if value.proxy is None:
-            value.proxy = self._attached(value.tensor)
+            value.proxy = self._register_buffer(value.tensor)
         return value.proxy
 
-    def _attached(self, tensor: torch.Tensor) -> torch.fx.Proxy:
+    def _register_buffer(self, tensor: torch.Tensor) -> torch.fx.Proxy:
         name = f"w{len(list(self._root.buffers()))}"
         self._root.register_buffer(name, tensor)
         return torch.fx.Proxy(self._graph.get_attr(name), self._tracer)
 
     def _render(self, proto: onnx.NodeProto) -> None:
         values = [self._value(name) if name else None for name in proto.input]
-        made = _constant(proto) or self._rendered(proto, values)
+        made = _constant(proto) or self._render_outputs(proto, values)
         if len(made) < len(proto.output):
             raise self._refusal(proto, f"{len(proto.output)} outputs")
         for name, value in zip(proto.output, made, strict=False):
             if name:
                 self._values[name] = value
 
-    def _rendered(self, proto: onnx.NodeProto, values: Sequence[_Value | None]) -> list[_Value]:
+    def _render_outputs(self, proto: onnx.NodeProto, values: Sequence[_Value | None]) -> list[_Value]:
         rendering = RENDERINGS.get(proto.op_type) if proto.domain in ("", "ai.onnx") else None
         if rendering is None:
             raise self._refusal(proto)
@@ -159,16 +159,16 @@ class _Translation:
             node = _Node(proto, self._opset, values)
             if all(value is None or value.known for value in values):
                 results = rendering(node, *(value and value.tensor for value in values))
-                return [_Value(result) for result in _several(results)]
+                return [_Value(result) for result in _as_list(results)]
             node.constant = lambda tensor: tensor.to("meta")
             shapes = rendering(node, *(value and value.tensor.to("meta") for value in values))
-            if all(shape.device.type != "meta" for shape in _several(shapes)):
-                return [_Value(shape) for shape in _several(shapes)]  # it asked for the shapes alone
-            node.constant = self._attached
+            if all(shape.device.type != "meta" for shape in _as_list(shapes)):
+                return [_Value(shape) for shape in _as_list(shapes)]  # the node depends on shapes only
+            node.constant = self._register_buffer
             proxies: Any = rendering(node, *(value and self._proxy(value) for value in values))
             if not isinstance(proxies, (tuple, list)) and isinstance(shapes, (tuple, list)):
                 proxies = [proxies[place] for place in range(len(shapes))]
-            return [_Value(*pair) for pair in zip(_several(shapes), _several(proxies), strict=True)]
+            return [_Value(*pair) for pair in zip(_as_list(shapes), _as_list(proxies), strict=True)]
         except Refused as refused:
             raise self._refusal(proto, str(refused)) from None
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
@@ -179,12 +179,12 @@ class _Translation:
         return BackendError(f"torch does not run it: no rendering of {named}")
 
 
-def _several(results: Any) -> list[Any]:
+def _as_list(results: Any) -> list[Any]:
     return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
 def _constant(proto: onnx.NodeProto) -> list[_Value]:
-    """What a Constant holds; nothing for other nodes."""
+    """Return the value of a Constant; [] for other nodes."""
     if proto.op_type != "Constant":
         return []
     (attribute,) = proto.attribute
@@ -197,17 +197,19 @@ def _constant(proto: onnx.NodeProto) -> list[_Value]:
 
 
 def translate(model: onnx.ModelProto, types: Types) -> torch.fx.GraphModule:
-    """The model for inputs of these shapes and types, in their order; its outputs are a tuple.
+    """Translate the model for inputs of these shapes and types, in their order; its outputs are a tuple.
 
-    Whatever is computed from constants and shapes alone is computed here. Raises BackendError, with the
-    operator and the node, for what has no rendering.
+    Nodes that depend on constants and shapes only are computed here.  Raises BackendError, with the operator
+    and the node, for a node without a rendering.
     """
     return _Translation(model, types).module
 
 
-def arrange(module: torch.fx.GraphModule) -> Callable[[int, torch.Tensor], torch.Tensor]:
-    """Put the weights of convolutions into channels_last order; what it returns does so with an input, by its
-    place, where a convolution reads it."""
+def to_channels_last(module: torch.fx.GraphModule) -> Callable[[int, torch.Tensor], torch.Tensor]:
+    """Put the weights of convolutions into channels_last order.
+
+    Returns a function that does the same with the input at a place, if a convolution reads this input.
+    """
     places = {node: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     inputs = set()
     for node in module.graph.nodes:

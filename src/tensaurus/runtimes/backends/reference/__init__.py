@@ -1,4 +1,4 @@
-"""The reference: float64, by the algebra's own evaluator."""
+"""Runs models in float64 by evaluating the expressions of their operators: the reference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["BACKEND", "Session", "Token", "evaluate", "evaluate_all"]
 
 
 def __getattr__(name: str) -> Any:
-    """The evaluator, imported when first asked for: listing backends imports none of it."""
+    """Import the evaluator at its first use, so that listing backends does not import it."""
     if name not in ("Token", "evaluate", "evaluate_all"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.evaluation"), name)
@@ -57,11 +57,11 @@ class Session:
         rounded: bool = False,
         field: Reals | None = None,
     ) -> list[Any]:
-        """Outputs as float64, or as ints and bools of the model's own types; for the rest see `evaluate`."""
+        """Return outputs as float64, integers and bools in the model's types; for the rest see `evaluate`."""
         from onnx import numpy_helper
 
         from tensaurus.expr.evaluate.fields import Reals
-        from tensaurus.runtimes.backends.reference.evaluation import evaluate, lifted
+        from tensaurus.runtimes.backends.reference.evaluation import evaluate, lift_value
 
         names = [name for name, _ in self.program.outputs]
         wanted = names if output_names is None else list(output_names)
@@ -74,10 +74,10 @@ class Session:
         field = Reals() if field is None else field
         for name, value in given.items():
             _require_type(name, inputs[name], value)
-        values = {name: lifted(v, field) for name, v in given.items()}
+        values = {name: lift_value(v, field) for name, v in given.items()}
         found = evaluate(self.program, values, field, taken=taken, rounded=rounded)
         types = {name: node.types[0] for name, node in self.program.outputs}
-        return [_returned(found[name], types[name]) for name in wanted]
+        return [_to_model_type(found[name], types[name]) for name in wanted]
 
 
 def _require_type(name: str, kind: Type, value: Any) -> None:
@@ -89,7 +89,7 @@ def _require_type(name: str, kind: Type, value: Any) -> None:
             raise BackendError(f"reference: input {name!r} is {actual}, the model wants {kind.dtype}")
 
 
-def _returned(value: Any, kind: Type) -> Any:
+def _to_model_type(value: Any, kind: Type) -> Any:
     from tensaurus.graph.ir.tensor_data import numpy_dtype
     from tensaurus.ops import TensorType
 
@@ -115,9 +115,9 @@ class _Reference(Backend):
         return True
 
     def compile(self, build: Build, *, threads: int) -> Session:
-        """A session in float64; `threads` is what numpy's BLAS has.
+        """Return a session in float64; the number of threads is that of numpy's BLAS, not `threads`.
 
-        Libraries are not needed: an operator is computed from its expression.
+        Libraries of kernels are ignored: every operator is computed from its expression.
         """
         from tensaurus.graph.onnx.model_file import load_model
         from tensaurus.graph.onnx.onnx_import import import_model

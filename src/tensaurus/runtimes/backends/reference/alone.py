@@ -1,4 +1,4 @@
-"""One opaque node over the reals: a model of the node alone, on an evaluator in float64 or on a runtime."""
+"""Evaluates one opaque node over the reals, as a model of its own, in float64 if possible or on a runtime."""
 
 from __future__ import annotations
 
@@ -19,48 +19,49 @@ from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.runtimes.backends import BackendError
 
-LARGE = 1 << 20  # elements beyond which onnx's evaluator, written in Python, may take minutes
+MAX_EVALUATOR_ELEMENTS = 1 << 20  # beyond so many, onnx's evaluator, written in Python, may take minutes
 
 _compiled: WeakKeyDictionary[Node, dict[bool, Any]] = WeakKeyDictionary()
 
 
 def run_alone(node: Node, args: Sequence[Any], frame: Any) -> list[Any]:
-    """The node's outputs, in float64 where an evaluator does it; BackendError where none runs it.
+    """Return a node's outputs, by onnx's evaluator in float64 if it agrees roughly with the runtime.
 
-    onnx's evaluator has errors of its own: it must agree roughly with the runtime, which else decides.
+    The evaluator has errors of its own; where the two disagree, the runtime's outputs are returned.
+    Raises BackendError where neither runs the node.
     """
     if frame is None:
         raise BackendError(f"reference: {node.attribute('form').operator}: no opset is known")
     sessions = _compiled.setdefault(node, {})
     form: Form = node.attribute("form")
-    own = _narrow(node, args)
+    own = _in_own_types(node, args)
     native: Any = None
     reason: Exception | None = None
     try:
         native = _on_runtime(node, own, frame, sessions)
-    except Exception as error:  # whatever the runtime refuses
+    except Exception as error:  # the runtime may refuse the node by any exception
         reason = error
     size = sum(a.size for a in (*args, *(native or ())) if isinstance(a, np.ndarray))
-    if native is None or size <= LARGE:
+    if native is None or size <= MAX_EVALUATOR_ELEMENTS:
         try:
             wide = _on_evaluator(node, args, frame, sessions)
-            if native is None or all(map(_alike, wide, native)):
-                return _placed(form, wide)
-        except Exception as error:  # whatever the evaluator lacks
+            if native is None or all(map(_roughly_equal, wide, native)):
+                return _fill_omitted(form, wide)
+        except Exception as error:  # the evaluator may lack the operator, or fail in its Python code
             reason = reason or error
     if native is None:
         raise BackendError(f"reference: {form.operator}: {reason}") from reason
-    return _placed(form, native)
+    return _fill_omitted(form, native)
 
 
-def _placed(form: Form, outputs: Sequence[Any]) -> list[Any]:
-    """One value for every output of the node, None for those that it leaves out."""
+def _fill_omitted(form: Form, outputs: Sequence[Any]) -> list[Any]:
+    """Return one value for every output of the node, None for outputs that it leaves out."""
     places = iter(outputs)
     return [next(places) if wanted else None for wanted in form.outputs]
 
 
-def _narrow(node: Node, args: Sequence[Any]) -> list[Any]:
-    """Arguments in the node's own types."""
+def _in_own_types(node: Node, args: Sequence[Any]) -> list[Any]:
+    """Return the arguments in the node's own types."""
     result = []
     for arg, value in zip(node.args, args, strict=True):
         kind = None if arg is None else arg.types[0]
@@ -71,8 +72,8 @@ def _narrow(node: Node, args: Sequence[Any]) -> list[Any]:
     return result
 
 
-def _alone(node: Node, frame: Any) -> bytes:
-    """A model of the node alone: inputs i0, i1, ..., outputs o0, o1, ..."""
+def _model_of_node(node: Node, frame: Any) -> bytes:
+    """Return a serialized model of the node, with inputs i0, i1, ... and outputs o0, o1, ..."""
     form: Form = node.attribute("form")
     inputs = {k: source(f"i{k}", a.types[0]) for k, a in enumerate(node.args) if a is not None}
     made = opaque(form, [inputs.get(k) for k in range(len(node.args))], node.types)
@@ -105,7 +106,7 @@ def _on_runtime(node: Node, args: Sequence[Any], frame: Any, sessions: dict[bool
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
         providers = ["CPUExecutionProvider"]
-        sessions[False] = ort.InferenceSession(_alone(node, frame), options, providers=providers)
+        sessions[False] = ort.InferenceSession(_model_of_node(node, frame), options, providers=providers)
     feeds = {f"i{k}": v for k, (a, v) in enumerate(zip(node.args, args, strict=True)) if a is not None}
     return list(sessions[False].run(None, feeds))
 
@@ -114,8 +115,8 @@ def _on_evaluator(node: Node, args: Sequence[Any], frame: Any, sessions: dict[bo
     from onnx.reference import ReferenceEvaluator
 
     if True not in sessions:
-        sessions[True] = ReferenceEvaluator(ModelProto.FromString(_alone(node, frame)))
-    narrow = _narrow(node, args)
+        sessions[True] = ReferenceEvaluator(ModelProto.FromString(_model_of_node(node, frame)))
+    narrow = _in_own_types(node, args)
     feeds = {}
     for k, (wide, own) in enumerate(zip(args, narrow, strict=True)):
         if node.args[k] is not None:
@@ -125,10 +126,10 @@ def _on_evaluator(node: Node, args: Sequence[Any], frame: Any, sessions: dict[bo
         return list(sessions[True].run(None, feeds))
 
 
-def _alike(wide: Any, own: Any) -> bool:
-    """Whether two results are one up to rounding; of integers only the shape is compared, as ties differ."""
+def _roughly_equal(wide: Any, own: Any) -> bool:
+    """Return whether two results are equal up to rounding; of integers only shapes count, as ties differ."""
     if isinstance(own, list):
-        return isinstance(wide, list) and len(wide) == len(own) and all(map(_alike, wide, own))
+        return isinstance(wide, list) and len(wide) == len(own) and all(map(_roughly_equal, wide, own))
     if not isinstance(own, np.ndarray):
         return (wide is None) == (own is None)
     wide = np.asarray(wide)

@@ -1,7 +1,7 @@
-"""Programs evaluated node by node by the algebra's own evaluator, in float64 or any field.
+"""Evaluates programs node by node, by the expressions of their operators, in float64 or any other field.
 
 Opaque nodes have no expression.  Over the reals they run on onnx's reference evaluator in float64, or on
-onnxruntime in the node's own types; elsewhere they are unknown functions of all their arguments.
+onnxruntime in the node's own types; in other fields they are unknown functions of all their arguments.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import Array, BackendError
 from tensaurus.runtimes.backends.reference.alone import run_alone
 
-# Nodes in the bodies of a loop and of those in it that are evaluated one by one: over the reals it is in a
-# process with a limit of its own, where the last answer is looked for.
-TURNED, TURNED_OVER_REALS = 50_000, 1_000_000
+# How many nodes of bodies one loop may evaluate, those of inner loops included.  Over the reals, evaluation
+# is
+# in a process with a time limit of its own, and nothing else can give the answer.
+MAX_LOOP_NODES, MAX_LOOP_NODES_OVER_REALS = 50_000, 1_000_000
 
-ANY = 4  # places along a dimension that an unknown function's result has, where only it knows how many
+UNKNOWN_SIZE = 4  # of a dimension of an unknown function's result, where nothing else determines the size
 
-# Elements of an array; ints as int64 and bools; text and complex numbers as they are; lists are sequences,
-# None an optional without a value.
+# An array of elements of the field, of int64 or of bools; text and complex numbers unchanged; a list for a
+# sequence; None for an optional without a value.
 Value: TypeAlias = Any
 
 
 @dataclass(frozen=True)
 class Token:
-    """A value that a field cannot hold, known only to be equal to itself."""
+    """A value that the field cannot represent, known only to be equal to itself."""
 
     digest: bytes
 
@@ -57,19 +58,18 @@ def evaluate(
     taken: set[tuple[Node, bool]] | None = None,
     rounded: bool = False,
 ) -> dict[str, Value]:
-    """Every output by name, in the field.  `feeds` are arrays of elements, ints or bools.
+    """Return every output by name, in the field.  `feeds` are arrays of elements, ints or bools.
 
-    Values are freed when their last use is past.  With a `cache`, nodes in it are not computed again and
-    every value computed is kept there: nodes are interned, so a second program shares what it has in common.
-    Into `taken` go the conditional nodes that were met, with their conditions.  Where `rounded`, floats are
-    rounded to the type of each node.
-    Raises BackendError for a node that cannot be evaluated.
+    Values are freed after their last use.  With a `cache`, values in it are not computed again and all
+    computed values are kept in it: as nodes are interned, a second program shares them.  The conditional
+    nodes that are evaluated are added to `taken`, with their conditions.  With `rounded`, floats are rounded
+    to the type of each node.  Raises BackendError for a node that cannot be evaluated.
     """
     return evaluate_all([program], feeds, field, cache=cache, taken=taken, rounded=rounded)[0]
 
 
-class _TooLong(BackendError):
-    """More nodes in loops than are evaluated one by one."""
+class _LoopTooLong(BackendError):
+    """A loop evaluates more nodes than the limit."""
 
 
 def evaluate_all(
@@ -82,9 +82,9 @@ def evaluate_all(
     rounded: bool = False,
     sizes: Mapping[Symbol, int] = MappingProxyType({}),
 ) -> list[dict[str, Value]]:
-    """`evaluate` for several programs at once: what they share is computed once and freed early.
+    """Evaluate several programs at once, see `evaluate`: shared nodes are computed once and freed early.
 
-    `sizes` are those that no input has as a dimension: of an input of shape [min(N, 5)], what N is.
+    `sizes` are numbers for symbols that are no dimension of an input: N for an input of shape [min(N, 5)].
     """
     held: dict[Node, Value] = {}
     run = _Run(field, next((p.frame for p in programs if p.frame is not None), None), programs)
@@ -103,16 +103,18 @@ def evaluate_all(
 
 
 class _Run:
-    """One evaluation: the field, sizes known by now, and what tells unknown functions apart."""
+    """The state of one evaluation: field, known sizes, and identities of unknown functions."""
 
     def __init__(self, field: Field, frame: Any, programs: Sequence[Program] = (), outer: _Run | None = None):
         self.field = field
         self.frame = frame
-        # a body reads the sizes around it; its own are other symbols, new in every round of a loop
+        # a body reads the sizes around it; its own symbols get new numbers in every round of a loop
         self.sizes: dict[Any, int] = {} if outer is None else dict(outer.sizes)
         self.outer = outer
-        self.turned: list[int] = [0] if outer is None else outer.turned  # nodes in the bodies of loops
-        self.most = TURNED_OVER_REALS if field.name == "reals" else TURNED
+        self.loop_nodes: list[int] = (
+            [0] if outer is None else outer.loop_nodes
+        )  # nodes in the bodies of loops
+        self.most = MAX_LOOP_NODES_OVER_REALS if field.name == "reals" else MAX_LOOP_NODES
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
         self.taken: set[tuple[Node, bool]] = set() if outer is None else outer.taken
@@ -120,7 +122,7 @@ class _Run:
         for program in programs:
             others = {n for other in programs if other is not program for n in other.nodes}
             effects = [n for n in program.nodes if any(key == "identity" for key, _ in n.attrs)]
-            # the k-th effect of a model read twice is the same effect
+            # if a model is imported twice, the k-th node with an effect is the same in both programs
             own = (n for n in effects if n not in others)
             self.labels.update((n, ("own", k)) for k, n in enumerate(own))
             self.labels.update((n, n.attribute("identity")) for n in effects if n in others)
@@ -128,36 +130,36 @@ class _Run:
     def values(
         self, roots: Sequence[Node], held: dict[Node, Value], cache: MutableMapping[Node, Value] | None = None
     ) -> list[Value]:
-        """The roots' values; `held` has those of inputs, and is emptied on the way."""
+        """Return the roots' values; `held` has the values of inputs, and values are freed from it."""
         for node, value in held.items():
             self.check(node.types[0], value, node)
         if cache is not None:
             held.update(cache)
         order = list(_order(roots, held))
-        left = Counter(arg for node in order for arg in _needs(node))
+        left = Counter(arg for node in order for arg in _needed_args(node))
         left.update(roots)
         for node in order:
             held[node] = value = self.node(node, held)
             if cache is not None:
                 cache[node] = value
-            for arg in set(_needs(node)):
-                left[arg] -= _needs(node).count(arg)
+            for arg in set(_needed_args(node)):
+                left[arg] -= _needed_args(node).count(arg)
                 if not left[arg]:
                     del held[arg]
         return [held[root] for root in roots]
 
     def node(self, node: Node, held: Mapping[Node, Value]) -> Value:
         if node.op is CONSTANT:
-            return lifted(node.attribute("data").array, self.field)
-        if node.op is ITEM and not _owner(node).declared:
-            found = held[_owner(node)][node.attribute("index")]
+            return lift_value(node.attribute("data").array, self.field)
+        if node.op is ITEM and not _call_of(node).declared:
+            found = held[_call_of(node)][node.attribute("index")]
             self.check(node.types[0], found, node)
             return found
         if node.declared or node.op is ITEM:
             try:
                 return self.declared(node, held)
             except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
-                raise BackendError(f"reference: {_owner(node).op}: {error}") from error
+                raise BackendError(f"reference: {_call_of(node).op}: {error}") from error
         found = self.opaque(node, [None if a is None else held[a] for a in node.args])
         if len(node.types) > 1:
             return found
@@ -165,8 +167,8 @@ class _Run:
         return found[0]
 
     def declared(self, node: Node, held: Mapping[Node, Value]) -> Value:
-        """One output of an operator, by its expression."""
-        owner, index = _owner(node), node.attribute("index") if _owner(node) is not node else 0
+        """Evaluate one output of an operator by its expression."""
+        owner, index = _call_of(node), node.attribute("index") if _call_of(node) is not node else 0
         scope, read = expression_of(owner, index)
         leaves: dict[Any, Array] = {}
         for leaf, arg in read.items():
@@ -174,10 +176,10 @@ class _Run:
             if not isinstance(value, np.ndarray):
                 raise ValueError("a value that the field cannot hold")
             leaves[leaf] = value
-        return self.conformed(interpret(scope, leaves, self.field, self.sizes), owner.types[index])
+        return self.conform_to_type(interpret(scope, leaves, self.field, self.sizes), owner.types[index])
 
-    def conformed(self, value: Array, kind: Type) -> Array:
-        """The value in the form of its type: elements for floats, integers wrapped to their width."""
+    def conform_to_type(self, value: Array, kind: Type) -> Array:
+        """Return the value as its type has it: floats as field elements, integers wrapped to their width."""
         assert isinstance(kind, TensorType)
         if kind.dtype.startswith(("float", "bfloat")):
             found = value if self.field.has_elements(value) else self.field.call("to_float32", [value])
@@ -192,7 +194,7 @@ class _Run:
         return wrap_to_dtype(value, kind.dtype)
 
     def check(self, kind: Type, value: Value, node: Node) -> None:
-        """The value has its type's shape; sizes that are symbols become known from it."""
+        """Check that a value has its type's shape, and learn symbolic sizes from it.  Raises BackendError."""
         if not isinstance(kind, TensorType) or not isinstance(value, np.ndarray):
             return
         fits = value.ndim == kind.rank
@@ -211,7 +213,7 @@ class _Run:
     # ------------------------------------------------------------------------------------- opaque nodes
 
     def opaque(self, node: Node, args: Sequence[Value]) -> Sequence[Value]:
-        """All outputs of a node that has no expression."""
+        """Return all outputs of a node without an expression."""
         form: Form = node.attribute("form")
         name = form.operator
         if form.bodies and name in ("If", "Loop"):
@@ -219,18 +221,18 @@ class _Run:
                 found = self.branch(node, form, args) if name == "If" else self.loop(form, args)
                 if found is not None:
                     return found
-            except _TooLong:  # a runtime might not end either
+            except _LoopTooLong:  # the loop might not end on a runtime either
                 if self.field.name == "reals":
                     raise
                 return self.unknown(node, form, args)
             except BackendError:
-                pass  # then as a whole
+                pass  # evaluate the node as a whole instead
         own = [a for a in args if a is not None]
         shaped = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in own)
         if self.field.name == "reals" or shaped or not any(map(self.holds_elements, own)):
             if shaped:
                 args = [np.zeros(a.shape, np.float32) for a in own]
-            return [lifted(v, self.field) for v in run_alone(node, args, self.frame)]
+            return [lift_value(v, self.field) for v in run_alone(node, args, self.frame)]
         return self.unknown(node, form, args)
 
     def holds_elements(self, value: Value) -> bool:
@@ -255,10 +257,10 @@ class _Run:
         return self.body(chosen, (), args[form.inputs :])
 
     def loop(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
-        """None where what decides the number of rounds is not known."""
+        """Evaluate a loop round by round; None where the number of rounds depends on an unknown value."""
         ((_, body),) = form.bodies
         if self.outer is None:
-            self.turned[0] = 0
+            self.loop_nodes[0] = 0
         own, captured = [*args[: form.inputs], None, None], args[form.inputs :]
         limit, going, *state = own[: max(form.inputs, 2)]
         count, place = len(state), 0
@@ -269,9 +271,11 @@ class _Run:
                 return None
             if not flag.item() or (limit is not None and place >= int(limit.item())):
                 break
-            self.turned[0] += len(body.nodes)
-            if self.turned[0] > self.most:
-                raise _TooLong(f"reference: loops of more than {self.most} nodes, one round after another")
+            self.loop_nodes[0] += len(body.nodes)
+            if self.loop_nodes[0] > self.most:
+                raise _LoopTooLong(
+                    f"reference: loops of more than {self.most} nodes, one round after another"
+                )
             flag, *found = self.body(body, [np.asarray(place), flag, *state], captured)
             state = found[:count]
             for part, value in zip(rounds, found[count:], strict=True):
@@ -282,8 +286,8 @@ class _Run:
         return [*state, *(np.stack(part) for part in rounds)]
 
     def unknown(self, node: Node, form: Form, args: Sequence[Value]) -> list[Value]:
-        """Outputs that are random, and the same for equal forms and equal arguments."""
-        # an effect differs from every other: its label stands in for its form
+        """Return random outputs, which are the same for equal forms and equal arguments."""
+        # a node with an effect equals no other: its label takes the place of its form
         known = self.forms.setdefault(self.labels.get(node, form), len(self.forms))
         digest = hashlib.blake2b(f"{known} {getattr(self.field, 'seed', 0)}".encode(), digest_size=16)
         for arg in args:
@@ -297,13 +301,13 @@ class _Run:
                 continue
             floats = kind.dtype.startswith(("float", "bfloat"))
             open_sizes = {a for n in kind.shape for a in atoms(n) if isinstance(a, Symbol)} - {*self.sizes}
-            if open_sizes and not floats:  # few integers of its type could tell it from another
+            if open_sizes and not floats:  # integers of few elements would often be equal by chance
                 made.append(token)
                 continue
 
             def size_of(symbol: Any) -> int:
                 assert isinstance(symbol, Symbol)
-                return self.sizes.setdefault(symbol, ANY)
+                return self.sizes.setdefault(symbol, UNKNOWN_SIZE)
 
             shape = [int(value_of(n, size_of)) for n in kind.shape]
             if floats:
@@ -314,10 +318,10 @@ class _Run:
         return made
 
 
-def lifted(value: Value, field: Field) -> Value:
-    """Data of any dtype in the field."""
+def lift_value(value: Value, field: Field) -> Value:
+    """Return data of any dtype as values in the field."""
     if isinstance(value, list):
-        return [lifted(v, field) for v in value]
+        return [lift_value(v, field) for v in value]
     if value is None or isinstance(value, Token):
         return value
     array = np.asarray(value)
@@ -328,21 +332,21 @@ def lifted(value: Value, field: Field) -> Value:
     return np.asarray(field.lift(array))  # arithmetic on arrays of rank 0 leaves numbers
 
 
-def _owner(node: Node) -> Node:
-    """The node whose output an item is; any other node itself."""
+def _call_of(node: Node) -> Node:
+    """Return the call of which an item is an output; any other node itself."""
     owner = node.args[0] if node.op is ITEM else node
     assert owner is not None
     return owner
 
 
-def _needs(node: Node) -> list[Node]:
-    """The nodes whose values are needed: an output of a declared operator is computed by itself."""
-    owner = _owner(node)
+def _needed_args(node: Node) -> list[Node]:
+    """Return the nodes whose values a node needs; outputs of a declared call are computed one by one."""
+    owner = _call_of(node)
     return [a for a in (arguments(owner) if owner.declared else node.args) if a is not None]
 
 
 def _order(roots: Sequence[Node], held: Mapping[Node, Value]) -> Iterator[Node]:
-    """What must be computed for the roots beyond what is held, arguments first."""
+    """Yield the nodes to compute for the roots, without those that are held, arguments first."""
     seen = set(held)
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
@@ -352,7 +356,7 @@ def _order(roots: Sequence[Node], held: Mapping[Node, Value]) -> Iterator[Node]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(_needs(node)))
+            stack.extend((arg, False) for arg in reversed(_needed_args(node)))
 
 
 def _fingerprint(value: Value) -> bytes:
