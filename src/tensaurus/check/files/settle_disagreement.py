@@ -20,10 +20,10 @@ from tensaurus.check.files.rounded_meaning import adopt_own_results, far_from_ex
 from tensaurus.check.files.unfused_run import UnfusedRunner
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Comparison", "settle_disagreements"]
+__all__ = ["BaselineView", "settle_disagreements"]
 
 
-class Comparison(Protocol):
+class BaselineView(Protocol):
     """The part of `Baseline` that this module uses."""
 
     original: ComparedModel
@@ -42,81 +42,85 @@ class Comparison(Protocol):
     def note(self, text: str) -> None: ...
 
 
-def settle_disagreements(of: Comparison) -> None:
+def settle_disagreements(comparison: BaselineView) -> None:
     """Set for every output of every row the reference with which candidates are compared."""
     scales = [
-        max((row.results[n].largest for row in of.rows if row.feed.is_plausible), default=0.0)
-        for n in range(len(of.names))
+        max((row.results[n].largest for row in comparison.rows if row.feed.is_plausible), default=0.0)
+        for n in range(len(comparison.names))
     ]
-    reaches = [largest_magnitude(of.original.proto.graph, name) for name in of.names]
-    for row in of.rows:
+    reaches = [largest_magnitude(comparison.original.proto.graph, name) for name in comparison.names]
+    for row in comparison.rows:
         for original, scale, most in zip(row.results, scales, reaches, strict=False):
             original.scale, original.possible_largest = scale, most
-    _settle_rounding(of)
-    _settle_wrong(of)
+    _settle_rounding(comparison)
+    _settle_wrong(comparison)
 
 
-def _settle_rounding(of: Comparison) -> None:
+def _settle_rounding(comparison: BaselineView) -> None:
     """Make the original's own results the reference of outputs whose meaning is rounding."""
     far: dict[str, tuple[float, str]] = {}
     rows: list[tuple[ComparisonRow, list[int]]] = []
-    for row in of.rows:
+    for row in comparison.rows:
         plausible = row.feed.is_plausible
-        places = _places(row, lambda o, plausible=plausible: far_from_exact(o, o.own, of.digits, plausible))
+        places = _places(
+            row, lambda o, plausible=plausible: far_from_exact(o, o.own, comparison.digits, plausible)
+        )
         if places and row.reference_outputs is not None:
             rows.append((row, places))
-    of.run_perturbed(row for row, _ in rows)
+    comparison.run_perturbed(row for row, _ in rows)
     for row, places in rows:
-        witness = of.run_unfused("original", of.original, row)
-        rounded = _rounded(of, row)
-        if witness is None or rounded is None:
+        unfused = comparison.run_unfused("original", comparison.original, row)
+        rounded = _rounded(comparison, row)
+        if unfused is None or rounded is None:
             continue
         for place in places:
-            if (name := of.names[place]) not in of.random:
+            if (name := comparison.names[place]) not in comparison.random:
                 plausible = row.feed.is_plausible
                 size = adopt_own_results(
-                    row.results[place], witness[place], rounded[place], of.digits, plausible
+                    row.results[place], unfused[place], rounded[place], comparison.digits, plausible
                 )
                 far[name] = max(far.get(name, (0.0, "")), (size, row.feed.kind))
     for name, (size, kind) in far.items():
         if size:
             what = f"rounding makes {size:.2g} of the largest element of output {name} on {kind} inputs"
-            of.note(f"{what}, and is its meaning: the original's own results are what is compared with")
+            comparison.note(
+                f"{what}, and is its meaning: the original's own results are what is compared with"
+            )
 
 
-def _settle_wrong(of: Comparison) -> None:
+def _settle_wrong(comparison: BaselineView) -> None:
     """Find by an unfused run whether the runtime or the reference is wrong where an error is implausible."""
     wrong: dict[str, tuple[float, str]] = {}
     doubtful: dict[str, tuple[float, str]] = {}
-    of.run_perturbed(row for row in of.rows if _implausible(row))
-    for row in of.rows:
+    comparison.run_perturbed(row for row in comparison.rows if _implausible(row))
+    for row in comparison.rows:
         if not _implausible(row):
             continue
-        for original, output in zip(row.results, _rounded(of, row) or (), strict=False):
+        for original, output in zip(row.results, _rounded(comparison, row) or (), strict=False):
             original.add_rounded(output)
         if not (far := _implausible(row)):
             continue
-        outputs = of.run_unfused("original", of.original, row)
+        outputs = comparison.run_unfused("original", comparison.original, row)
         for place in far:
-            if (name := of.names[place]) in of.random:
+            if (name := comparison.names[place]) in comparison.random:
                 continue
-            witness = None if outputs is None else outputs[place]
+            unfused = None if outputs is None else outputs[place]
             for worst, size in zip(
-                (wrong, doubtful), row.results[place].compare_with_unfused(witness), strict=True
+                (wrong, doubtful), row.results[place].compare_with_unfused(unfused), strict=True
             ):
                 worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
-    plainly = f"{of.unfused_runner.name} without graph optimizations"
+    plainly = f"{comparison.unfused_runner.name} without graph optimizations"
     for name, (size, kind) in wrong.items():
         if size:
-            what = f"{of.backend} computes output {name} of the original wrong, by {size:.2g} of its"
+            what = f"{comparison.backend} computes output {name} of the original wrong, by {size:.2g} of its"
             how = f"{plainly} agrees with the float64 reference"
-            of.faults.append(f"{what} largest element on {kind} inputs: {how}")
+            comparison.faults.append(f"{what} largest element on {kind} inputs: {how}")
     for name, (size, kind) in doubtful.items():
         if size:
             what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
             more = "one of them is wrong, so the result must agree with both"
             how = f"{plainly} does not agree with it either: {more}"
-            of.faults.append(f"{what} reference on {kind} inputs, and {how}")
+            comparison.faults.append(f"{what} reference on {kind} inputs, and {how}")
 
 
 def _implausible(row: ComparisonRow) -> list[int]:
@@ -133,8 +137,8 @@ def _is_array(original: OriginalOutput) -> bool:
     return isinstance(original.own, np.ndarray) and original.own.dtype.kind not in "OSU"
 
 
-def _rounded(of: Comparison, row: ComparisonRow) -> Sequence[Any] | None:
+def _rounded(comparison: BaselineView, row: ComparisonRow) -> Sequence[Any] | None:
     """Run the reference with every operator's result rounded to its type; None where this fails."""
     with suppress(TensaurusError):
-        return of.reference.run(of.original.build, row.feed.arrays, row.shapes, rounded=True)
+        return comparison.reference.run(comparison.original.build, row.feed.arrays, row.shapes, rounded=True)
     return None

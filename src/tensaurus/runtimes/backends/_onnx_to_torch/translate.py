@@ -47,7 +47,7 @@ def declared_inputs(model: onnx.ModelProto) -> dict[str, tuple[tuple[int | None,
 
 @dataclass
 class _Value:
-    """A tensor of the model: its data if constant, else a meta tensor, which has only a shape, and a proxy."""
+    """A tensor of the model: its data if constant, else a meta tensor, with only a shape, and a proxy."""
 
     tensor: torch.Tensor
     proxy: torch.fx.Proxy | None = None

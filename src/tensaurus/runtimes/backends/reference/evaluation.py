@@ -111,10 +111,9 @@ class _Run:
         # a body reads the sizes around it; its own symbols get new numbers in every round of a loop
         self.sizes: dict[Any, int] = {} if outer is None else dict(outer.sizes)
         self.outer = outer
-        self.loop_nodes: list[int] = (
-            [0] if outer is None else outer.loop_nodes
-        )  # nodes in the bodies of loops
-        self.most = MAX_LOOP_NODES_OVER_REALS if field.name == "reals" else MAX_LOOP_NODES
+        # how many nodes of bodies were evaluated; inner loops share the count
+        self.loop_nodes: list[int] = [0] if outer is None else outer.loop_nodes
+        self.max_loop_nodes = MAX_LOOP_NODES_OVER_REALS if field.name == "reals" else MAX_LOOP_NODES
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
         self.taken: set[tuple[Node, bool]] = set() if outer is None else outer.taken
@@ -272,9 +271,9 @@ class _Run:
             if not flag.item() or (limit is not None and place >= int(limit.item())):
                 break
             self.loop_nodes[0] += len(body.nodes)
-            if self.loop_nodes[0] > self.most:
+            if self.loop_nodes[0] > self.max_loop_nodes:
                 raise _LoopTooLong(
-                    f"reference: loops of more than {self.most} nodes, one round after another"
+                    f"reference: loops of more than {self.max_loop_nodes} nodes, one round after another"
                 )
             flag, *found = self.body(body, [np.asarray(place), flag, *state], captured)
             state = found[:count]
