@@ -145,15 +145,15 @@ def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch)
     from tensaurus.runtimes.backends import onnxruntime
 
     levels = []
-    optimized = onnxruntime._optimized
+    optimized = onnxruntime._optimized_nodes
 
     def counted(build: Build, level: Any) -> Any:
         levels.append(level)
         return optimized(build, level)
 
-    monkeypatch.setattr(onnxruntime, "_optimized", counted)
-    monkeypatch.setattr(onnxruntime, "_known", {})
-    monkeypatch.setattr(onnxruntime, "_extended", {})
+    monkeypatch.setattr(onnxruntime, "_optimized_nodes", counted)
+    monkeypatch.setattr(onnxruntime, "_known_kernels", {})
+    monkeypatch.setattr(onnxruntime, "_known_extended", {})
     product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     raw = model(product, [info("x", [2, 3])], [info("y", [2, 4])], {"w": floats(3, 4)})
     found = onnxruntime.BACKEND.kernels(raw)

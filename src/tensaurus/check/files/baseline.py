@@ -233,9 +233,9 @@ class Baseline:
             if (reference_outputs := self._run_reference(item, shapes)) is not None:
                 self.rows.append(ComparisonRow(named, shapes, [], reference_outputs))
             return
-        results = run(self._worker, item.arrays)
+        results = run_inputs(self._worker, item.arrays)
         if not self.rows:
-            self._note_random(results, run(self._worker, item.arrays))
+            self._note_random(results, run_inputs(self._worker, item.arrays))
         reference_outputs = self._run_reference(item, shapes)
         pairs = zip(results if reference_outputs is None else reference_outputs, results, strict=True)
         self.rows.append(
@@ -320,7 +320,7 @@ class Baseline:
                 with temporary() as folder:  # a runtime that has compiled a model needs its files no more
                     self._worker.compile(self.original.perturbed(seed, self.shared_numbers, folder))
                 for row in wanted:
-                    results = run(self._worker, row.feed.perturb(seed))
+                    results = run_inputs(self._worker, row.feed.perturb(seed))
                     for original, result in zip(row.results, results, strict=True):
                         original.add_perturbed(result)
             except WorkerError as error:
@@ -391,6 +391,6 @@ class Baseline:
             self.note(f"{left} constants of the models have no inputs near them")
 
 
-def run(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:
+def run_inputs(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:
     worker.feed(arrays)
     return worker.run()

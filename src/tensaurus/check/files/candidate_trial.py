@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.files.baseline import PERTURBED_COPIES, Baseline, run
+from tensaurus.check.files.baseline import PERTURBED_COPIES, Baseline, run_inputs
 from tensaurus.check.files.comparison_row import PRECISE_KINDS, ComparisonRow
 from tensaurus.check.files.distribution import distribution_difference
 from tensaurus.check.files.judge import Finding, OriginalOutput, OutputFinding, float_type_of
@@ -40,7 +40,7 @@ class CandidateTrial:
         with self.base.start_worker(self.base.candidate) as worker:
             for number, row in enumerate(rows):
                 self.base.stage("result, input", number + 1, len(rows))
-                results = run(worker, row.feed.arrays)
+                results = run_inputs(worker, row.feed.arrays)
                 if len(results) != len(self.base.names):
                     raise WorkerError(f"it has {len(results)} outputs, not {len(self.base.names)}")
                 findings.append(self._judge_outputs(row, row.results, results))

@@ -49,7 +49,7 @@ class ComparedModel:
             proto, build = given.proto(), given
         else:
             name, proto, build = str(given), load_model(given), Build.at(given)
-        inputs = tuple(_copied(value) for value in proto.graph.input)
+        inputs = tuple(_copy_value_info(value) for value in proto.graph.input)
         fix_shapes(proto, shapes, None if isinstance(given, ModelProto | Build) else given)
         return cls(name, proto, build, folder, inputs)
 
@@ -75,7 +75,7 @@ class ComparedModel:
         return Build.of(copy, folder, self.build.libraries)
 
 
-def _copied(value: ValueInfoProto) -> ValueInfoProto:
+def _copy_value_info(value: ValueInfoProto) -> ValueInfoProto:
     copy = ValueInfoProto()
     copy.CopyFrom(value)
     return copy

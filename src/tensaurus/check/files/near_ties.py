@@ -64,29 +64,29 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
         one, other = inlined(original), inlined(candidate)
     except TensaurusError:
         return None
-    pairs = _pairs(_deciding(one), _deciding(other))
+    pairs = _pair_nodes(_ordering_nodes(one), _ordering_nodes(other))
     if not pairs:
         return None
-    types = {value.name: value.type.tensor_type.elem_type for value in _typed(one)}
-    places = [(a, b, place) for a, b in pairs for place in _places(one, a)]
+    types = {value.name: value.type.tensor_type.elem_type for value in _typed_values(one)}
+    places = [(a, b, place) for a, b in pairs for place in _score_places(one, a)]
     kinds = [types.get(a.input[place], 0) for a, _, place in places]
     if not places or not all(kind in FLOATS for kind in kinds):
         return None
-    used = {name for model in (one, other) for name in _names(model)}
+    used = {name for model in (one, other) for name in _used_names(model)}
     inputs, outputs = (
-        [_unused(f"{word}_{a.output[0]}_{place}", used) for a, _, place in places]
+        [_unused_name(f"{word}_{a.output[0]}_{place}", used) for a, _, place in places]
         for word in ("pinned", "scores_of")
     )
     made = []
     for model, side in ((one, 0), (other, 1)):
         ends = [((a, b)[side].output[0], place) for a, b, place in places]
-        made.append(_pinned(model, ends, inputs, outputs, kinds))
+        made.append(_pin_model(model, ends, inputs, outputs, kinds))
     scores = ModelProto()
     scores.CopyFrom(one)
     del scores.graph.output[:]
     for (a, _, place), name, kind in zip(places, outputs, kinds, strict=True):
         scores.graph.node.append(copy_node(a.input[place], name))
-        scores.graph.output.append(_value(name, kind))
+        scores.graph.output.append(_tensor_info(name, kind))
     dtypes = (np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in kinds)
     words = dict.fromkeys(f"{a.op_type} {a.name or a.output[0]}" for a, _, _ in places)
     dependent_outputs = _dependent_outputs(one, [a for a, _ in pairs])
@@ -95,7 +95,7 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     )
 
 
-def _pinned(
+def _pin_model(
     model: ModelProto,
     ends: Sequence[tuple[str, int]],
     inputs: Sequence[str],
@@ -110,37 +110,37 @@ def _pinned(
         node = nodes[end]
         copy.graph.node.append(copy_node(node.input[place], output))
         node.input[place] = name
-        copy.graph.input.append(_value(name, kind))
-        copy.graph.output.append(_value(output, kind))
+        copy.graph.input.append(_tensor_info(name, kind))
+        copy.graph.output.append(_tensor_info(output, kind))
     return copy
 
 
-def _value(name: str, kind: int) -> ValueInfoProto:
+def _tensor_info(name: str, kind: int) -> ValueInfoProto:
     """Return the description of a tensor of unknown shape."""
     value = ValueInfoProto(name=name)
     value.type.tensor_type.elem_type = kind
     return value
 
 
-def _typed(model: ModelProto) -> Iterator[ValueInfoProto]:
+def _typed_values(model: ModelProto) -> Iterator[ValueInfoProto]:
     graph = infer_shapes(light_copy(model)).graph
     yield from (*graph.value_info, *graph.input, *graph.output)
 
 
-def _deciding(model: ModelProto) -> list[NodeProto]:
+def _ordering_nodes(model: ModelProto) -> list[NodeProto]:
     """Return the nodes that order computed scores, in the order of the graph."""
     nodes = [n for n in model.graph.node if n.op_type in ORDERING and n.domain in ONNX_DOMAINS]
-    return [node for node in nodes if _places(model, node)]
+    return [node for node in nodes if _score_places(model, node)]
 
 
-def _places(model: ModelProto, node: NodeProto) -> list[int]:
+def _score_places(model: ModelProto, node: NodeProto) -> list[int]:
     """Return which inputs of the node are scores that are computed, no inputs or constants of the model."""
     not_computed = initializer_names(model.graph) | {value.name for value in model.graph.input}
     read = [place for place in ORDERING[node.op_type] if place < len(node.input)]
     return [place for place in read if node.input[place] and node.input[place] not in not_computed]
 
 
-def _pairs(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[NodeProto, NodeProto]]:
+def _pair_nodes(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[NodeProto, NodeProto]]:
     """Pair corresponding nodes of two models, by name or else by order; [] where a node has no partner."""
     if len(one) != len(other):
         return []
@@ -149,10 +149,10 @@ def _pairs(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[N
         pairs = [(a, named[a.output[0]]) for a in one]
     else:
         pairs = list(zip(one, other, strict=True))
-    return pairs if all(_kind(a) == _kind(b) for a, b in pairs) else []
+    return pairs if all(_operator_and_attributes(a) == _operator_and_attributes(b) for a, b in pairs) else []
 
 
-def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
+def _operator_and_attributes(node: NodeProto) -> tuple[str, list[bytes]]:
     return node.op_type, sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
 
 
@@ -160,24 +160,27 @@ def _dependent_outputs(model: ModelProto, nodes: Sequence[NodeProto]) -> frozens
     """Return the outputs of the model that depend on these nodes."""
     reached = {name for node in nodes for name in node.output if name}
     for node in model.graph.node:
-        read = {*node.input, *(n for body in bodies_of(node) for g in graphs_in(body) for n in _read(g.node))}
+        read = {
+            *node.input,
+            *(n for body in bodies_of(node) for g in graphs_in(body) for n in _read_names(g.node)),
+        }
         read |= {v.name for body in bodies_of(node) for g in graphs_in(body) for v in g.output}
         if read & reached:
             reached.update(name for name in node.output if name)
     return frozenset(value.name for value in model.graph.output if value.name in reached)
 
 
-def _names(model: ModelProto) -> Iterator[str]:
+def _used_names(model: ModelProto) -> Iterator[str]:
     for graph in graphs_in(model.graph):
         for node in graph.node:
             yield from (*node.input, *node.output)
         yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
 
 
-def _unused(name: str, used: Container[str]) -> str:
+def _unused_name(name: str, used: Container[str]) -> str:
     return next(n for k in count() if (n := f"{name}_{k}" if k else name) not in used)
 
 
-def _read(nodes: Sequence[NodeProto]) -> Iterator[str]:
+def _read_names(nodes: Sequence[NodeProto]) -> Iterator[str]:
     for node in nodes:
         yield from node.input

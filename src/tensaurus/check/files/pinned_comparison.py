@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tensaurus.check.files.baseline import Baseline, run
+from tensaurus.check.files.baseline import Baseline, run_inputs
 from tensaurus.check.files.candidate_trial import CandidateTrial
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.judge import OriginalOutput, OutputFinding
@@ -65,12 +65,12 @@ def _is_astray(base: Baseline, pair: PinnedPair) -> bool:
     """Return whether near ties lead the original, or a perturbed copy, away from the reference."""
     for row in base.rows:
         for name, output in zip(base.names, row.results, strict=False):
-            if name in pair.dependent_outputs and name not in base.random and _strays(output):
+            if name in pair.dependent_outputs and name not in base.random and _is_output_astray(output):
                 return True
     return False
 
 
-def _strays(output: OriginalOutput) -> bool:
+def _is_output_astray(output: OriginalOutput) -> bool:
     if output.error is not None:
         return bool(output.error.size) and float(output.error.max()) > STRAY_SHARE * output.largest
     return any(np.shape(n) == np.shape(output.own) and bool(np.any(n != output.own)) for n in output.accepted)
@@ -86,7 +86,7 @@ def _pinned_baseline(base: Baseline, pair: PinnedPair, place: Path) -> Baseline:
         for row in base.rows:
             if not row.results:  # what is no number has no order
                 continue
-            pins = pair.pinned_inputs(run(worker, row.feed.arrays))
+            pins = pair.pinned_inputs(run_inputs(worker, row.feed.arrays))
             feed = Feed(row.feed.kind, {**row.feed.arrays, **pins}, frozenset(pins))
             feeds.append((feed, {name: array.shape for name, array in feed.arrays.items()}))
     return Baseline(

@@ -303,7 +303,7 @@ class Reference:
     def tie_neighbours(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[list[Any]]:
-        """All outputs twice, see `tie_neighbours`; nothing where nothing is in doubt.  Raises NoReference."""
+        """Return the outputs beyond ties, see `tie_neighbours`; [] if there are none.  Raises NoReference."""
         outputs: list[list[Any]] = self._child_with_model(build, shapes).ask("tie_neighbours", dict(arrays))
         return outputs
 

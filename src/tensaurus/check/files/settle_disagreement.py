@@ -62,7 +62,7 @@ def _settle_rounding(comparison: BaselineView) -> None:
     rows: list[tuple[ComparisonRow, list[int]]] = []
     for row in comparison.rows:
         plausible = row.feed.is_plausible
-        places = _places(
+        places = _places_where(
             row, lambda o, plausible=plausible: far_from_exact(o, o.own, comparison.digits, plausible)
         )
         if places and row.reference_outputs is not None:
@@ -70,7 +70,7 @@ def _settle_rounding(comparison: BaselineView) -> None:
     comparison.run_perturbed(row for row, _ in rows)
     for row, places in rows:
         unfused = comparison.run_unfused("original", comparison.original, row)
-        rounded = _rounded(comparison, row)
+        rounded = _run_rounded_reference(comparison, row)
         if unfused is None or rounded is None:
             continue
         for place in places:
@@ -92,13 +92,13 @@ def _settle_wrong(comparison: BaselineView) -> None:
     """Find by an unfused run whether the runtime or the reference is wrong where an error is implausible."""
     wrong: dict[str, tuple[float, str]] = {}
     doubtful: dict[str, tuple[float, str]] = {}
-    comparison.run_perturbed(row for row in comparison.rows if _implausible(row))
+    comparison.run_perturbed(row for row in comparison.rows if _implausible_places(row))
     for row in comparison.rows:
-        if not _implausible(row):
+        if not _implausible_places(row):
             continue
-        for original, output in zip(row.results, _rounded(comparison, row) or (), strict=False):
+        for original, output in zip(row.results, _run_rounded_reference(comparison, row) or (), strict=False):
             original.add_rounded(output)
-        if not (far := _implausible(row)):
+        if not (far := _implausible_places(row)):
             continue
         outputs = comparison.run_unfused("original", comparison.original, row)
         for place in far:
@@ -123,12 +123,12 @@ def _settle_wrong(comparison: BaselineView) -> None:
             comparison.faults.append(f"{what} reference on {kind} inputs, and {how}")
 
 
-def _implausible(row: ComparisonRow) -> list[int]:
+def _implausible_places(row: ComparisonRow) -> list[int]:
     """Return the places of outputs whose error no rounding explains."""
-    return _places(row, lambda original: original.implausible)
+    return _places_where(row, lambda original: original.implausible)
 
 
-def _places(row: ComparisonRow, differs: Any) -> list[int]:
+def _places_where(row: ComparisonRow, differs: Any) -> list[int]:
     """Return the places of outputs, arrays of numbers, for which `differs` holds at some element."""
     return [n for n, o in enumerate(row.results) if _is_array(o) and differs(o).any()]
 
@@ -137,7 +137,7 @@ def _is_array(original: OriginalOutput) -> bool:
     return isinstance(original.own, np.ndarray) and original.own.dtype.kind not in "OSU"
 
 
-def _rounded(comparison: BaselineView, row: ComparisonRow) -> Sequence[Any] | None:
+def _run_rounded_reference(comparison: BaselineView, row: ComparisonRow) -> Sequence[Any] | None:
     """Run the reference with every operator's result rounded to its type; None where this fails."""
     with suppress(TensaurusError):
         return comparison.reference.run(comparison.original.build, row.feed.arrays, row.shapes, rounded=True)

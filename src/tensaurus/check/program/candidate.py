@@ -10,7 +10,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.rules.language.equation import Equation
 
-__all__ = ["Candidate", "Rewritten", "continued", "joined"]
+__all__ = ["Candidate", "Rewritten", "prepend_chain", "merge_candidates"]
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class Candidate:
         return replace(self, by=self.by | by)
 
 
-def continued(candidate: Candidate, first: Candidate) -> Candidate:
+def prepend_chain(candidate: Candidate, first: Candidate) -> Candidate:
     """Return the candidate, whose chain began at the program of `first`, with the chain of `first` before."""
     if candidate.step is None:
         return replace(candidate, step=first.step, by=candidate.by | first.by)
-    before = continued(candidate.step.before, first)
+    before = prepend_chain(candidate.step.before, first)
     return replace(candidate, step=Rewritten(candidate.step.equations, before))
 
 
-def joined(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+def merge_candidates(made: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """Return all candidates, each program once, with the names of all searches that found it."""
     by_roots: dict[tuple[Node, ...], Candidate] = {}
     for candidate in (*made, *others):

@@ -83,7 +83,7 @@ def check_field(
     draws = _IntegerDraws(a, b, {**shared_place_limits(a, b), **(ranges or {})}, seed)
     for laws, words in ladder:
         least = 8 if laws.order else INTEGER_DRAWS if draws.wide else 1
-        check = _check(a, b, laws, max(trials, least), seed, draws)
+        check = _check_with_laws(a, b, laws, max(trials, least), seed, draws)
         if check.passed:
             text = ", ".join(t for t in (check.detail, words) if t)
             return replace(check, detail=text)
@@ -120,7 +120,9 @@ class _IntegerDraws:
         return values if kind.dtype == "bool" else to_int64(values)
 
 
-def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _IntegerDraws) -> FieldCheck:
+def _check_with_laws(
+    a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _IntegerDraws
+) -> FieldCheck:
     degree = total_degree((*a.roots, *b.roots), laws)
     bound = 1.0
     unknown: set[str] = set()
@@ -129,11 +131,13 @@ def _check(a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _I
         for again in range(1 + PLAIN_DRAWS):
             field = Pairs(seed * 1_000_003 + trial, laws)
             try:
-                found = _trial(a, b, field, [seed, trial, again] if again else [seed, trial], again, draws)
+                found = _run_trial(
+                    a, b, field, [seed, trial, again] if again else [seed, trial], again, draws
+                )
             except BackendError as error:
                 if draws.wide and not again:
                     draws.wide = False  # some integers are places or sizes, and those drawn do not exist
-                    return _check(a, b, laws, trials, seed, draws)
+                    return _check_with_laws(a, b, laws, trials, seed, draws)
                 if not again:
                     return _not_compared(degree, str(error))
                 continue
@@ -166,7 +170,7 @@ class _Trial:
     drawn: int
 
 
-def _trial(
+def _run_trial(
     a: Program, b: Program, field: Pairs, seeds: Sequence[int], again: int, draws: _IntegerDraws
 ) -> _Trial:
     """Compare both programs at one draw of their inputs.  Raises BackendError where one is not evaluated."""

@@ -104,7 +104,7 @@ def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage 
     `stage` is called with the number of the rewrite that is being checked.
     """
     tally = Tally()
-    runs = [run for candidate in candidates for run in _runs(candidate)]
+    runs = [run for candidate in candidates for run in _split_into_runs(candidate)]
     count, total = 0, sum(1 for run in runs for _ in _equations_of(run))
 
     def report_start(number: int) -> None:
@@ -118,7 +118,7 @@ def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage 
     return tally.summarize()
 
 
-def _runs(candidate: Candidate) -> Iterator[list[Candidate]]:
+def _split_into_runs(candidate: Candidate) -> Iterator[list[Candidate]]:
     """Cut the chain after the original into runs of steps that hold in every field, and single others."""
     run: list[Candidate] = []
     for at in candidate.chain[1:]:
@@ -189,7 +189,9 @@ def _check_whole_programs(
     applied = list(_equations_of(run))
     if not all(map(_holds_in_every_field, applied)) or _too_large(before, after):
         return None
-    if not _operations(before) + _operations(after) <= _replay_operations(applied, tally, set(tally.known)):
+    if not _count_operations(before) + _count_operations(after) <= _replay_operations(
+        applied, tally, set(tally.known)
+    ):
         return None
     report_start(len(applied))
     bounded = [step for step in LAW_LADDER if not step[0].order]
@@ -208,7 +210,7 @@ def _replay_operations(applied: Iterable[Equation], tally: Tally, done: set[Any]
         sides, key = tally.sides_and_key(equation)
         if key not in done:
             done.add(key)
-            total += sum(map(_operations, sides))
+            total += sum(map(_count_operations, sides))
     return total
 
 
@@ -271,12 +273,12 @@ def _captured_as_inputs(program: Program) -> Program:
     return replace(program, inputs=(*program.inputs, *program.captured), captured=())
 
 
-def _operations(program: Program) -> float:
+def _count_operations(program: Program) -> float:
     """Return the scalar operations of one run, open sizes counted small; inf for an input of unknown type."""
     if not all(isinstance(node.types[0], TensorType) for node in program.inputs):
         return inf
     kinds = (kind for node in program.active for kind in node.types)
-    elements = (_elements(kind) for kind in kinds if isinstance(kind, TensorType))
+    elements = (_count_elements(kind) for kind in kinds if isinstance(kind, TensorType))
     return sum(operations(node, UNKNOWN_SIZE) for node in program.active) + OPERATIONS_PER_ELEMENT * sum(
         elements
     )
@@ -285,7 +287,7 @@ def _operations(program: Program) -> float:
 def _largest_tensor(program: Program) -> int:
     """Return the elements of the largest tensor, open sizes counted small."""
     kinds = (kind for node in program.nodes for kind in node.types)
-    return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
+    return max((_count_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
 def _too_large(*programs: Program) -> int:
@@ -306,11 +308,15 @@ def _sides_to_replay(equation: Equation, values: bool = False) -> Sides:
     """
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # a law may depend on constants
     computed = (kind for node in topological([*equation.left, *equation.right]) for kind in node.types)
-    most = max((_elements(kind) for kind in computed if isinstance(kind, TensorType)), default=0)
+    most = max((_count_elements(kind) for kind in computed if isinstance(kind, TensorType)), default=0)
     has_large_result = most > LARGE_RESULT_ELEMENTS
-    large = [leaf for leaf in leaves if has_large_result or _elements(leaf.tensor) > LARGE_LEAF_ELEMENTS]
-    weights = [leaf for leaf in equation.leaves if leaf.op is CONSTANT and _elements(leaf.tensor) > CUT_SIZE]
-    if values or not any(_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS for leaf in weights):
+    large = [
+        leaf for leaf in leaves if has_large_result or _count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS
+    ]
+    weights = [
+        leaf for leaf in equation.leaves if leaf.op is CONSTANT and _count_elements(leaf.tensor) > CUT_SIZE
+    ]
+    if values or not any(_count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS for leaf in weights):
         weights = []
     if (large or weights) and (
         sides := _sides_over(equation, _cut_all_sizes([*leaves, *weights]))
@@ -339,7 +345,7 @@ def _sides_to_replay(equation: Equation, values: bool = False) -> Sides:
 def _most_elements(sides: Sides) -> int:
     """Return how many elements the largest tensor of both sides has."""
     kinds = (kind for side in sides for node in side.nodes for kind in node.types)
-    return max((_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
+    return max((_count_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
 def _sides_over(equation: Equation, kinds: Mapping[Node, TensorType]) -> Sides | None:
@@ -359,7 +365,7 @@ def _sides_over(equation: Equation, kinds: Mapping[Node, TensorType]) -> Sides |
     )
 
 
-def _elements(kind: TensorType) -> int:
+def _count_elements(kind: TensorType) -> int:
     return prod(number_of(n, UNKNOWN_SIZE) for n in kind.shape)
 
 

@@ -130,7 +130,7 @@ class _HillClimb:
         return best
 
     def _least_costs(self, best: Choice) -> dict[int, float]:
-        """Of each class, what it costs at least to have it: one path of its tree, down to what is in use."""
+        """Return for each class a bound of the cost to add it: one path of its tree, to classes in use."""
         costs, children = self.problem.costs, self.problem.children
         least_costs: dict[int, float] = {}
         for group, number in self.trees.items():  # children first
@@ -151,7 +151,7 @@ class _HillClimb:
         return state
 
     def _cost_change(self, state: _ProgramState, shared: int) -> float:
-        """What the move to a class changes of the cost; 0 where it turns nothing."""
+        """Return the change of the cost by the move to a shared class; 0 where the move turns nothing."""
         change = state.changes.get(shared)
         if change is None:
             turns = self.shared_classes.turns(shared, state.best)

@@ -33,12 +33,14 @@ Insert: TypeAlias = Callable[[EGraph, Sequence[int], Sequence[int]], tuple[int, 
 def insert_function(steps: Sequence[Step], variables: int) -> Insert:
     """Return the function that inserts the steps, one after the other."""
     form = tuple([None if step.node is not None else step.args for step in steps])
-    made: Insert = _inserter(form, variables)(*[part for step in steps for part in step])
+    made: Insert = _compile_inserter(form, variables)(*[part for step in steps for part in step])
     return made
 
 
 @cache
-def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -> Callable[..., Insert]:
+def _compile_inserter(
+    form: tuple[tuple[int | None, ...] | None, ...], variables: int
+) -> Callable[..., Insert]:
     """Compile code that inserts steps of this form: the arguments of each step, None for a constant."""
     named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
     lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
@@ -50,8 +52,8 @@ def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -
         if args is None:
             lines += [f"        m{number} = graph.insert_term(n{number})"]
         else:
-            born = "".join(f"{_place(a, 't', 'm')}, " for a in args)
-            classes = "".join(f", {_place(a, 'c', 'd')}" for a in args)
+            born = "".join(f"{_argument_code(a, 't', 'm')}, " for a in args)
+            classes = "".join(f", {_argument_code(a, 'c', 'd')}" for a in args)
             lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
             lines += [f"        if m{number} is None: m{number} = graph.insert(key, ({born}), f{number})"]
         if any(~number in others for others in form[number + 1 :] if others):
@@ -64,7 +66,7 @@ def _inserter(form: tuple[tuple[int | None, ...] | None, ...], variables: int) -
     return made
 
 
-def _place(arg: int | None, variable: str, step: str) -> str:
+def _argument_code(arg: int | None, variable: str, step: str) -> str:
     if arg is None:
         return str(ABSENT)
     return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from tensaurus.check.files.baseline import PERTURBED_COPIES, run
+from tensaurus.check.files.baseline import PERTURBED_COPIES, run_inputs
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.files.near_ties import pin_scores
@@ -66,7 +66,7 @@ class Trial:
             changed = Build.of(pair.candidate, self.folder, libraries[1])
             scores = Build.of(pair.scores, self.folder, libraries[0])
             with start_worker(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
-                pins = [pair.pinned_inputs(run(worker, arrays)) for arrays in inputs]
+                pins = [pair.pinned_inputs(run_inputs(worker, arrays)) for arrays in inputs]
             feeds = [
                 Feed("timed", {**arrays, **own}, frozenset(own))
                 for arrays, own in zip(inputs, pins, strict=True)
@@ -92,15 +92,15 @@ class Trial:
             for feed in feeds:
                 sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes
                 exact = reference.run(source, feed.arrays, sizes or {})
-                rows.append(list(map(OriginalOutput, exact, run(worker, feed.arrays))))
+                rows.append(list(map(OriginalOutput, exact, run_inputs(worker, feed.arrays))))
             for seed in () if original.large else range(PERTURBED_COPIES):
                 with temporary() as folder:
                     worker.compile(original.perturbed(seed, (), folder))
                 for feed, outputs in zip(feeds, rows, strict=True):
-                    copies = run(worker, feed.perturb(seed))
+                    copies = run_inputs(worker, feed.perturb(seed))
                     for output, copy in zip(outputs, copies, strict=True):
                         output.add_perturbed(copy)
             worker.compile(candidate)
-            made = [run(worker, feed.arrays) for feed in feeds]
+            made = [run_inputs(worker, feed.arrays) for feed in feeds]
         pairs = (pair for row in zip(rows, made, strict=True) for pair in zip(*row, strict=True))
         return max((output.judge(result).worst for output, result in pairs), default=0.0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from tensaurus.check.program.candidate import Candidate, Rewritten, continued
+from tensaurus.check.program.candidate import Candidate, Rewritten, prepend_chain
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
@@ -46,7 +46,7 @@ def go_on_from(first: Candidate, outcome: Outcome) -> Outcome:
     cost = outcome.original.cost
     before = replace(first.step.before, cost=cost)
     step = Rewritten(first.step.equations, before)
-    on = partial(continued, first=replace(first, step=step))
+    on = partial(prepend_chain, first=replace(first, step=step))
     made = [on(candidate) for candidate in outcome.candidates]
     if not made[0].sure:  # what estimates favour comes behind what is known to do less
         made.sort(key=lambda candidate: len(candidate.chain) != len(step.before.chain) + 1)

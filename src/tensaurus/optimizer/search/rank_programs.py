@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from tensaurus.check.program.candidate import Candidate, Rewritten, joined
+from tensaurus.check.program.candidate import Candidate, Rewritten, merge_candidates
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.graph.ir.program import Program
@@ -50,7 +50,7 @@ class Ranking:
                 made.append(Candidate(one.program, one.cost, step, one.measured, own, one.sure))
         made.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
         guessed = [] if estimated is None else self._estimated(*estimated, first, made)
-        return joined([*made, *guessed] if first.cost < inf else [*guessed, *made], others)
+        return merge_candidates([*made, *guessed] if first.cost < inf else [*guessed, *made], others)
 
     def _estimated(
         self, program: Program, totals: Sequence[float], first: Candidate, made: Sequence[Candidate]

@@ -31,12 +31,14 @@ def trace_kernels(
     makers = {name: node for node in model.graph.node for name in node.output}
     renamed = any(name and name not in makers for node in running for name in node.output)
     # optimizing a model with thousands of outputs once more takes many seconds
-    plain = _plain(running, earlier()) if renamed else {}
+    plain = _earlier_names(running, earlier()) if renamed else {}
     inputs = {value.name for value in model.graph.input}
     known = makers.keys() | inputs
     called = [[{plain.get(n, n) for n in names} for names in (node.input, node.output)] for node in running]
     kernels: list[Kernel] = []
-    for group, (node, own) in zip(_linked(called, known), zip(running, called, strict=True), strict=True):
+    for group, (node, own) in zip(
+        _linked_groups(called, known), zip(running, called, strict=True), strict=True
+    ):
         tensors = trace_tensors(sorted(own[1]), own[0], makers, inputs)
         if not tensors and len(group) > 1:
             stops, ends = (set[str]().union(*(called[k][side] for k in group)) & known for side in (0, 1))
@@ -46,7 +48,7 @@ def trace_kernels(
     return kernels
 
 
-def _linked(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
+def _linked_groups(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
     """Return for each node the group of nodes that tensors unknown to the model connect with it.
 
     onnxruntime runs a matrix product with a sum as a Gemm between two Reshapes, which form such a group.
@@ -64,7 +66,7 @@ def _linked(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> li
     return groups
 
 
-def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto]) -> dict[str, str]:
+def _earlier_names(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto]) -> dict[str, str]:
     """Return the names of the tensors of the running graph in the graph before the choice of layouts."""
     before = {node.output[0]: node for node in earlier}
     readers: dict[str, list[onnx.NodeProto]] = {}
@@ -83,12 +85,12 @@ def _plain(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto])
             plain.setdefault(name, own)
     # a tensor that no twin reads is the sum that the kernel of a convolution computes, too
     for node, twin in zip(running, twins, strict=True):
-        if twin is not None and (name := _end(node, twin, readers)):
+        if twin is not None and (name := _end_of_fusion(node, twin, readers)):
             plain.setdefault(node.output[0], name)
     return plain
 
 
-def _end(
+def _end_of_fusion(
     node: onnx.NodeProto, twin: onnx.NodeProto, readers: Mapping[str, Sequence[onnx.NodeProto]]
 ) -> str | None:
     """Return the name of a node's output in the earlier graph, in which `twin` is the same node.

@@ -104,7 +104,7 @@ class _OnnxRuntime(Backend):
 
     def compile(self, build: Build, *, threads: int) -> _Session:
         """Return a session on `threads` threads that runs one node after the other."""
-        return _Session(_opened(build, _options(threads)))
+        return _Session(_open_session(build, _options(threads)))
 
     def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
         """Compile with a SessionOptions, to which libraries are added, and names of execution providers."""
@@ -112,7 +112,7 @@ class _OnnxRuntime(Backend):
 
         if options is not None and not isinstance(options, ort.SessionOptions):
             raise BackendError(f"onnxruntime: options are a SessionOptions, not {type(options).__name__}")
-        return _Session(_opened(build, _options(threads) if options is None else options, providers))
+        return _Session(_open_session(build, _options(threads) if options is None else options, providers))
 
     def plain(self, build: Build, *, threads: int) -> _Session:
         """Compile with every graph optimization off."""
@@ -120,7 +120,7 @@ class _OnnxRuntime(Backend):
 
         options = _options(threads)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        return _Session(_opened(build, options))
+        return _Session(_open_session(build, options))
 
     def kernels(self, build: Build) -> list[frozenset[str]]:
         """Return the tensors of each kernel in the graph that runs.
@@ -138,24 +138,24 @@ class _OnnxRuntime(Backend):
         with temporary() as folder:
             options.profile_file_prefix = str(folder / "profile")
             # each session gives other names to the conversions that it inserts, so its own graph is read
-            session, running = _saved(build, options, folder)
+            session, running = _open_saving_graph(build, options, folder)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
             while (
-                runs <= WARM
+                runs <= WARM_RUNS
                 or (spent := perf_counter() - start) < seconds
-                or (runs < FEWEST + WARM and spent < LONG)
+                or (runs < MIN_RUNS + WARM_RUNS and spent < ENOUGH_SECONDS)
             ):
                 call()
                 runs += 1
             events = json.loads(Path(session.end_profiling()).read_text())
-        kernels = _named(build, running)
-        return list(zip(kernels, _taken(kernels, events, runs), strict=True))
+        kernels = _trace_graph(build, running)
+        return list(zip(kernels, _kernel_seconds(kernels, events, runs), strict=True))
 
 
 KERNEL_TIME = "_kernel_time"  # the suffix of the names of events
-WARM, FEWEST = 2, 6  # first runs that do not count; runs that count, at least
-LONG = 2.0  # seconds after which one run that counts is enough
+WARM_RUNS, MIN_RUNS = 2, 6  # first runs that do not count; runs that count, at least
+ENOUGH_SECONDS = 2.0  # seconds after which one run that counts is enough
 
 
 def _options(threads: int) -> Any:
@@ -170,7 +170,7 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _opened(build: Build, options: Any, providers: Any = None) -> Any:
+def _open_session(build: Build, options: Any, providers: Any = None) -> Any:
     import onnxruntime as ort
 
     for library in build.libraries:
@@ -186,8 +186,8 @@ def _opened(build: Build, options: Any, providers: Any = None) -> Any:
 
 
 # Graphs by the digests of models: for a large model each takes seconds.
-_known: dict[str, list[Kernel]] = {}
-_extended: dict[str, list[onnx.NodeProto]] = {}
+_known_kernels: dict[str, list[Kernel]] = {}
+_known_extended: dict[str, list[onnx.NodeProto]] = {}
 
 
 def _kernels(build: Build) -> list[Kernel]:
@@ -195,18 +195,18 @@ def _kernels(build: Build) -> list[Kernel]:
     try:
         digest = build.digest
     except TensaurusError:  # the runtime's own error says more
-        return _named(build, _optimized(build, _options(1)))
-    if digest not in _known:
-        _known[digest] = _named(build, _optimized(build, _options(1)))
-    return _known[digest]
+        return _trace_graph(build, _optimized_nodes(build, _options(1)))
+    if digest not in _known_kernels:
+        _known_kernels[digest] = _trace_graph(build, _optimized_nodes(build, _options(1)))
+    return _known_kernels[digest]
 
 
-def _named(build: Build, running: Sequence[onnx.NodeProto]) -> list[Kernel]:
+def _trace_graph(build: Build, running: Sequence[onnx.NodeProto]) -> list[Kernel]:
     """Return the nodes of the graph that runs as kernels, with the model's tensors that they compute."""
-    return trace_kernels(build.proto(weights=False), running, lambda: _earlier(build))
+    return trace_kernels(build.proto(weights=False), running, lambda: _nodes_before_layouts(build))
 
 
-def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
+def _kernel_seconds(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs: int) -> list[float]:
     """Return the seconds of each kernel: events belong to it by name, or by operator if nodes have no names.
 
     Events of nodes without names are matched in the order of the graph, in which nodes run where it has no
@@ -228,34 +228,34 @@ def _taken(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any]], runs:
         count = len(places)
         if len(spent[key]) == runs * count:  # otherwise some events are of nodes inside bodies
             for number, place in enumerate(places):
-                seconds[place] = mean_of_middle_half(spent[key][number + WARM * count :: count])
+                seconds[place] = mean_of_middle_half(spent[key][number + WARM_RUNS * count :: count])
     return seconds
 
 
-def _earlier(build: Build) -> list[onnx.NodeProto]:
+def _nodes_before_layouts(build: Build) -> list[onnx.NodeProto]:
     """Return the nodes of the graph before layouts are chosen, computed once for each model."""
     import onnxruntime as ort
 
-    if build.digest not in _extended:
+    if build.digest not in _known_extended:
         options = _options(1)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        _extended[build.digest] = _optimized(build, options)
-    return _extended[build.digest]
+        _known_extended[build.digest] = _optimized_nodes(build, options)
+    return _known_extended[build.digest]
 
 
-def _optimized(build: Build, options: Any) -> list[onnx.NodeProto]:
+def _optimized_nodes(build: Build, options: Any) -> list[onnx.NodeProto]:
     """Return the nodes of the graph into which onnxruntime turns the model."""
     with temporary() as folder:
-        return _saved(build, options, folder)[1]
+        return _open_saving_graph(build, options, folder)[1]
 
 
-def _saved(build: Build, options: Any, folder: Path) -> tuple[Any, list[onnx.NodeProto]]:
+def _open_saving_graph(build: Build, options: Any, folder: Path) -> tuple[Any, list[onnx.NodeProto]]:
     """Return a session, and the nodes of the graph that it runs."""
     import onnx
 
     options.log_severity_level = 4
     options.optimized_model_filepath = str(folder / "optimized.onnx")
-    session = _opened(build, options)
+    session = _open_session(build, options)
     optimized = onnx.load(options.optimized_model_filepath, load_external_data=False)
     return session, list(optimized.graph.node)
 

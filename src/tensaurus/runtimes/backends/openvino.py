@@ -171,10 +171,10 @@ class OpenVino(Backend):
         call = session.bind(feeds)
         taken: dict[str, list[float]] = defaultdict(list)
         runs, start = 0, perf_counter()
-        while runs < FEWEST + WARM or perf_counter() - start < seconds:
+        while runs < MIN_RUNS + WARM_RUNS or perf_counter() - start < seconds:
             call()
             runs += 1
-            if runs > WARM:
+            if runs > WARM_RUNS:
                 for name, spent in session.counters():
                     taken[name].append(spent)
         kernels = _kernels(compiled, proto)
@@ -200,7 +200,7 @@ class OpenVino(Backend):
             raise BackendError(f"openvino: {describe_error(error)}") from error
 
 
-WARM, FEWEST = 2, 6  # first runs that do not count; runs that count, at least
+WARM_RUNS, MIN_RUNS = 2, 6  # first runs that do not count; runs that count, at least
 
 
 def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:
