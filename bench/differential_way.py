@@ -30,7 +30,7 @@ from tensaurus.rules.language.match import Matcher, expander
 from tensaurus.rules.language.rule import Rule, library
 from tensaurus.runtimes.backends import BackendError
 from tensaurus.runtimes.backends.reference import evaluate, evaluate_all
-from tensaurus.runtimes.backends.reference.evaluation import lifted
+from tensaurus.runtimes.backends.reference.evaluation import lift_value
 from tensaurus.system.errors import TensaurusError
 
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
@@ -285,7 +285,7 @@ def _hiding_nan(program: Program, values: Mapping[Node, Array]) -> Iterator[Node
 def _evaluated(
     program: Program, feeds: Mapping[str, Array], field: Reals, cache: dict[Node, Array] | None = None
 ) -> dict[str, Array]:
-    given = {name: lifted(value, field) for name, value in feeds.items()}
+    given = {name: lift_value(value, field) for name, value in feeds.items()}
     try:
         with np.errstate(all="ignore"):
             return evaluate(program, given, field, cache=cache)
@@ -298,7 +298,7 @@ def _evaluated(
 def own_answers(variants: Sequence[Variant], feeds: Mapping[str, Array]) -> list[dict[str, Array] | None]:
     """The reference's outputs of what rules made; shared parts computed once, None where it cannot tell."""
     field = Reals()
-    given = {name: lifted(value, field) for name, value in feeds.items()}
+    given = {name: lift_value(value, field) for name, value in feeds.items()}
     typed = [v.program for v in variants if not any(node.op is OPAQUE for node in v.program.nodes)]
     found: dict[Program, dict[str, Array]] = {}
     with np.errstate(all="ignore"):

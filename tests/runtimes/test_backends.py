@@ -131,13 +131,13 @@ def test_kernels_that_run_in_another_order_have_their_own_times(inside: int) -> 
     kernels = [kernel("a", "Conv"), kernel("b", "Conv"), kernel("", "Relu"), kernel("", "Relu")]
     order = [("b", "Conv", 2), ("Relu_7", "Relu", 3), ("a", "Conv", 1), ("Relu_9", "Relu", 4)]
     order += [("within", "Relu", 5)] * inside
-    runs = onnxruntime.WARM + 3
+    runs = onnxruntime.WARM_RUNS + 3
     events = [
         {"cat": "Node", "name": f"{name}_kernel_time", "dur": 1e6 * spent, "args": {"op_name": operator}}
         for _ in range(runs)
         for name, operator, spent in order
     ]
-    assert onnxruntime._taken(kernels, events, runs) == [1, 2, *([0, 0] if inside else [3, 4])]
+    assert onnxruntime._kernel_seconds(kernels, events, runs) == [1, 2, *([0, 0] if inside else [3, 4])]
 
 
 @pytest.mark.skipif("onnxruntime" not in RUNTIMES, reason="onnxruntime is absent")
