@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tensaurus import optimize
 from tensaurus.check import verify
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.onnx_export import export
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.optimizer import optimize
 from tensaurus.optimizer.run.target import SMALL
 
 # Each grows w of [16, 20], 1280 bytes, or a few numbers.

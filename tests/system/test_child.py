@@ -15,10 +15,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tensaurus import optimize
 from tensaurus.check import verify
 from tensaurus.graph.onnx import shape_inference
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.optimizer import optimize
 from tensaurus.system.child import Child, ChildError, available_memory
 from tensaurus.system.deadline import Bounded
 from tensaurus.system.errors import TensaurusError

@@ -114,7 +114,7 @@ def test_errors_cross_process_borders() -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tensaurus import files
+from tensaurus.system import files
 if sys.argv[2] == "named":
     files._unnamed = lambda folder: None
 with files.replacing(sys.argv[1]) as beside:

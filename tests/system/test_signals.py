@@ -24,7 +24,7 @@ TABLES = Path(__file__).parents[2] / "bench"
 
 START = """
 import gc, os, signal, sys, time, weakref
-from tensaurus import signals
+from tensaurus.system import signals
 from tensaurus.system.signals import Interruptible, keeping
 
 def interrupt(number=signal.SIGINT):
@@ -154,7 +154,7 @@ def test_an_interrupt_waits_until_a_block_is_entered_or_left(place: str, order: 
     """Else the block would stay open, and end what comes after it."""
     code = f"""
 from time import monotonic
-from tensaurus import deadline
+from tensaurus.system import deadline
 change = deadline._Alarm.{place}
 def interrupted(self, block):
     deadline._Alarm.{place} = change
@@ -276,7 +276,7 @@ def test_termination_is_in_order(number: int, status: int, line: str, tmp_path: 
     code = f"""
 import subprocess
 from pathlib import Path
-from tensaurus import files, scratch
+from tensaurus.system import files, scratch
 child = subprocess.Popen(["sleep", "60"])
 signals.adopt(child.pid)
 print(child.pid, flush=True)
