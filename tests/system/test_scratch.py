@@ -133,4 +133,4 @@ def test_temporary_files_have_one_place() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import | ast.ImportFrom) and "tempfile" in ast.unparse(node)
     ]
-    assert sorted(found) == ["app/report/failure.py: import tempfile", "scratch.py: import tempfile"]
+    assert sorted(found) == ["app/report/failure.py: import tempfile", "system/scratch.py: import tempfile"]
