@@ -163,9 +163,7 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Sco
 
 
 def _softmax_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return the axis from the front, with `flatten` only where several axes from there on are longer
-    than 1.
-    """
+    """Return the axis from the front, and `flatten` only where several axes from there on are long."""
     (x,) = tensors
     if attrs["flatten"] and attrs["axis"] == x.rank:
         raise Untypable("softmax over no axis")

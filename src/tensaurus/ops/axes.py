@@ -16,9 +16,7 @@ def one_axis(axis: int, rank: int) -> int:
 
 
 def distinct_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return the axes counted from the front, in the given order.  Raises Untypable where two are the
-    same.
-    """
+    """Return the axes counted from the front, in the given order.  Raises Untypable if two are equal."""
     normalized = tuple(one_axis(a, rank) for a in axes)
     if len(set(normalized)) != len(normalized):
         raise Untypable(f"axes {tuple(axes)} repeat")

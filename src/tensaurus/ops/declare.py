@@ -136,9 +136,7 @@ class Op:
         return any(i.variadic for i in self.inputs)
 
     def tensors(self, types: Sequence[TensorType | None]) -> tuple[Argument, ...]:
-        """Return tensors for the inputs, over which `scopes` are, named after the parameters (`xs0`, `xs1`,
-        ...).
-        """
+        """Return the tensors over which `scopes` are, one for each input, named after the parameters."""
         if not self.variadic and len(types) > len(self.inputs):
             raise Untypable(f"{self.name} has {len(self.inputs)} inputs, not {len(types)}")
         required = sum(not i.optional and not i.variadic for i in self.inputs)
@@ -172,9 +170,7 @@ class Op:
         return tuple(sorted((name, hashable(value)) for name, value in full.items()))
 
     def scopes(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[Scope, ...]:
-        """Return the expression of each output over `tensors(types)`, for canonical attributes.  Raises
-        Untypable.
-        """
+        """Return the expression of each output over `tensors(types)`.  Raises Untypable."""
         return _value_or_raise(self._scopes.get((types, attrs), lambda: self._compute_scopes(types, attrs)))
 
     def types(self, types: tuple[TensorType | None, ...], attrs: Attributes) -> tuple[TensorType, ...]:

@@ -55,9 +55,7 @@ def concat(*xs: Tensor, axis: int) -> Scope:
         ]
 
         def select_part(first: int, stop: int) -> Body:
-            """Return the part that holds the index: a chain of selects for few parts, a binary tree for
-            many.
-            """
+            """Return the part that holds the index: a chain of selects for few parts, else a binary tree."""
             if stop - first == 1:
                 return parts[first]
             middle = first + 1 if stop - first <= MAX_CHAINED_SELECTS else (first + stop) // 2
@@ -82,9 +80,7 @@ def _may_be_negative(size: Size) -> bool:
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sizes as numbers, equal symbolic ones as their count: runtimes refuse a count for a size
-    of 0.
-    """
+    """Return sizes as numbers, equal symbolic ones as their count, which runtimes refuse for a size of 0."""
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
     is_counted = sizes is None
@@ -206,7 +202,7 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 
 
 def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, int]:
-    """Return the slice in one form: the end right behind the last element, LAST where that is the edge."""
+    """Return the slice in one form: the end right behind the last element, or SLICE_LAST at the edge."""
     if step == 0:
         raise Untypable("a slice with step 0")
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(size, int)):

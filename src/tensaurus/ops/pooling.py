@@ -90,9 +90,7 @@ class Windows:
         return fold(monoid, self.kernel, inside)
 
     def counts(self, include_pad: bool) -> Callable[[Sequence[Size]], Body]:
-        """Return a function: the number of counted elements of the window at an output position, in x's
-        type.
-        """
+        """Return a function of an output position: how many elements of its window count, in x's type."""
         rank = len(self.kernel)
         constant_count, varying_counts = 1, []
         for d in range(rank):

@@ -116,9 +116,7 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
         raise Untypable(f"linear interpolation along {resized_dims} of rank {x.rank}, which runtimes refuse")
 
     def blend(place: Sequence[Size], left: Sequence[int]) -> Body:
-        """Return the weighted sum of the neighbours along the dimensions in `left`, weights not yet
-        divided.
-        """
+        """Return the weighted sum of neighbours along the dimensions in `left`, weights not yet divided."""
         if not left:
             return x[tuple(place)]
         d, *rest = left

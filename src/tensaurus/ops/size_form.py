@@ -40,9 +40,7 @@ class SizeForm:
         return self.written[key]
 
     def tensor(self, sizes: Any) -> str:
-        """Return the name of an int64 tensor: a vector for a tuple, of rank 0 for one size.  Raises
-        NotInOpset.
-        """
+        """Return the name of an int64 tensor: a vector for a tuple, else of rank 0.  Raises NotInOpset."""
         if isinstance(sizes, tuple):
             return self.vector(sizes)
         key = ("scalar", polynomial(sizes))

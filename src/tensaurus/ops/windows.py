@@ -29,9 +29,7 @@ def dilated_extent(kernel: Size, dilation: Size) -> Size:
 def window_attributes(
     sizes: Sequence[Size], kernel: Sequence[Size], attrs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return strides, dilations and pads (all begins, then all ends) written out, and auto_pad resolved
-    to pads.
-    """
+    """Return strides, dilations and pads (begins, then ends) written out, and auto_pad as pads."""
     rank = len(sizes)
     if len(kernel) != rank:
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")
@@ -80,9 +78,7 @@ def output_sizes(
     pads: Sequence[int],
     ceil: bool = False,
 ) -> tuple[Size, ...]:
-    """Return the number of windows that fit; `ceil` counts a last partial one that starts before the
-    end pad.
-    """
+    """Return the number of windows that fit; `ceil` counts a partial one that starts before the end pad."""
     counts: list[Size] = []
     begins, ends = pads[: len(sizes)], pads[len(sizes) :]
     for size, k, stride, dilation, begin, end in zip(
@@ -107,8 +103,6 @@ def window_indices(
     dilations: Sequence[int],
     pads: Sequence[int],
 ) -> tuple[Size, ...]:
-    """Return i*stride + r*dilation - pad for output indices i and kernel indices r; pads as in the
-    attribute.
-    """
+    """Return i*stride + r*dilation - pad for output indices i and kernel indices r."""
     steps = zip(outputs, kernel, strides, dilations, pads[: len(outputs)], strict=True)
     return tuple(i * s + r * d - p for i, r, s, d, p in steps)

@@ -132,9 +132,7 @@ def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of linear forms: an axis, or an atom that is no linear form, as (i + 1) // 2; with its
-    bounds.
-    """
+    """A variable of linear forms with its bounds: an axis, or an atom that is not linear, as (i + 1) // 2."""
 
     axes: frozenset[Axis]
     low: Size | None

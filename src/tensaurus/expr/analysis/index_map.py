@@ -224,9 +224,7 @@ def _hull(index: Size) -> Progression | None:
 
 
 def _side(row: LinearForm, variables: Mapping[Axis, Variable]) -> Progression | None:
-    """Return the progression from the least to the greatest value by the greatest common step, None if not
-    known.
-    """
+    """Return the progression of the row's values by their greatest common step; None if it is not known."""
     low: Size = row.rest
     high: Size = row.rest
     for a, slope in row.slopes.items():
@@ -294,9 +292,7 @@ def _rank(matrix: Sequence[Sequence[Any]]) -> int:
 
 
 def is_bijective(f: IndexMap, codomain: Sequence[Size]) -> bool | None:
-    """Return whether each index tuple of a tensor of this shape is the value of exactly one point of
-    the box.
-    """
+    """Return whether each index tuple of a tensor of this shape is the value of exactly one point."""
     if len(codomain) != len(f.indices):
         return False
     injective = is_injective(f)

@@ -22,9 +22,7 @@ UNIT_RANGE_FUNCTIONS = frozenset({"tanh", "erf", "sin", "cos"})  # values from -
 
 
 def bounds(scope: Scope, tensor_bounds: Mapping[Source, Bounds] | None = None) -> Bounds:
-    """Return the least and the greatest value of an element; tensors without `tensor_bounds` may hold
-    anything.
-    """
+    """Return the least and greatest value of an element; tensors without bounds may hold anything."""
     return bounds_of(scope.body, tensor_bounds or {})
 
 

@@ -86,8 +86,8 @@ class Influence:
         return bound if self.least is None else np.maximum(bound, self.least)
 
     def or_zero(self, floor: Array, flushed: float, times: float = 1.0) -> Self:
-        """Return the influence after `times` operations that replace numbers below `flushed` by 0, none above
-        `floor`.
+        """Return the influence after `times` operations that flush numbers below `flushed`, unless `floor` is
+        above.
         """
         may_be_flushed = ~(floor >= flushed)
         return replace(
@@ -117,9 +117,7 @@ class BodyInfluence(Influence):
 
 
 def add(a: BodyInfluence, b: BodyInfluence, unit: float) -> BodyInfluence:
-    """Return the sum; a change below `unit` times the other term, where that is not moved, is rounded
-    away.
-    """
+    """Return the sum; a change below `unit` times the other term, if that is not moved, is rounded away."""
     own_change = np.where(a.change <= unit * _unmoved_floor(b), 0.0, a.change)
     other_change = np.where(b.change <= unit * _unmoved_floor(a), 0.0, b.change)
     return BodyInfluence(
@@ -137,9 +135,7 @@ def _unmoved_floor(part: BodyInfluence) -> Array:
 
 
 def align_array(array: Array, axes: Sequence[Axis], target_axes: Sequence[Axis]) -> Array:
-    """Return the array with its dimensions in the order of these axes, of length 1 for those that it
-    lacks.
-    """
+    """Return the array with its dimensions in the order of these axes, of length 1 for missing ones."""
     order = [axes.index(a) for a in target_axes if a in axes]
     return array.transpose(order).reshape(
         [array.shape[axes.index(a)] if a in axes else 1 for a in target_axes]

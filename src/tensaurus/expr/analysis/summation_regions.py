@@ -333,9 +333,7 @@ def _summations(
 
 
 def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
-    """Return the points of the axes at which all sizes are >= 0; None where that is no product of
-    progressions.
-    """
+    """Return the points of the axes where all sizes are >= 0; None if they are no product of progressions."""
     sides = {a: Progression(0, a.extent) for a in axes}
     if not all(truth_table((g,), ()) for g in guards if not depends_on((g,), axes)):
         return full_box((0,) * len(axes))
@@ -362,9 +360,7 @@ def _period(size: Size, a: Axis) -> int | None:
 
 
 def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
-    """Return that step and the growth over it: t // k grows by g / k over steps that make g divisible
-    by k.
-    """
+    """Return that step and the growth over it: t // k grows by g / k over steps that make k divide g."""
     period, step_growths = 1, []
     for factors, coefficient in terms_of(size):
         dependent = [atom for atom in factors if atom == a or a in atoms(polynomial(atom))]

@@ -37,9 +37,7 @@ Number: TypeAlias = float
 
 
 class GapRecorder(Reals):
-    """The field float64, recording how far arguments are from where functions turn, in order of
-    evaluation.
-    """
+    """The field float64, which also records how far arguments are from where functions turn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,9 +146,7 @@ def _are_linear(gaps_by_number: dict[Number, Array]) -> bool:
 
 
 def _zeros(gaps_by_number: dict[Number, Array]) -> Iterator[Number]:
-    """Yield the zeros of secants of neighbouring numbers: those between them, then those up to the next
-    numbers.
-    """
+    """Yield the zeros of secants of neighbouring numbers: those between them, then those nearby."""
     numbers = sorted(gaps_by_number)
     ends = [-inf, *numbers, inf]
     beyond: list[Array] = []

@@ -59,9 +59,7 @@ class _Roles:
 
 @dataclass(frozen=True)
 class _Strategy:
-    """A way to contract a pair: cost in nanoseconds, elements held beside the result, axes that may be
-    cut.
-    """
+    """A way to contract a pair: nanoseconds, elements held beside the result, axes that may be cut."""
 
     name: str
     cost: float
@@ -171,9 +169,7 @@ class _Contraction(ArrayOperations):
         return strategies
 
     def multiplied(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
-        """Contract by the field's matrix product.  A larger operand that is copied keeps its order in
-        memory.
-        """
+        """Contract by the field's matrix product; a larger operand that is copied keeps its memory order."""
         larger = a if a.data.size >= b.data.size else b
         if (larger is a) != (_by_stride(larger)[-1] in roles.inner):
             a, b, roles = b, a, roles.swapped

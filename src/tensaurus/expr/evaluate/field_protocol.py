@@ -128,9 +128,7 @@ class Field:
         raise NotImplementedError
 
     def _round_to(self, data: Array, target: str) -> Array:
-        """Round elements to a narrower type; where that is impossible, apply an unknown function with
-        f(0) = 0.
-        """
+        """Round elements to a narrower type; where that is impossible, an unknown function with f(0) = 0."""
         raise NotImplementedError
 
 

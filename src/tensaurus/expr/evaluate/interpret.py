@@ -49,9 +49,7 @@ MIN_SPARSE_TERMS = 1 << 16  # in shorter sums finding the terms that are zero co
 
 
 def interpret(scope: Scope, values: Values, field: Field, sizes: Mapping[Symbol, int] | None = None) -> Array:
-    """Return the tensor that the scope defines: elements of the field (or ints, bools), in the scope's
-    shape.
-    """
+    """Return the tensor that the scope defines: elements of the field, or ints or bools."""
     return Evaluation(values, field, sizes or {}).scope(scope)
 
 

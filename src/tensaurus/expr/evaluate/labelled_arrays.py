@@ -40,9 +40,7 @@ class ArrayOperations:
         self.field = field
 
     def call(self, fn: str, args: Sequence[Labelled], dtype: str = "int64") -> Labelled:
-        """Apply a function; `dtype` is the type of the integers among the arguments, not needed for +,
-        -, *.
-        """
+        """Apply a function; `dtype` is the type of integers among the arguments, not needed for +, -, *."""
         axes = union_of_axes(args)
         data = self.field.call(fn, [a.align(axes) for a in args], dtype)
         return Labelled(np.broadcast_to(data, [length(a) for a in axes]), axes)

@@ -56,9 +56,7 @@ def unpack_halves(a: Array) -> tuple[Array, Array]:
 
 
 class Pairs(Prime):
-    """GF(p) x GF(p), in the halves of a uint64.  Weights and integers are the same in both, inputs are
-    not.
-    """
+    """GF(p) x GF(p), in the halves of a uint64.  Weights and integers are the same in both halves."""
 
     name = "gf(2^31-1)^2"
 

@@ -71,9 +71,7 @@ def to_int64(data: Array) -> Array:
 def apply_to_integers(
     name: str, function: Callable[..., Any], args: Sequence[Array], dtype: str, strict: bool, shift: int = 0
 ) -> Array:
-    """Apply a function to integers of one type; bools stay bools.  For `strict` and `shift` see
-    `truncate_floats`.
-    """
+    """Apply a function to integers of one type.  For `strict` and `shift` see `truncate_floats`."""
     if not is_integer(dtype):
         return np.asarray(function(*args))
     numbers = [to_native(a, dtype) for a in args]

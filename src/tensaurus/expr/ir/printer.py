@@ -60,9 +60,7 @@ _texts: dict[str, str] = {}
 
 
 def scope_digest(scope: Scope) -> str:
-    """Return a short hash of a scope's text in which inner scopes are digests: the whole text may be
-    exponential.
-    """
+    """Return a hash of a scope's text, inner scopes as hashes: the whole text may be exponential."""
     entry = _digests.get(id(scope))
     if entry is None:
         if len(_digests) >= 4096:
@@ -82,9 +80,7 @@ def hash_text(text: str) -> str:
 
 
 def show_size(size: Any, names: Names) -> str:
-    """Return the text of a size under these names of axes; terms are sorted by text, not by the axes' own
-    names.
-    """
+    """Return the text of a size under these names of axes, terms sorted by text."""
     if not isinstance(size, (Poly, Atom)):
         return str(size)
     terms = terms_of(size)

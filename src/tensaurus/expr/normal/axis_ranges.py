@@ -229,9 +229,7 @@ def merge_digits(
 
 
 def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
-    """Return False quickly where one axis occurs without the other, or with another slope than D times its
-    own.
-    """
+    """Return False where one axis occurs without the other, or with a slope other than D times its own."""
     occur = False
     for size in sizes:
         size_axes = axes_in(size)

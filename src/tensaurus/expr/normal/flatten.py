@@ -29,9 +29,7 @@ class FlatBodyTooLarge(Exception):
 
 
 def flatten(scope: Scope) -> Body:
-    """Return the body over the scope's axes that reads tensors only, within their edges.  Raises
-    FlatBodyTooLarge.
-    """
+    """Return the body over the scope's axes without inner scopes and edges.  Raises FlatBodyTooLarge."""
     return _Flattening().body(scope.body, {})
 
 

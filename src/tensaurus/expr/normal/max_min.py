@@ -54,9 +54,7 @@ def assume_order(order: AssumedOrder) -> Iterator[None]:
 
 
 def max_or_min(fn: str, args: Iterable[Sum]) -> Sum:
-    """Return max or min of the arguments: flat, without duplicates, the neutral infinity and absorbed
-    arguments.
-    """
+    """Return max or min of the arguments, flat and without duplicates and absorbed arguments."""
     args_by_key: dict[str, Sum] = {}
     queue = list(args)
     while queue:
@@ -98,9 +96,7 @@ def _operand_keys(fn: str, arg: Sum) -> frozenset[str]:
 
 
 def undecided_pair(record: Record, order: AssumedOrder, axes: frozenset[Axis]) -> tuple[Sum, Sum] | None:
-    """Return two arguments of an inner max or min over these axes alone whose order is not decided, else
-    None.
-    """
+    """Return two arguments of an inner max or min over these axes alone whose order is open, else None."""
     for part in record.parts():
         pair = undecided_pair(part, order, axes)
         if pair is not None:

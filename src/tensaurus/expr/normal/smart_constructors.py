@@ -195,8 +195,8 @@ def size_sum(size: Size) -> Sum:
 
 
 def read_sum(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
-    """Return a read; where `outside` is a number, a guarded one, so that padded and guarded reads are
-    the same.
+    """Return a read; a number outside makes it a guarded read, so that padded and guarded reads are the
+    same.
     """
     if isinstance(source, Table):
         source, indices, only_value = source.narrow(indices)

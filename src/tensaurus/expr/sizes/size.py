@@ -358,9 +358,7 @@ def _is_nonnegative_at_highs(size: Any, nested_atoms: frozenset[Atom]) -> bool:
 
 
 def _is_nonnegative_with_floors(size: Any) -> bool:
-    """Return whether size >= 0, by 0 <= t // b <= t / b for floors of symbols where t >= 0 (sound, not
-    tight).
-    """
+    """Return whether size >= 0 by 0 <= t // b <= t / b for floors with t >= 0, which need not be tight."""
     total: Any = 0
     for factors, coefficient in terms_of(size):
         product: Any = coefficient
