@@ -68,7 +68,7 @@ class Bench:
         refusals = refused or {}
         monkeypatch.setattr(backends, "targets", lambda: sorted({*before, *refusals}))
         monkeypatch.setattr(
-            choose_runtime, "refusal", lambda entry, feeds, threads: refusals.get(entry.backend)
+            choose_runtime, "explain_refusal", lambda entry, feeds, threads: refusals.get(entry.backend)
         )
         monkeypatch.setattr(choose_runtime, "contest_times", self.times)
         monkeypatch.setattr(choose_runtime, "contest_pairs", self.pairs)

@@ -91,7 +91,7 @@ def test_what_no_memory_holds_is_not_replayed(
     from tensaurus.rules.language.equation import matched
     from tensaurus.rules.language.rule import parse_rule
 
-    monkeypatch.setattr(replay, "ROOM", room)
+    monkeypatch.setattr(replay, "ALWAYS_REPLAYED_ELEMENTS", room)
     monkeypatch.setattr(replay, "available_memory", lambda: memory)
     x = source("x", TensorType("float32", (2, 3)))
     twice = apply(registry["Neg"], [apply(registry["Neg"], [x], {})], {})

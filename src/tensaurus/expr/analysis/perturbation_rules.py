@@ -86,9 +86,7 @@ class Influence:
         return bound if self.least is None else np.maximum(bound, self.least)
 
     def or_zero(self, floor: Array, flushed: float, times: float = 1.0) -> Self:
-        """Return the influence after `times` operations that flush numbers below `flushed`, unless `floor` is
-        above.
-        """
+        """Return the influence after `times` operations that flush numbers below `flushed` to 0."""
         may_be_flushed = ~(floor >= flushed)
         return replace(
             self,

@@ -3,8 +3,8 @@
 A comparison such as n >= 3 that is provable for no sign counts as false.  Under `record_questions` it is also
 recorded as a `Question`; the caller may run the same code again with an answer assumed:
 
-    with record_questions({}) as record:  type(Reshape)     ->   record.asked == {n >= 3}
-    with record_questions({n >= 3: True}): ...  and again with False: the two cases cover all n
+    with record_questions({}) as record: infer_type(node)     ->   record.asked is {n >= 3}
+    with record_questions({n >= 3: True}): infer_type(node)   and again with False: both cases cover all n
 """
 
 from __future__ import annotations
