@@ -22,7 +22,7 @@ from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 __all__ = ["RelaxationResult", "relax"]
 
 MIN_VIOLATION = 1e-4  # rows that are violated by less are not added
-# Relative: a bound so close to the cost is a proof; a choice's bound so far above excludes it.
+# Relative gap: a bound so close to the cost is a proof; a choice whose bound is so far above is excluded.
 CLOSED_GAP = 1e-9
 MIN_START_VALUE = 0.05  # sets grow from classes with at least this y
 MAX_SET_STEPS = 40  # classes by which a set grows

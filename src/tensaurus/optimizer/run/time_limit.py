@@ -16,7 +16,7 @@ EVALUATIONS = 26  # of the float64 reference in a check of one result, about
 REPLAYED = 8  # runs of the reference that take as long as the replay of the rewrites, in most networks less
 LOADS, RUNS = 4, 55  # of processes that get a model ready, and of runs, in that check, about
 FIRST = 0.6  # of the time for measuring, the first time's: more models, and more processes
-# Of the original and one result: a round, and a few pairs, both warmed up.
+# Runs of the original and one result: a round, and a few pairs, both warmed up.
 RUNS_AT_LEAST = 2 * (2 + 1 + CERTAIN_PAIRS)
 SLACK = 0.05  # of the time limit, by which a comparison may take longer than was foreseen
 LATE = 5.0  # seconds by which processes may be late on a busy machine

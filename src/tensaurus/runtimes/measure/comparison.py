@@ -14,7 +14,7 @@ PRECISE_WIDTH = 0.04  # a gain is precise where its bounds lie no further apart 
 LOOKS = (7, 10, 14, 20, 28, 40, 57, 80, 113, 160, 226)
 """Numbers of pairs at which a decision is tried: first at 7, as fewer can prove nothing."""
 MISTAKE_PROBABILITY = 0.02  # of calling one of two equal models faster, over all looks together
-# No host changes its speed by more between the two runs of a pair, several times in a row.
+# No host changes its speed by a larger factor between the two runs of a pair, several times in a row.
 CERTAIN_RATIO = 5 / 3
 CERTAIN_PAIRS = 3  # so many pairs are enough where all of them are beyond CERTAIN_RATIO
 

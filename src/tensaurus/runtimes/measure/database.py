@@ -34,7 +34,7 @@ TABLE = (
 )
 INSERT = "REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)"
 
-# The latter where an error text quotes damaged bytes.
+# Errors that a damaged file causes; UnicodeDecodeError where an error text quotes damaged bytes.
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
 T = TypeVar("T")

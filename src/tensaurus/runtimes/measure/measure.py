@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 MIN_ROUNDS = 4  # of a comparison, however little time there is
-# Of one contender's turns together: for slow models fewer rounds than MIN_ROUNDS will do.
+# Once the turns of one contender have taken so long together, fewer rounds than MIN_ROUNDS will do.
 ENOUGH_SECONDS = 2.0
-# Turn of one model of a pair: far shorter than the spells in which a host keeps its speed.
+# Length of the turn of one model of a pair: a host keeps its speed for far longer.
 BURST_SECONDS = 0.03
 MAX_PAIR_SECONDS = 15.0  # of a comparison by pairs, once the first look was taken
 

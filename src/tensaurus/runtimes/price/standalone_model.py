@@ -19,7 +19,7 @@ from tensaurus.runtimes.price.operation_counts import elements, number_of
 
 __all__ = ["standalone_model"]
 
-# That are drawn; in larger tensors they repeat, which does not change an operator's time.
+# So many random numbers are drawn; in larger tensors they repeat, which does not change an operator's time.
 RANDOM_NUMBERS = 1 << 20
 
 
