@@ -82,9 +82,9 @@ class Baseline:
         self.backend, self.threads, self.stage = backend, threads, stage
         self.names = [output.name for output in original.proto.graph.output]
         self.notes: list[str] = []
-        self.faults: list[str] = []  # of the runtime or of the reference
+        self.faults: list[str] = []  # errors of the runtime or of the reference
         self.rows: list[ComparisonRow] = []
-        self.random: dict[str, tuple[Any, Any]] = {}  # by name, of two runs
+        self.random: dict[str, tuple[Any, Any]] = {}  # random outputs by name, in two runs
         self.shared_numbers = shared_numbers(original.proto, candidate.proto)
         self._perturbed_builds: dict[int, Build] = {}
         self.reference = Reference(threads, limit, answers)
@@ -129,7 +129,7 @@ class Baseline:
             if not any(is_integer(value) for value in required_inputs(self.original.proto)):
                 return IntegerUses()
             return self.reference.facts(self.original.build, self.fixed_shapes).indices
-        except TensaurusError:  # then there is no reference either, and a note says so
+        except TensaurusError:  # the reference does not run either, about which there is a note
             return IntegerUses()
 
     def _add_user_inputs(self, arrays: Mapping[str, Any]) -> None:
@@ -140,7 +140,8 @@ class Baseline:
                 raise TensaurusError(f"the original does not run on the inputs given: {error}") from error
 
     def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
-        own = len(self.rows)  # given by the caller
+        """Add drawn inputs of these kinds, at the first sizes at which the original runs, and at others."""
+        own = len(self.rows)  # rows of the caller's inputs
         first: WorkerError | None = None
         guessed: list[str] = []
         tried_sizes: list[Mapping[str, Shape]] = []
@@ -159,7 +160,7 @@ class Baseline:
                     if place == 1:
                         if not self._worker.alive and not own:
                             raise TensaurusError(f"the original does not run: {error}") from error
-                        first = first or error  # sizes that do not fit each other
+                        first = first or error  # the sizes may not fit each other
                         self._restart_worker()
                         break
                     self.note(f"the original does not run on {item.kind} inputs: {error}")
@@ -346,7 +347,7 @@ class Baseline:
         """Return the binary digits of the narrowest float type in which the original computes."""
         try:
             return self.reference.facts(self.original.build, self.fixed_shapes).digits
-        except TensaurusError:  # then there is no reference either
+        except TensaurusError:  # the reference does not run either
             return 53
 
     def run_unfused(self, whose: str, model: ComparedModel, row: ComparisonRow) -> list[Any] | None:
