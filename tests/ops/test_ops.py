@@ -123,11 +123,11 @@ def test_schema(op: Op) -> None:
     for opset in versions(op):
         schema = schema_of(op, opset)
         names = formal_inputs(op, opset)
-        assert op.variadic or len(names) == len(schema.inputs), f"inputs {names} at {opset}"
+        assert op.is_variadic or len(names) == len(schema.inputs), f"inputs {names} at {opset}"
         for formal, theirs in zip(op.inputs, schema.inputs, strict=False):
             if names[: len(op.inputs)] == tuple(i.name for i in op.inputs):
                 optional = theirs.option == defs.OpSchema.FormalParameterOption.Optional
-                assert formal.optional >= optional, f"{formal.name} at {opset}"
+                assert formal.is_optional >= optional, f"{formal.name} at {opset}"
         ours = {op.old_names.get(n, n) if opset < op.moved.get(n, 0) else n for n in op.attributes}
         ours |= {op.old_names.get(n, n) for n in op.moved}
         assert set(schema.attributes) - ours <= LEFT_OUT.get(op.name, set()), f"at {opset}"

@@ -62,8 +62,8 @@ class Input:
     """A formal input of an operator."""
 
     name: str
-    optional: bool = False
-    variadic: bool = False
+    is_optional: bool = False
+    is_variadic: bool = False
 
 
 @dataclass(eq=False)
@@ -132,23 +132,23 @@ class Op:
         return self.attributes[attribute] is not inspect.Parameter.empty
 
     @property
-    def variadic(self) -> bool:
-        return any(i.variadic for i in self.inputs)
+    def is_variadic(self) -> bool:
+        return any(i.is_variadic for i in self.inputs)
 
     def tensors(self, types: Sequence[TensorType | None]) -> tuple[Argument, ...]:
         """Return the tensors over which `scopes` are, one for each input, named after the parameters."""
-        if not self.variadic and len(types) > len(self.inputs):
+        if not self.is_variadic and len(types) > len(self.inputs):
             raise Untypable(f"{self.name} has {len(self.inputs)} inputs, not {len(types)}")
-        required = sum(not i.optional and not i.variadic for i in self.inputs)
+        required = sum(not i.is_optional and not i.is_variadic for i in self.inputs)
         all_types = [*types, *[None] * (required - len(types))]
         result: list[Argument] = []
         for place, kind in enumerate(all_types):
             formal = self.inputs[min(place, len(self.inputs) - 1)]
-            if kind is None and not formal.optional:
+            if kind is None and not formal.is_optional:
                 raise Untypable(f"{self.name} needs its input {formal.name}")
             if kind is not None and kind.dtype not in NUMBERS:
                 raise Untypable(f"{self.name} of {kind.dtype}")
-            name = f"{formal.name}{place - len(self.inputs) + 1}" if formal.variadic else formal.name
+            name = f"{formal.name}{place - len(self.inputs) + 1}" if formal.is_variadic else formal.name
             result.append(None if kind is None else Tensor(name, kind.shape, kind.dtype))
         return tuple(result)
 

@@ -314,7 +314,7 @@ def from_onnx(
             raise Untypable(f"{op.name}: the attribute {name} is of another type")
     args: dict[str, list[str | Array | None]] = {}
     for place, name in enumerate(node.input):
-        if place >= len(order) and not op.variadic:
+        if place >= len(order) and not op.is_variadic:
             if name:
                 raise Untypable(f"{op.name} of opset {opset} has {len(order)} inputs, not {len(node.input)}")
             continue
@@ -355,7 +355,7 @@ def from_onnx(
             raise Untypable(f"{op.name} needs its {parameter}")
     result: list[str | Array | None] = []
     for formal in op.inputs:
-        result.extend(args.get(formal.name, [] if formal.variadic else [None]))
+        result.extend(args.get(formal.name, [] if formal.is_variadic else [None]))
     while result and result[-1] is None:
         result.pop()
     return tuple(result), attrs

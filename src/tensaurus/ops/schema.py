@@ -66,7 +66,7 @@ def formal_inputs(op: Op, opset: int) -> tuple[str, ...]:
     """Return the parameters that are inputs in this opset, in ONNX's order."""
     names = tuple(n for n in op.order if opset >= op.moved.get(n, 0))
     schema = schema_of(op, opset)
-    if op.variadic or len(names) <= len(schema.inputs):
+    if op.is_variadic or len(names) <= len(schema.inputs):
         return names
     schema_names = [i.name.lower() for i in schema.inputs]
     matching = tuple(n for n in names if n.lower() in schema_names)

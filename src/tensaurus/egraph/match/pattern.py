@@ -211,7 +211,7 @@ def _optional(term: Apply | Item, place: int) -> bool:
     if isinstance(term, Item):
         return False
     inputs = term.op.inputs
-    return not inputs or inputs[min(place, len(inputs) - 1)].optional
+    return not inputs or inputs[min(place, len(inputs) - 1)].is_optional
 
 
 def kind_of(term: Term) -> Kind:

@@ -127,7 +127,7 @@ def operators() -> tuple[Operator, ...]:
     for op in registry.values():
         for types, attrs in examples_of(op):
             given = tuple(kind for kind in types[:2] if kind is not None and kind.dtype == "float32")
-            if op.domain or not given or not all(one.optional for one in op.inputs[len(given) :]):
+            if op.domain or not given or not all(one.is_optional for one in op.inputs[len(given) :]):
                 continue
             if _product(op, given, dict(attrs)) is None:
                 continue

@@ -39,8 +39,8 @@ class _Call:
     def fits(self, op: Op) -> bool:
         """Whether the operator takes so many inputs, and says something new of these."""
         count = len(self.numbers)
-        optional = [given.optional for given in op.inputs]
-        variadic = op.variadic and count == 2
+        optional = [given.is_optional for given in op.inputs]
+        variadic = op.is_variadic and count == 2
         if not variadic and (count > len(op.inputs) or not all(optional[count:])):
             return False
         if self.numbers[0] and commutes(op):
@@ -110,7 +110,7 @@ def _law(mover: Op, call: _Call) -> str:
     names = iter(NAMES)
     numbers = [next(names) if number else "" for number in call.numbers]
     moved = moved_inputs(mover)
-    count = 2 if mover.variadic else len(mover.inputs)
+    count = 2 if mover.is_variadic else len(mover.inputs)
     inputs: list[list[str] | str] = []  # of the mover: what f reads in its place, or what is no part of f
     conditions = [f"rank({number}) == 0" for number in numbers if number]
     for place in range(count):

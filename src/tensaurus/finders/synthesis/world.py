@@ -92,9 +92,9 @@ class World:
 
     def _typings(self, op: Op) -> Iterator[tuple[TensorType, ...]]:
         """The world's types for so many inputs as the operator takes; two where it takes any number."""
-        least = sum(not given.optional and not given.variadic for given in op.inputs)
+        least = sum(not given.is_optional and not given.is_variadic for given in op.inputs)
         most = len(op.inputs)
-        variadic = any(given.variadic for given in op.inputs)
+        variadic = any(given.is_variadic for given in op.inputs)
         for count in [2] if variadic else range(max(least, min(1, most)), most + 1):
             yield from product(self.kinds, repeat=count)
 

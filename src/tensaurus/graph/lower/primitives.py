@@ -117,7 +117,7 @@ def _function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[str, An
     ]
     if not fitting:
         raise Untypable(f"no operator of ONNX computes {fn} of {' and '.join(dtypes)}")
-    operator, attrs = min(fitting, key=lambda pair: (pair[0].variadic, pair[0].since, pair[0].name))
+    operator, attrs = min(fitting, key=lambda pair: (pair[0].is_variadic, pair[0].since, pair[0].name))
     return operator, tuple(attrs.items())
 
 
@@ -159,7 +159,7 @@ def _is(
     computes: Callable[[Scope, tuple[Tensor, ...]], bool],
 ) -> bool:
     """Whether ONNX has the operator for these types, and it computes that."""
-    if operator.domain or len(kinds) > len(operator.inputs) and not operator.variadic:
+    if operator.domain or len(kinds) > len(operator.inputs) and not operator.is_variadic:
         return False
     try:
         check_types(operator, kinds, NEWEST)

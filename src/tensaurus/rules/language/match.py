@@ -104,7 +104,7 @@ class Binding:
 @cache
 def commutes(op: Op) -> bool:
     """True where the declaration is symmetric in two inputs, as its expressions show."""
-    if op.attributes or not (op.variadic or len(op.inputs) == 2):
+    if op.attributes or not (op.is_variadic or len(op.inputs) == 2):
         return False
     symmetries: list[bool] = []
     # a product of vectors commutes, one of matrices does not: every rank has its say

@@ -39,7 +39,7 @@ def joins(op: Op) -> bool:
 
     As far as three arguments like those of its examples show; each use is proved or replayed on its own.
     """
-    if not op.variadic:
+    if not op.is_variadic:
         return False
     shown: list[bool] = []
     for text in op.examples:

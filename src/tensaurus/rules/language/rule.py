@@ -141,7 +141,7 @@ def _settled(term: Term, gone: set[str]) -> Term:
             settled: list[Term | None] = []
             for place, arg in enumerate(args):
                 formal = op.inputs[min(place, len(op.inputs) - 1)]
-                if isinstance(arg, Variable) and arg.name in gone and formal.optional:
+                if isinstance(arg, Variable) and arg.name in gone and formal.is_optional:
                     settled.append(None)
                 else:
                     settled.append(None if arg is None else _settled(arg, gone))
