@@ -26,7 +26,7 @@ OURS = "tensaurus"
 def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
     """A convolution's kernel in the centre of a larger one of zeros, an odd one going to the end.
 
-    [0, a, 0] and a pad of 1 compute what a does without (TASO section 2).
+    The kernel [0, a, 0] with a pad of 1 computes the same as the kernel [a] without (TASO section 2).
     """
     kernel = w.shape[2:]
     if len(kernel) != len(kernel_shape) or not kernel:

@@ -65,7 +65,9 @@ def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
     stated_atoms = {a for x in (*own_tensors.values(), *inputs) for n in x.shape for a in atoms(n)}
     unstated = [atom for atom in (*outer.symbols, *outer.axes) if atom not in stated_atoms]
     if unstated:
-        raise Untypable(f"a scope in which nothing says what {', '.join(map(str, unstated))} is")
+        raise Untypable(
+            f"a scope with {', '.join(map(str, unstated))}, which is a size of none of its tensors"
+        )
     values: dict[Atom, Any] = {}
     for name, x in own_tensors.items():
         if x.dtype != inputs_by_name[name].dtype or x.rank != inputs_by_name[name].rank:

@@ -72,7 +72,7 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 
 
 def reshape_scope(x: Tensor, sizes: Sequence[Size]) -> Scope:
-    """Return x in row-major order with these sizes, mixing as few dimensions as possible."""
+    """Return x in row-major order with this shape, mixing as few dimensions as possible."""
     places = reshape_map(x.shape, sizes)
     if places is None:
         raise Untypable(f"whether {x.shape} lines up with {tuple(sizes)} is not known")

@@ -260,7 +260,7 @@ def _check_read_back(
     static_values: Mapping[str, Array],
     constant_of: Callable[[str], Array | None] | None,
 ) -> None:
-    """Raise NotInOpset unless the node reads back as what it was written from."""
+    """Raise NotInOpset unless reading the node gives the inputs and attributes that it was written from."""
     args, read = from_onnx(op, node, opset, static_values.get)
     if constant_of is None or not any(isinstance(a, np.ndarray) for a in args):
         expected = [n or None for n in names]

@@ -1,6 +1,6 @@
-"""Numbers as small integers: an integer q with scale s and zero point z stands for (q - z) * s.
+"""Integer quantization: an integer q with scale s and zero point z represents the number (q - z) * s.
 
-Rounding is to the nearest, ties to even; what the integers cannot hold becomes the nearest that they can.
+Rounding is to the nearest, ties to even; numbers beyond the range of the integer type become its nearest end.
 """
 
 from __future__ import annotations

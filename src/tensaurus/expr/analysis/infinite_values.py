@@ -79,14 +79,14 @@ class Infinities:
 
 
 def _has_pole(body: Body) -> bool:
-    """Return whether the body may be infinite where what is inside is finite."""
+    """Return whether the body may be infinite where its operands are finite."""
     if not isinstance(body, Call):
         return False
     return body.fn in POLES or body.fn == "div" and not isinstance(body.args[1], Const)
 
 
 def _without_edge(body: Body, neutral: Const | None) -> Body:
-    """Return what a reduction reads inside of its operand, beyond which it reads a neutral number."""
+    """Return a reduction's operand without its edge, where the value beyond it is neutral."""
     match body:
         case Read(source, indices, outside) if neutral is not None and outside == neutral:
             return Read(source, indices)

@@ -5,9 +5,9 @@
                  sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
     folded       element by element, one term after another
 
-(The unwound strategy is the kn2row method of convolutions.)  What a strategy copies is copied in chunks along
-kept axes: beside operands and result a contraction holds a few times `CHUNK_ELEMENTS`, or what one point of
-those axes needs.
+(The unwound strategy is the kn2row method of convolutions.)  Copies are made in chunks along kept axes:
+beside operands and result a contraction holds a few times `CHUNK_ELEMENTS`, or the copies for one point of
+those axes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ FLOAT_FORMATS = {
     "float32": (24, 127, -126),
     "float64": (53, 1023, -1022),
 }
-LITERAL_KINDS = frozenset({"int", "real"})  # literals have the type of what they are combined with
+LITERAL_KINDS = frozenset({"int", "real"})  # kinds of literals, which take the type of other operands
 
 
 def is_float(dtype: str) -> bool:

@@ -20,7 +20,7 @@ DIVISIONS = frozenset({"div", "mod", "fmod"})
 
 
 class Overflow(OverflowError):
-    """Raised for a number that no element of the type represents: runtimes differ in what they return."""
+    """Raised for a number that the type cannot represent: each runtime returns another integer for it."""
 
 
 def is_integer(dtype: str) -> bool:
@@ -94,8 +94,8 @@ def apply_to_integers(
 def truncate_floats(data: Array, dtype: str, strict: bool, shift: int = 0) -> Array:
     """Round floats towards zero to integers of a type.
 
-    Numbers outside the type (too large, NaN, infinite) become what numpy makes of them on this machine, with
-    the bits of `shift` flipped: a result that changes with `shift` depends on unspecified behaviour.  Raises
+    Numbers outside the type (too large, NaN, infinite) are converted as numpy does on this machine, then the
+    bits of `shift` are flipped: a result that changes with `shift` depends on unspecified behaviour.  Raises
     Overflow for such numbers if `strict`.
     """
     low, high = integer_limits(dtype)

@@ -38,7 +38,8 @@ def narrow_by_guards(
 ) -> tuple[tuple[Axis, ...], tuple[Size, ...], dict[Atom, Any]] | None:
     """Return (axes, guards, values) without decided guards and with narrowed ranges; None for an empty range.
 
-    `values` replaces axes in what stands under them; they are replaced in the guards already.
+    `values` gives sizes for the removed axes, which the caller must substitute in the body; the returned
+    guards contain them already.
     """
     values: dict[Atom, Any] = {}
     open_axes, open_guards = list(axes), list(guards)
