@@ -124,7 +124,7 @@ def test_the_page() -> None:
     assert page(ROWS, {}) == page(ROWS, {})
 
 
-@pytest.mark.parametrize("name", ["benchmarks", "contest"])
+@pytest.mark.parametrize("name", ["contest_zoo", "contest_batches", "contest_pretrained"])
 def test_a_page_in_the_documentation_is_what_its_table_gives(name: str) -> None:
     docs = Path(__file__).parents[2] / "docs"
     plots = {caption: f"{name}/{plot}.png" for plot, caption, _ in PLOTS}
