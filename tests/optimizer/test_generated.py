@@ -504,7 +504,7 @@ def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> 
         list(map(str, command)), env=environment, stderr=subprocess.PIPE, text=True, process_group=0
     ) as process:
         until = time.monotonic() + 120
-        while not any("tuning.trial" in words for words in _children(process.pid).values()):
+        while not any("trial_process" in words for words in _children(process.pid).values()):
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.1)
         time.sleep(1)
