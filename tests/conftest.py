@@ -56,7 +56,7 @@ def without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """A kernel is tuned for a second at least: none are generated but in tests marked `kernels`."""
     if request.node.get_closest_marker("kernels") is None:
         none = classmethod(lambda cls, *_: cls())
-        monkeypatch.setattr("tensaurus.optimizer.run.kernel_budget.Generated.here", none)
+        monkeypatch.setattr("tensaurus.optimizer.run.kernel_budget.KernelBudget.of_run", none)
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ from tensaurus.optimizer.result.summary import Summary
 from tensaurus.optimizer.run import kernel_budget
 from tensaurus.optimizer.run.available_finders import FINDERS, left
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
-from tensaurus.optimizer.run.kernel_budget import COUNT, Generated
+from tensaurus.optimizer.run.kernel_budget import MAX_UNTIMED_KERNELS, KernelBudget
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observer
@@ -409,7 +409,7 @@ def test_what_is_left_out_is_asked_by_nobody(
     accuracy = Accuracy("like", program, ONE_CORE, lambda program: 0.0)
     with (
         Database(tmp_path / "db.sqlite") as records,
-        Generated.here(Options(), "onnxruntime", Machine.here(), records) as kernels,
+        KernelBudget.of_run(Options(), "onnxruntime", Machine.here(), records) as kernels,
     ):
         for finder in kernels.finders(costs, accuracy, without):
             list(finder(graph, 1000))
@@ -433,8 +433,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def generating(seconds: float, deadline: float = inf) -> Generated:
-    made = Generated("halide", seconds=seconds, deadline=deadline)
+def generating(seconds: float, deadline: float = inf) -> KernelBudget:
+    made = KernelBudget("halide", seconds=seconds, deadline=deadline)
     made._kernels = type("Kernels", (), {"tuner": type("Tuner", (), {"close": lambda self: None})()})()
     return made
 
@@ -443,25 +443,26 @@ def generating(seconds: float, deadline: float = inf) -> Generated:
 def test_tuning_keeps_the_deadline(clock: Clock, left: float) -> None:
     """Kernel after kernel, until no other one fits."""
     made, tuned = generating(20.0, clock.now + left), 0
-    while made.more():
-        each = made._each()
-        assert kernel_budget.LEAST <= each <= 20.0
-        clock.now += each + kernel_budget.SPENT
+    while made.may_tune_another():
+        each = made.seconds_for_next()
+        assert kernel_budget.MIN_TUNING_SECONDS <= each <= 20.0
+        clock.now += each + kernel_budget.OVERHEAD_SECONDS
         tuned += 1
     assert clock.now <= 1000 + max(left, 0.0)
-    assert tuned >= min(kernel_budget.FEWEST, int(left / (kernel_budget.LEAST + kernel_budget.SPENT)) - 1)
-    assert made._each() == 0
+    least = kernel_budget.MIN_TUNING_SECONDS + kernel_budget.OVERHEAD_SECONDS
+    assert tuned >= min(kernel_budget.MIN_KERNELS, int(left / least) - 1)
+    assert made.seconds_for_next() == 0
 
 
 def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:
     made = generating(20.0)
-    assert made.more() and made._each() == 20.0
-    made.tuned = COUNT
-    assert not made.more()
+    assert made.may_tune_another() and made.seconds_for_next() == 20.0
+    made.tuned = MAX_UNTIMED_KERNELS
+    assert not made.may_tune_another()
     made.tuned = 0
-    made.rest()
-    assert not made.more() and made._each() == 0
-    assert Generated().more()  # expressions that are expanded take no time
+    made.stop()
+    assert not made.may_tune_another() and made.seconds_for_next() == 0
+    assert KernelBudget().may_tune_another()  # expressions that are expanded take no time
 
 
 def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:

@@ -168,7 +168,8 @@ def test_an_interrupt_ends_the_search_for_all(monkeypatch: pytest.MonkeyPatch, t
 @pytest.mark.parametrize("custom_ops", [False, True])
 def test_the_time_is_shared(custom_ops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     known = {A: ""} if custom_ops else {}
-    monkeypatch.setattr(choose_runtime, "absent", lambda options, name: known.get(name, "none"))
+    reason = "reason_without_kernels"
+    monkeypatch.setattr(choose_runtime, reason, lambda options, name: known.get(name, "none"))
     bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {})
     bench.run(tmp_path, time_limit=100.0)
     shares = {options.backend: options.time_limit for options in bench.asked}

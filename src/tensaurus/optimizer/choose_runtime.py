@@ -13,7 +13,7 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.result.contenders import needed_gain
 from tensaurus.optimizer.result.result import Result
 from tensaurus.optimizer.run.first_run import FirstRun
-from tensaurus.optimizer.run.kernel_budget import absent
+from tensaurus.optimizer.run.kernel_budget import reason_without_kernels
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes import backends
@@ -146,7 +146,7 @@ class _Contest:
     def results(self, names: Sequence[str], optimized: Optimized) -> dict[str, Result]:
         """Of each runtime; an interrupt in one of them ends the search for all."""
         options, results = self.options, dict[str, Result]()
-        parts = {name: 1.0 if absent(options, name) else GENERATED for name in names}
+        parts = {name: 1.0 if reason_without_kernels(options, name) else GENERATED for name in names}
         for name in names:
             now = monotonic()
             left = max(0.0, self.start + (1 - COMPARED) * options.time_limit - now)

@@ -17,7 +17,7 @@ from tensaurus.graph.onnx.onnx_frame import graphs_in
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.optimizer.result.summary import AppliedKernel, shortened
-from tensaurus.optimizer.run.kernel_budget import Generated
+from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.nested_calls import said
 
@@ -25,7 +25,7 @@ __all__ = ["applied_kernels", "titles"]
 
 
 def applied_kernels(
-    model: ModelProto, candidates: Sequence[Candidate], kernels: Generated
+    model: ModelProto, candidates: Sequence[Candidate], kernels: KernelBudget
 ) -> tuple[AppliedKernel, ...]:
     """Those of the result, the most frequent first, each with the operators that its equation replaces."""
     nodes = (node for graph in graphs_in(model.graph) for node in graph.node)

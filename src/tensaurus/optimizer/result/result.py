@@ -83,7 +83,7 @@ class Result:
             constants_mb=winner.build.stored / 1e6,
             kernels=applied_kernels(model, winner.applied, target.kernels),
             compiler=target.kernels.compiler,
-            no_kernels=target.kernels.without,
+            no_kernels=target.kernels.reason_absent,
             dropped=target.kernels.dropped,
             tuned=target.kernels.tuned,
         )

@@ -1,4 +1,11 @@
-"""The kernels of one run: what proposes them, what tunes and compiles them, and how many there may be."""
+"""Shares the time for tuning among the generated kernels of one run, whose finders it names.
+
+A kernel is tuned when the search first asks for its time. Half of the time left for tuning goes to the
+kernels that the search wants next, in proportion to what each may save; the other half is kept for
+kernels that finders propose later. For example: 60 s are left, and two kernels wait that may save 3 ms
+and 1 ms. At least four kernels are promised the least time (1.3 s each), which leaves 24.8 s to spare;
+the first kernel has its share of that, 1/4 at most: 0.6 + 24.8 / 4 = 6.8 s.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +36,19 @@ from tensaurus.runtimes.price.operator_times import OperatorCosts
 if TYPE_CHECKING:
     from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
-__all__ = ["Generated", "absent"]
+__all__ = ["KernelBudget", "reason_without_kernels"]
 
-TUNED = 0.7  # of the search's time, until which kernels are tuned: then programs of them are run as a whole
-SHARE = 0.5  # of the time for tuning, for the kernels that are waiting: finders make others of the slow ones
-SPENT = 0.7  # seconds that deciding, linking and measuring a kernel take beside its tuning
-LEAST = 0.6  # seconds that a kernel is tuned for, where it is
-FEWEST = 4  # kernels that the time should be enough for, however few are waiting
-MOST = 0.8  # of what all kernels that are waiting may save: it should be enough for those that save this
-COUNT = 60  # kernels where no time limits them
+TUNING_SHARE = 0.7  # of the search's time: later, programs of the tuned kernels are run as a whole
+WAITING_SHARE = 0.5  # of the time for tuning, for the kernels that wait; the rest is for those proposed later
+OVERHEAD_SECONDS = 0.7  # to decide on a kernel, to link and to measure it, beside its tuning
+MIN_TUNING_SECONDS = 0.6  # of a kernel that is tuned at all
+MIN_KERNELS = 4  # that the time should be enough for, however few wait
+SAVED_SHARE = 0.8  # of what all waiting kernels may save: the time should be enough for those that save it
+MAX_UNTIMED_KERNELS = 60  # where no time limits them
 
 
-def absent(options: Options, backend: str) -> str:
-    """Why no kernels are generated for a backend, for people to read; "" where some are."""
+def reason_without_kernels(options: Options, backend: str) -> str:
+    """Return why no kernels are generated for a backend, for people; "" where they are."""
     if not options.custom_ops:
         return "--no-custom-ops"
     if not backends.find(backend).libraries:
@@ -54,38 +61,40 @@ def absent(options: Options, backend: str) -> str:
 
 
 @dataclass
-class Generated:
-    """Callable with a node: its kernel, or None.  Use it in a `with`; nothing is tuned after `rest`.
+class KernelBudget:
+    """The kernels that a run has time for.  Use it in a `with`; nothing is tuned after `stop`.
 
-    compiler  what compiles them, and what it may use of the processor; "" where there are none
-    without   why there are none, for people to read
-    seconds   to tune one, at most
-    deadline  of tuning; infinite where the kernels are counted
-    tuned     how many were tuned; those of the database were known
-    waiting   how many will be tuned next that may save most of what all may, as far as the search knows
-    share     the part of their time beyond the least that the next one has: that of what it may save
+    Called with a node, it returns the node's kernel, tuned if the time allows it, or None.
+
+    compiler        names the compiler and what it may use of the processor; "" where there are no kernels
+    reason_absent   why there are none, for people
+    seconds         longest time to tune one kernel
+    deadline        monotonic time at which tuning ends; infinite where kernels are counted instead
+    tuned           number of kernels that were tuned in this run; those of the database were known
+    waiting         number of kernels that will be tuned next and together save most of what all may save
+    next_share      share of the spare time for the next kernel: its share of what all may save
     """
 
     compiler: str = ""
-    without: str = ""
+    reason_absent: str = ""
     seconds: float = 0.0
     deadline: float = inf
     tuned: int = 0
     waiting: int = 0
-    share: float = 1 / FEWEST
+    next_share: float = 1 / MIN_KERNELS
     _kernels: TunedKernels | None = None
 
     @classmethod
-    def here(cls, options: Options, backend: str, machine: Machine, database: Database) -> Generated:
-        """Of this run; none where the backend loads no libraries, or what makes them is not installed."""
-        if reason := absent(options, backend):
-            return cls(without=reason)
+    def of_run(cls, options: Options, backend: str, machine: Machine, database: Database) -> KernelBudget:
+        """Return the budget of a run: empty where the backend or this machine has no generated kernels."""
+        if reason := reason_without_kernels(options, backend):
+            return cls(reason_absent=reason)
         from tensaurus.kernels.tune.tune import Tuner
         from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
         tuner = Tuner(database, machine, options.cpu)
         made = cls(tuner.backend, seconds=options.tuning)
-        made._kernels = TunedKernels(tuner, made._each)
+        made._kernels = TunedKernels(tuner, made.seconds_for_next)
         return made
 
     def __call__(self, node: Node) -> Kernel | None:
@@ -97,14 +106,17 @@ class Generated:
         return kernel
 
     def seconds_of(self, node: Node) -> float:
-        """What its kernel took when it was tuned; infinite where there is none."""
+        """Seconds that the node's kernel took when it was tuned; infinite where it has none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
     def finders(
         self, costs: OperatorCosts, accuracy: Accuracy, without: Collection[str] = ()
     ) -> tuple[Finder, ...]:
-        """What proposes eOperators, those first that promise most by what is known of the operators; of fast
-        algorithms those that the accuracy admits.  What is left out is not asked by the others either."""
+        """Return the finders that propose eOperators, without those whose names are given.
+
+        Fast algorithms are those that the accuracy admits.  Fusion asks the bilinear finder for other forms
+        of a convolution, unless that finder is excluded.
+        """
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
@@ -114,47 +126,49 @@ class Generated:
         width = self._kernels.tuner.core.lanes("float32")
         return left((bilinear, fuse, Blocked(width, costs.alone, costs.roofline)), without)
 
-    def more(self) -> bool:
-        """Whether one more eOperator may be measured: where it has a kernel, that is tuned before."""
+    def may_tune_another(self) -> bool:
+        """Whether one more eOperator may be measured, which means that its kernel is tuned first."""
         if self._kernels is None:
             return True
-        return self._each() > 0 and (self.deadline < inf or self.tuned < COUNT)
+        return self.seconds_for_next() > 0 and (self.deadline < inf or self.tuned < MAX_UNTIMED_KERNELS)
 
-    def until(self, deadline: float) -> None:
-        """Tuning ends when there is time left before this, the search's deadline, to choose among kernels."""
-        self.deadline = (1 - TUNED) * monotonic() + TUNED * deadline
+    def set_search_deadline(self, deadline: float) -> None:
+        """End tuning early enough before the search's deadline to choose among the kernels."""
+        self.deadline = (1 - TUNING_SHARE) * monotonic() + TUNING_SHARE * deadline
 
-    def expect(self, pieces: Mapping[Piece, float]) -> None:
-        """These will be measured next, in this order, and may save so much."""
-        made = [gain if piece.generated else 0.0 for piece, gain in pieces.items()]
-        worth = sorted((gain for gain in made if gain > 0), reverse=True)
-        whole = sum(worth)
-        self.waiting = sum(before < MOST * whole for before in accumulate([0.0, *worth[:-1]]))
-        self.share = min(1 / FEWEST, max(0.0, made[0]) / whole) if worth else 0.0
+    def plan(self, pieces: Mapping[Piece, float]) -> None:
+        """Take the pieces that will be measured next, in this order, each with the seconds it may save."""
+        savings = [saving if piece.generated else 0.0 for piece, saving in pieces.items()]
+        ranked = sorted((saving for saving in savings if saving > 0), reverse=True)
+        total = sum(ranked)
+        saved_before = accumulate([0.0, *ranked[:-1]])
+        self.waiting = sum(before < SAVED_SHARE * total for before in saved_before)
+        self.next_share = min(1 / MIN_KERNELS, max(0.0, savings[0]) / total) if ranked else 0.0
 
-    def _each(self) -> float:
-        """Seconds to tune one; 0 where the time is over."""
-        left = self.deadline - monotonic()
-        if left == inf:
+    def seconds_for_next(self) -> float:
+        """Seconds to tune the next kernel; 0 where the time is over."""
+        remaining = self.deadline - monotonic()
+        if remaining == inf:
             return self.seconds
-        if left < LEAST + SPENT:
+        least = MIN_TUNING_SECONDS + OVERHEAD_SECONDS
+        if remaining < least:
             return 0.0
-        spare = SHARE * left - max(self.waiting, FEWEST) * (LEAST + SPENT)
-        return min(self.seconds, LEAST + self.share * max(0.0, spare))
+        spare = WAITING_SHARE * remaining - max(self.waiting, MIN_KERNELS) * least
+        return min(self.seconds, MIN_TUNING_SECONDS + self.next_share * max(0.0, spare))
 
-    def rest(self) -> None:
-        """Nothing is tuned from now on, and no process waits for it."""
+    def stop(self) -> None:
+        """Tune nothing from now on, and end the processes that would."""
         self.deadline = monotonic()
         if self._kernels is not None:
             self._kernels.tuner.close()
 
     def schedule(self, kernel: str) -> str:
-        """Of a kernel that it gave, by its name."""
+        """The schedule of a kernel that this budget returned, by the kernel's name."""
         return "" if self._kernels is None else self._kernels.schedules.get(kernel, "")
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Why some eOperators have no kernel."""
+        """The reasons why some eOperators have no kernel, for people."""
         return () if self._kernels is None else tuple(self._kernels.dropped)
 
     def __enter__(self) -> Self:
@@ -163,4 +177,4 @@ class Generated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.rest()
+        self.stop()

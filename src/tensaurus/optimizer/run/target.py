@@ -28,7 +28,7 @@ from tensaurus.optimizer.run.accuracy_probe import Trial
 from tensaurus.optimizer.run.available_finders import left
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
 from tensaurus.optimizer.run.first_run import FirstRun, TooSlow
-from tensaurus.optimizer.run.kernel_budget import Generated
+from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original as Given
 from tensaurus.optimizer.run.time_limit import TimeLimit
@@ -90,10 +90,10 @@ class Target:
             self.source = Build.of(original.model, self._folder, original.libraries)
             self.answers = ReferenceAnswers(self.source)
             self._feed()
-            generated = Generated.here(options, self.backend, self.machine, self.records)
+            generated = KernelBudget.of_run(options, self.backend, self.machine, self.records)
             self.kernels, expand = stack.enter_context(generated), expander(rules)
-            if generated.without:
-                progress.note(f"no kernels are generated: {generated.without}")
+            if generated.reason_absent:
+                progress.note(f"no kernels are generated: {generated.reason_absent}")
             most, libraries = self.memory, original.libraries
             self.builds = Builds(
                 self._folder, expand, generated, linked_library, libraries=libraries, stored=most
@@ -250,12 +250,12 @@ class Target:
         if self.effort.deadline is not None:
             finders = timed_finders(finders, self.effort.deadline)
             self._end_search_at(self.effort.deadline)
-        more, expect = self.kernels.more, self.kernels.expect
+        more, expect = self.kernels.may_tune_another, self.kernels.plan
         asked = self._fused, self._observed, checked, finders, more, expect, self._extended
         return Runtime(self.costs, *asked)
 
     def _end_search_at(self, deadline: float) -> None:
-        self.kernels.until(deadline)
+        self.kernels.set_search_deadline(deadline)
         self.costs.deadline = self._observer.deadline = deadline
 
     def _extended(self, program: Program, found: bool) -> float | None:
@@ -292,7 +292,7 @@ class Target:
         """The search is over: nothing of it runs beside what is measured now."""
         self._stopwatch.close()
         self._observer.close()
-        self.kernels.rest()
+        self.kernels.stop()
         gc.collect()  # e-graphs and proofs refer to themselves, and hold weights
 
     def __enter__(self) -> Self:

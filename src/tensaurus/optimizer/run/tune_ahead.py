@@ -11,7 +11,7 @@ from tensaurus.expr.ir.expression_text import show
 from tensaurus.finders.fuse import Fuse
 from tensaurus.graph.ir.node import again
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.optimizer.run.kernel_budget import Generated
+from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes.measure.database import Database
@@ -48,10 +48,10 @@ def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[T
     with (
         naming(original.name),
         Database(options.database) as records,
-        Generated.here(options, options.first, machine, records) as kernels,
+        KernelBudget.of_run(options, options.first, machine, records) as kernels,
     ):
-        if kernels.without:
-            raise TensaurusError(f"no kernels are generated: {kernels.without}")
+        if kernels.reason_absent:
+            raise TensaurusError(f"no kernels are generated: {kernels.reason_absent}")
         roofline = Roofline.here(records, machine)
         fusions = Fuse(roofline=roofline).find_fusions(original.program)
         progress.phase("tuning")
