@@ -162,7 +162,7 @@ def _terms(equation: str) -> tuple[list[str], str | None]:
     ],
 )
 def einsum(*xs: Tensor, equation: str) -> Scope:
-    """The sum over the letters that the output lacks of the product of the inputs."""
+    """The product of the inputs, summed over the letters that the output lacks."""
     left, right = _terms(equation)
     if right is None or len(left) != len(xs):
         raise Untypable(f"the equation {equation} of {len(xs)} inputs")

@@ -10,7 +10,7 @@ __all__ = ["nas_cell", "nas_rnn"]
 HIDDEN = 512
 STEPS = 5
 
-# The tree of the cell: how two values meet and what follows, leaves first.
+# The tree of the cell, leaves first: a binary operator and the activation behind it.
 _LEAVES = (
     ("Add", "Sigmoid"),
     ("Add", "Relu"),

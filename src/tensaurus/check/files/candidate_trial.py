@@ -63,7 +63,7 @@ class CandidateTrial:
     ) -> list[OutputFinding]:
         """Judge all outputs on one input; `exact`: they were computed in float64.
 
-        With `settled` no perturbed copies come any more, and an output that fails gets its last chances.
+        With `settled` no perturbed copies come any more: an output that fails is judged again unfused.
         """
         findings = []
         pairs = zip(self.base.names, originals, results, strict=True)

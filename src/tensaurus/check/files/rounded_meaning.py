@@ -1,4 +1,4 @@
-"""Finds where rounding is what a model means: its float32 results do not approximate real numbers there.
+"""Finds the outputs that rely on float32 rounding: there the results do not approximate real numbers.
 
     (x + 12582912) - 12582912       over the reals x, in float32 x rounded to an integer
     x - (x / 3) * 3                 over the reals 0, in float32 what the quotient lost
@@ -84,7 +84,8 @@ def adopt_own_results(
     agreed &= _distance(unfused, rounded) <= np.where(np.isfinite(distance), AGREEMENT_SHARE * distance, 0.0)
     if not (places & agreed).any():
         return 0.0
-    places = agreed  # also elements nearer to the exact result: their errors do not measure those of others
+    # elements nearer to the exact result are judged likewise: they share the rounding of their neighbours
+    places = agreed
     far = float(np.max(distance, where=places & np.isfinite(distance), initial=0.0))
     own = np.maximum(_distance(unfused, original.own), np.where(calm, original.spread, 0.0))
     original.reference = np.where(places, np.asarray(unfused, np.float64), original.reference)

@@ -1,4 +1,7 @@
-"""Finds the strongly connected components of an extraction problem's classes: no cycle leaves one."""
+"""Finds the strongly connected components of an extraction problem's e-classes.
+
+Every cycle lies within one component, so that cycles need to be excluded only there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ __all__ = ["strong_components"]
 
 
 def strong_components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
-    """Return the strongly connected components of the classes, those that are read first (Tarjan)."""
+    """Return the strongly connected components, children before parents (Tarjan).
+
+    `among` are the e-classes to look at, with all of their children; by default all.
+    """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     on: set[int] = set()

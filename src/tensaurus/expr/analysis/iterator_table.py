@@ -40,7 +40,7 @@ class IteratorTable:
     """The iterators of an expression and its operands, in order of their reads, the output last.
 
     monoids   the monoid that reduces each iterator, "" for one of the output
-    form      the indices over iterators: digits of the expression's axes, without those of one point
+    form      the indices over iterators: axes split into digits, without digits of extent 1
     """
 
     scope: Scope
@@ -77,7 +77,7 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
     reads = list(_reads(scope.body))
     monoids = {**dict.fromkeys(scope.axes, ""), **_monoid_by_axis(scope.body)}
     indices = (*(i for r in reads for i in r.indices), *map(polynomial, scope.axes))
-    # axes of several reductions must not be merged: each is then an index of its own
+    # axes of several reductions must not be merged, so each axis is given as an index, too
     kept_apart = () if _reduction_count(scope.body) < 2 else tuple(map(polynomial, monoids))
     form = digit_form(tuple(monoids), (*indices, *kept_apart))
     forms = linear_forms(form)

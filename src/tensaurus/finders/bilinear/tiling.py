@@ -48,7 +48,7 @@ class ConvolutionAxis:
 
     @property
     def phase_taps(self) -> int:
-        """The taps of the longest part of an algorithm in steps: every `step`-th tap."""
+        """The taps of one phase, which reads every `step`-th tap, rounded up."""
         return ceil(self.taps / self.step)
 
 
@@ -90,7 +90,7 @@ class Tiling:
 
     @property
     def tiles(self) -> Any:
-        """The number of tiles of all output phases; for a direct sum, of elements that are read."""
+        """The number of tiles in all output phases; of a direct sum, the number of elements that it reads."""
         window = self.window
         if self.is_fast:
             return window.phase_count * ((window.outputs - 1) // (window.phase_count * self.outputs) + 1)
@@ -112,7 +112,7 @@ class Tiling:
         return window.dilation * within + window.stride * (tile % window.phase_count) - window.pad
 
     def row_index(self, output: Any, tap: Any) -> Any:
-        """Returns the index of the element, in a direct sum, for an output and a tap."""
+        """Returns the tile that an output reads at a tap, where the dimension is summed directly."""
         return output * self.window.stride + tap * self.window.dilation
 
     def tile_and_place(self, output: Size) -> tuple[Size, Size]:

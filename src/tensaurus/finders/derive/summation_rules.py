@@ -102,7 +102,7 @@ def divided(scope: Scope) -> Iterator[Step]:
 
 
 def reindexed(scope: Scope) -> Iterator[Step]:
-    """Variable substitution in a summation: an index in which an iterator stands takes its place.
+    """Variable substitution in a summation: replaces an iterator by the affine index that contains it.
 
         sum[m:8](A[m - r] * B[m])   ->   sum[j:5](A[j] * B[j + r])      A of 5 elements, 0 <= r < 4
 
@@ -160,7 +160,7 @@ def collapsed(scope: Scope) -> Iterator[Step]:
 
 
 def _single(guard: Size, axes: tuple[Axis, ...]) -> Iterator[tuple[Axis, Size]]:
-    """An axis of as many values as a guard divides by, which asks for no remainder: the one value left.
+    """Yield an axis and its only value: a guard asks k to divide a + e, and a has k values.
 
     k * ((a + e) // k) - (a + e) >= 0 holds where a + e is a multiple of k.
     """

@@ -1,8 +1,10 @@
-"""Which side of a law keeps the digits that the other has, in float32.
+"""Decides in which directions a law may be applied in float32: never to a side that loses digits.
 
-Laws are of the reals.  Computed in floating point, x + (y - x) has none of the digits of a small y beside a
-large x, and min(max(x, y), y) is y: the law that both are equal is of use from the sum to the choice alone.
-Reassociated sums are another matter: they lose digits where numbers cancel each other, which is rare.
+    x + (y - x)   ->   min(max(x, y), y)      both are y over the reals
+
+Beside a large x, the sum has none of the digits of a small y, and the minimum has all: the law may be
+applied from left to right only.  Reassociated sums are another matter: they lose digits where numbers cancel
+each other, which is rare.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class _Singles(Reals):
 def directions(world: World, left: Term, right: Term) -> tuple[bool, bool]:
     """Whether the right side may stand for the left one, and the left one for the right one.
 
-    A side may not where it often loses half of its digits while the other one keeps them.
+    A side must not replace the other one if it often loses half of the digits that the other one keeps.
     """
     rng = np.random.default_rng(0)
     leaves = {}
@@ -68,7 +70,7 @@ def directions(world: World, left: Term, right: Term) -> tuple[bool, bool]:
 
 
 def _errors(found: Array, exact: Array) -> Array:
-    """Relative errors; infinite of a zero that is none."""
+    """Return relative errors: infinite where the exact value is 0 and the result is not."""
     with np.errstate(all="ignore"):
         off = np.abs(found.astype(np.float64) - exact)
         return np.where(off == 0, 0.0, off / np.abs(exact))

@@ -1,4 +1,4 @@
-"""Constants that no rewrite combines: what float32 loses between them is what the model means.
+"""Tells which constants no rewrite may combine: the model relies on what float32 loses between them.
 
     (x + 12582912) - 12582912   ->   x + (12582912 - 12582912)      the one rounds x to an integer
     (x * 1e30) * 1e-30          ->   x * (1e30 * 1e-30)             the one is infinite from 3.4e8 on
@@ -13,11 +13,12 @@ unit is one half).  What a large constant rounds must stay rounded, however many
     sums of products (MatMul, Gemm, Conv), and sums that are too large to be computed here, must not have a
                  large term at all
 
-So a large constant stays large, and its unit as coarse, until it meets the operand, and it meets the one that
-it met (`rules/language/operand_partners`): (x + 12582912) - 12582912 + y does not round x + y.  A product or
-quotient is not made either where one of its terms is beyond 2^64 or below 2^-64, half of the range, nor does
-such a term meet another operand: what is between them overflows where the result does not.  Single elements
-may be anything, as folded biases are by chance: the largest of a tensor decides.
+So a large constant stays large, and its unit as coarse, until it is added to an operand; and it is added to
+the same operand as in the original (`rules/language/operand_partners`): (x + 12582912) - 12582912 + y must
+not round x + y.  Likewise a constant beyond 2^64 or below 2^-64 (half of the range of exponents) is not
+multiplied with other constants, and keeps its operand: an intermediate result might overflow where the
+final one does not.  Of a tensor the largest element decides: single elements, as of folded biases, may be
+large by chance.
 """
 
 from __future__ import annotations
@@ -51,15 +52,16 @@ LINEAR = frozenset({"add", "sub", "mul", "div", "neg", "sum"})
 SUMS = frozenset({"add", "sub", "sum"})
 SUM, PRODUCT, MOVE = "sum", "product", "move"  # of two operands, or of one
 RANGE = 2.0**64
-ELEMENTS = 1 << 16  # of tensors that are weights, and are not computed to know it
+ELEMENTS = 1 << 16  # larger tensors are taken for weights, and are not evaluated
 KEPT = 1 << 10  # elements of the largest tensors whose values are kept for what is computed from them
 
 
 class Magnitudes(NamedTuple):
-    """Bounds of a constant's elements that are neither 0 nor infinite; what is less than `low` is 0.
+    """Bounds of a constant's elements that are neither 0 nor infinite; magnitudes below `low` are 0.
 
-    quantum  a power of two that divides all of them, 0 where there is none (of quotients): a difference that
-             is not 0 is no smaller, however much cancels, as what float64 rounds stays a multiple of it
+    quantum  a power of two that divides every element; 0 where none is known, as of quotients.  Sums and
+             differences of multiples of a quantum are multiples of it, also after rounding to float64.  So a
+             difference that is not 0 is at least one quantum, however much cancels.
     """
 
     low: float
@@ -76,7 +78,10 @@ _cancelling: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()  # see `cancels
 
 
 def cancels(node: Node) -> bool:
-    """Whether a node combines constants that are not to be combined."""
+    """Whether folding the node would combine constants that must stay apart.
+
+        Sub(12582912, 12579840)   yes: 3072 has a finer unit than its terms      Add(0.5, 0.25)   no
+    """
     if node not in _cancelling:
         _cancelling[node] = _cancels(node)
     return _cancelling[node]
@@ -96,9 +101,9 @@ def _cancels(node: Node) -> bool:
 
 
 def has_own_rounding(node: Node) -> bool:
-    """Whether what float32 loses on the way to such a sum, product or quotient is a meaning: folding rounds.
+    """Whether a sum, product or quotient of constants loses digits in float32 on which models rely.
 
-    It does for a - 12579840, where a is 2.3 + 12582912; a * (1 / 4096) is as exact as any product.
+    For example a - 12579840 with a = 2.3 + 12582912, which rounds 2.3.  Not a * (1 / 4096), which is exact.
     """
     fn = _combined(node)
     if fn in (None, "sum") or _are_ordinary(node, fn):

@@ -1,4 +1,4 @@
-"""How much of a program is understood, and what it keeps."""
+"""Counts the typed and the opaque nodes of a program, and the bytes of its constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Census:
 
 
 def constant_bytes(program: Program) -> int:
-    """Bytes of the constants that it and the bodies in it read at run time, what folds being folded."""
+    """Return the bytes of constants that the program and its bodies read, after constant folding."""
     bodies = [body for node in program.opaque for _, body in node.attribute("form").bodies]
     args = (arg for node in program.active for arg in node.args)
     read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
@@ -45,7 +45,8 @@ def stored_bytes(program: Program) -> int:
 def kept_bytes(program: Program, own: Set[Node]) -> int:
     """Return the bytes of the constants that a file of the program needs to store.
 
-    What is computed from constants is folded, but for the model's `own` expressions, which may stay so.
+    Expressions over constants are folded, except those that the original has (`own`), where that is smaller.
+    Bodies of If, Loop and Scan are not counted.
     """
     args = [arg for node in program.active for arg in node.args]
     total = 0

@@ -50,15 +50,16 @@ def is_nan(x: hl.Expr) -> hl.Expr:
 
 
 def is_infinite(x: hl.Expr) -> hl.Expr:
-    """Tests for an infinity by bits without the sign: the compiler recognizes a comparison of all bits with
-    those of infinity, and would drop the test.
+    """Tests for an infinity by its bits, added to themselves, which shifts the sign out.
+
+    The compiler would recognize a plain comparison with the bits of infinity, and drop the test.
     """
     unsigned = bits(float_constant(inf, x))
     return (bits(x) + bits(x)) == unsigned + unsigned
 
 
 def at_most(a: hl.Expr, b: hl.Expr) -> hl.Expr:
-    """Returns a <= b. Halide 21 compiles `<=` as `not b < a`, even in strict code, which is true of NaN."""
+    """Returns a <= b. Halide 21 compiles `<=` as `not b < a`, even in strict code: true where one is NaN."""
     return (a < b) | (a == b)
 
 

@@ -1,4 +1,6 @@
-"""Merges axes that stand side by side in all stages into one; the memory of tensors stays the same.
+"""Merges axes that stand side by side in all stages into one, so that loops are long enough for vectors.
+
+The layout of every tensor stays the same.
 
 s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
 """

@@ -1,4 +1,4 @@
-"""Prices weights beyond arithmetic: how kernels store them, how many bytes may be stored, at what price.
+"""Costs of weights other than arithmetic: copies in packed layouts, bytes in the file, and the cache.
 
 A runtime stores a weight in the layout of each kind of kernel that reads it: onnxruntime packs it once for
 MatMul and once more for the Gemm into which it fuses MatMul, Add and Sigmoid.  So the bytes that kernels read
@@ -23,7 +23,7 @@ MAX_COPIES = 64  # of an operator, that are measured in one model
 MAX_OPERATIONS = 100_000_000  # of all copies together, about
 
 PRICE_GROWTH = 4.0  # factor by which the price of a byte is raised until a program is within the limits
-# The bytes of a program cost at most this times its computing, and at first the inverse of it.
+# All bytes together cost 1/1000 of the time to compute the program at first, and 1000 times it at most.
 MAX_PRICE_RATIO = 1e3
 
 
