@@ -27,9 +27,9 @@ SMALL := nasrnn squeezenet infogan
 
 help:
 	@echo "make demo   optimize three real models, print the summaries, verify the results (about 5 minutes)"
-	@echo "make test   run every test"
+	@echo "make test   run the tests (the slow ones: make nightly)"
 	@echo "make lint   ruff and mypy --strict"
-	@echo "make nightly  prove every rule, optimize every pretrained model, run the fuzzers (hours)"
+	@echo "make nightly  the slow tests, a proof of every rule, every pretrained model, the fuzzers (hours)"
 	@echo "make bench  measure every model beside every peer; hours, Ctrl-C and again goes on (docs/benchmarks.md)"
 	@echo "make bench-smoke  the same on three small models, in under 2 minutes"
 	@echo "make bench-tools  install what the bench compares with; \`make test\` then tests it, too"
@@ -63,6 +63,8 @@ lint: .venv/.installed
 nightly: .venv/.installed
 	@mkdir -p $(NIGHTLY)
 	@status=0; \
+	$(BIN)/python -m pytest -q -n $(WORKERS) --nightly -m nightly > $(NIGHTLY)/tests.txt || \
+	  { status=1; git log --oneline -20 | tee -a $(NIGHTLY)/tests.txt; }; \
 	$(BIN)/tensaurus rules verify --seed $(SEED) > $(NIGHTLY)/rules.txt || status=1; \
 	$(BIN)/python bench/pretrained.py --time-limit $(NIGHTLY_LIMIT) --table $(NIGHTLY)/pretrained.csv || status=1; \
 	$(BIN)/python bench/differential.py --seed $(SEED) --models $(DRAWN) --table $(NIGHTLY)/differential.md || status=1; \

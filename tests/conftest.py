@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,28 @@ from hypothesis import settings
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run the slow cases, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out cases marked `nightly`, or all but every n-th of them, unless the nightly asks for all."""
+    if config.getoption("--nightly"):
+        return
+    seen: Counter[str] = Counter()
+    kept, left_out = [], []
+    for item in items:
+        marker = item.get_closest_marker("nightly")
+        name = item.nodeid.partition("[")[0]
+        every = marker.kwargs.get("every", 0) if marker else 1
+        (kept if every and seen[name] % every == 0 else left_out).append(item)
+        seen[name] += 1
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
+
 
 # Examples take as long as the machine's load makes them take; CI must not fail by chance.
 settings.register_profile("tensaurus", deadline=None, derandomize="CI" in os.environ)

@@ -177,6 +177,7 @@ RIGHT: dict[str, Callable[[], ModelProto]] = {
 }
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_edit_fails(name: str) -> None:
     verdict = verify(net(), WRONG[name](), kinds=FEW, threads=1)

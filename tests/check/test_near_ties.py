@@ -80,6 +80,7 @@ def test_near_ties_may_change_places(name: str) -> None:
     assert compared(detector(end, head), detector(end, head, seed=1)).passed
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize(
     "other",
     [

@@ -60,6 +60,7 @@ def guards() -> Iterator[tuple[str, str, str]]:
 GUARDS = {name: pair for name, *pair in guards()}
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", GUARDS)
 def test_what_differs_only_for_some_numbers_is_different(name: str, turned: bool) -> None:

@@ -182,6 +182,7 @@ def test_every_rule_keeps_the_values_of_any_expression(name: str) -> None:
 # --------------------------------------------------------------------------------- what is found
 
 
+@pytest.mark.nightly(every=8)
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_paper_found_is_found(name: str) -> None:
     """At random sizes, pads, strides and dilations; what is found is the operator, over GF(p)."""

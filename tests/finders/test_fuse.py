@@ -174,6 +174,7 @@ def whole_samples() -> list[Sample]:
     return [s for s in known if all(0 not in k.shape for k in s.types if k is not None)]
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("sample", whole_samples(), ids=str)
 def test_every_operator_is_fused_with_its_neighbours(sample: Sample) -> None:
     for before in (False, True):
@@ -221,6 +222,7 @@ def test_what_is_elementwise_and_what_a_contraction() -> None:
     assert not found & {"Softmax", "LayerNormalization", "ReduceL2", "ReduceSumSquare", "MaxPool", "Relu"}
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("sample", contractions(), ids=str)
 def test_every_contraction_takes_its_epilogue(sample: Sample) -> None:
     """Bias, activation and residual, and what is elementwise in front of it."""
@@ -704,6 +706,7 @@ class Seconds:
         return 0.05
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("ration", [0, 1, 100])
 def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
     whole = small(residual)

@@ -395,6 +395,7 @@ def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
     return evaluated(node, {arg: value_of(arg, leaves, field) for arg in node.args}, field)
 
 
+@pytest.mark.nightly
 def test_a_sample_of_what_is_dropped_is_true_and_derived(kept: list[Found]) -> None:
     generation = Generation(SMALL, 2, sample=1000)
     assert generation.run() == Generation(SMALL, 2).run()  # sampling changes nothing
@@ -436,6 +437,7 @@ def test_what_was_killed_goes_on_with_the_verdicts_that_it_left(
             Journal(tmp_path)
 
 
+@pytest.mark.nightly
 def test_shards_are_all_of_it_and_what_they_leave_is_not_proved_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -558,6 +560,7 @@ def test_rules_that_no_model_uses_are_generated_and_left_to_long_searches() -> N
     assert not Options(time_limit=60).long and Options(time_limit=300).long
 
 
+@pytest.mark.nightly
 def test_the_rules_that_ship_are_proved_and_have_names_of_their_own() -> None:
     folder = files("tensaurus.rules") / "library" / "generated"
     rules = [

@@ -101,6 +101,7 @@ def _spread(pool: list, count: int) -> list:
     return pool[:: max(len(pool) // count, 1)][:count]
 
 
+@pytest.mark.nightly(every=7)
 @pytest.mark.parametrize("name", CASES)
 def test_schedules_of_a_chain_compute_it(name: str) -> None:
     scope, types = _kernel(name)
@@ -146,6 +147,7 @@ def test_what_follows_reads_nothing_beyond_its_arrays(name: str) -> None:
             assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("windows", [CASES["3x3"][3], CASES["1-D"][3], CASES["stride"][3]])
 @pytest.mark.parametrize("after", ["nothing", "max", "add", "swish", "swish twice"])
 @pytest.mark.parametrize("bias", [False, True])
@@ -184,6 +186,7 @@ def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
         assert np.max(np.abs(got - wanted)) < 1e-4 * np.max(np.abs(wanted))
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("name", ["3x3", "odd tiles", "stride", "1-D", "groups"])
 @pytest.mark.parametrize("before", ["a product and a sum", "twice as large", "side by side"])
 def test_what_is_computed_of_its_input_is_computed_where_that_is_copied(name: str, before: str) -> None:

@@ -377,6 +377,7 @@ def bench() -> ModuleType:
     return module
 
 
+@pytest.mark.nightly
 @pytest.mark.measured
 def test_signals_at_random_moments(bench: ModuleType, tmp_path: Path) -> None:
     made = bench.Bench(tmp_path, Random(1))
