@@ -19,8 +19,8 @@ from tensaurus.expr.ir.integer_types import DIVISIONS, is_integer
 from tensaurus.expr.ir.scope import Call
 from tensaurus.expr.ir.walk import bodies, reads
 from tensaurus.ops import Op
-from tensaurus.rules.language.occurrences import outer_first, variables
-from tensaurus.rules.language.term import Apply, Item, Literal, Term, show_term
+from tensaurus.rules.language.occurrences import outer_first
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, show_term
 from tensaurus.rules.prove.data_movement import moved_inputs, scopes_at_examples
 
 __all__ = ["added_divisors", "divisor_inputs"]
@@ -45,7 +45,21 @@ def added_divisors(left: Sequence[Term], right: Sequence[Term]) -> frozenset[str
     """
     known = {show_term(divisor) for divisor in _divisors(left)}
     added = (divisor for divisor in _divisors(right) if not _is_moved(divisor, known))
-    return frozenset(name for divisor in added for name in variables(divisor))
+    return frozenset(name for divisor in added for name in _element_variables(divisor))
+
+
+def _element_variables(term: Term | None) -> Iterator[str]:
+    """The variables of whose elements the term's elements are made: not the indices of a Gather."""
+    match term:
+        case Variable(name):
+            yield name
+        case Item(call, _):
+            yield from _element_variables(call)
+        case Apply(op, args):
+            moved, last = moved_inputs(op), len(op.inputs) - 1
+            for place, arg in enumerate(args):
+                if not moved or min(place, last) in moved:
+                    yield from _element_variables(arg)
 
 
 def _divisors(roots: Sequence[Term]) -> Iterator[Term]:
