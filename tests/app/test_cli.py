@@ -397,7 +397,7 @@ def test_a_backend_that_is_not_there(
     more = {"optimize": ["-o", tmp_path / "out.onnx"], "verify": [small_model], "bench": []}[command]
     option = "--peers" if command == "bench" else "--backend"
     assert_refused(run(command, small_model, *more, option, "openvino"), "openvino is not installed")
-    assert_refused(run(command, small_model, *more, option, "nonesuch"), "no backend 'nonesuch'")
+    assert_refused(run(command, small_model, *more, option, "nonesuch"), "unknown backend 'nonesuch'")
     assert not (tmp_path / "out.onnx").exists()
 
 

@@ -121,7 +121,7 @@ def test_summary_reads_well() -> None:
 def test_unchanged_model_says_so() -> None:
     unchanged = replace(SUMMARY, rewrites=(), opaque=0, opaque_operators={}, unlock=(), threads=1)
     said = text(unchanged.render())
-    assert "no rewrite was kept" in said
+    assert "nothing faster was found" in said
     assert "none opaque" in said
     assert "1 thread " in said
 

@@ -210,10 +210,10 @@ def test_the_stages_of_a_check_are_told() -> None:
     assert [name.split(",")[0] for name in kinds] == [
         "original and its float64 reference",
         "result",
-        "model one rounding away",
+        "perturbed copy",
         "result in float64",
-        "first model one rounding away in float64",
-        "second model one rounding away in float64",
+        "first perturbed copy in float64",
+        "second perturbed copy in float64",
     ]
     for kind in kinds:
         counts = [(done, total) for name, done, total in said if name == kind]
@@ -322,7 +322,7 @@ def test_files(small_model: Path, tmp_path: Path) -> None:
     verdict = verify(small_model, other, threads=1)
     assert verdict.passed
     sizes = "x=1,3, then x=2,3, then x=3,3"
-    assert verdict.notes == (f"sizes that were not given are made up: {sizes}",)
+    assert verdict.notes == (f"sizes that were not given were chosen: {sizes}",)
     assert verify(small_model, other, shapes={"x": (4, 3)}, threads=1).notes == ()
     weight = model.graph.initializer[0]
     weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.001), weight.name))

@@ -51,12 +51,12 @@ def test_what_fits_is_taken(tmp_path: Path) -> None:
         ({"x": X}, "input k is missing. Give an array for each of: x, k"),
         ({}, "input x is missing"),
         ({"x": X, "k": K, "z": X}, "the model has no input z. Its inputs are: x, k"),
-        ({"x": X.astype(float), "k": K}, 'input x is float64, the model wants float32. Convert it: array.a'),
-        ({"x": X, "k": K.astype(np.int32)}, "input k is int32, the model wants int64"),
-        ({"x": X[0], "k": K}, "input x has shape [3], the model wants [?, 3]"),
-        ({"x": X[:, :2], "k": K}, "input x has shape [2, 2], the model wants [?, 3]"),
-        ({"x": X, "k": np.array(4)}, "input k has shape [], the model wants [?]"),
-        ({"x": np.array(["a"]), "k": K}, "input x is <U1, the model wants float32"),
+        ({"x": X.astype(float), "k": K}, 'input x is float64, the model expects float32. Convert it: array'),
+        ({"x": X, "k": K.astype(np.int32)}, "input k is int32, the model expects int64"),
+        ({"x": X[0], "k": K}, "input x has shape [3], the model expects [?, 3]"),
+        ({"x": X[:, :2], "k": K}, "input x has shape [2, 2], the model expects [?, 3]"),
+        ({"x": X, "k": np.array(4)}, "input k has shape [], the model expects [?]"),
+        ({"x": np.array(["a"]), "k": K}, "input x is <U1, the model expects float32"),
     ],
 )
 def test_what_does_not_fit_is_one_line(inputs: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_one_line(inputs: dict[str, Any], words: str, tmp_p
 
 
 def test_a_size_that_was_fixed_counts() -> None:
-    with pytest.raises(TensaurusError, match=r"input x has shape \[2, 3\], the model wants \[5, 3\]"):
+    with pytest.raises(TensaurusError, match=r"input x has shape \[2, 3\], the model expects \[5, 3\]"):
         given({"x": X, "k": K}, x=(5, 3))
 
 
@@ -103,7 +103,7 @@ def test_text_is_given_as_text() -> None:
     model = parsed("(string[n] t) => (string[n] y) { y = Identity (t) }")
     for array in (np.array(["a", "bc"]), np.array(["a", "bc"], object)):
         assert load_user_inputs({"t": array}, model, {})["t"].dtype == object
-    with pytest.raises(TensaurusError, match="input t is int64, the model wants text"):
+    with pytest.raises(TensaurusError, match="input t is int64, the model expects text"):
         load_user_inputs({"t": K}, model, {})
 
 
@@ -128,7 +128,7 @@ def test_what_does_not_run_on_what_is_given_is_one_line() -> None:
     """openvino, for one, computes something where sizes do not fit."""
     add = "{ s = Constant <value_floats = [7.0, 5.0, 1.0, 2.0]> () y = Add (x, s) }"
     bad = parsed(f"(float[n, m] x) => (float[p, q] y) {add}")
-    with pytest.raises(TensaurusError, match=r"^onnxruntime does not run it on the inputs given: ") as caught:
+    with pytest.raises(TensaurusError, match="^onnxruntime does not run the model on the given") as caught:
         sample_feeds(bad, {}, 0, Build(bad.SerializeToString()), "onnxruntime", 1, given={"x": X})
     assert "\n" not in str(caught.value)
     with pytest.raises(TensaurusError, match="the original does not run on the inputs given: "):
@@ -155,12 +155,12 @@ def test_inputs_that_are_given_are_enough() -> None:
     """Where the model runs on nothing that is made up."""
     text = "(float[n] x, int64[k] s) => (float[a, b] y) { y = Reshape (x, s) }"
     model = parsed(text)
-    with pytest.raises(TensaurusError, match="does not run on inputs made up for it"):
+    with pytest.raises(TensaurusError, match="does not run on generated inputs"):
         verify(model, model, threads=1, kinds=KINDS, ranges={"s": (1000, 1000)})
     inputs = {"x": np.ones(6, np.float32), "s": np.array([2, 3])}
     verdict = verify(model, model, threads=1, kinds=KINDS, ranges={"s": (1000, 1000)}, inputs=inputs)
     assert verdict.passed and verdict.inputs == ("given",)
-    assert any("does not run on inputs made up" in note for note in verdict.notes)
+    assert any("does not run on generated inputs" in note for note in verdict.notes)
 
 
 def test_a_result_is_optimized_on_what_is_given(tmp_path: Path) -> None:
@@ -201,13 +201,13 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     for arguments in (("optimize", model, "-o", fast), ("verify", model, fast)):
         refused = run(*arguments, "--inputs", data)
         assert refused.exit_code == 2
-        assert f"{data}: input x is float64, the model wants float32" in refused.stderr.splitlines()[-1]
+        assert f"{data}: input x is float64, the model expects float32" in refused.stderr.splitlines()[-1]
 
 
 def test_a_model_that_runs_on_nothing_made_up_says_what_to_give() -> None:
     text = "(float[n, m] x, int64[2] s) => (float[a, b] y) { y = Reshape (x, s) }"
-    with pytest.raises(TensaurusError, match=r"\(--shape x=\.\.\.\) or inputs of yours \(--inputs"):
+    with pytest.raises(TensaurusError, match=r"\(--shape x=\.\.\.\) or your own inputs \(--inputs"):
         optimize(parsed(text), ranges={"s": (1000, 1000)}, time_limit=2)
     fixed = "(float[6] x, int64[2] s) => (float[a, b] y) { y = Reshape (x, s) }"
-    with pytest.raises(TensaurusError, match=r"Give it inputs of yours \(--inputs data.npz\)"):
+    with pytest.raises(TensaurusError, match=r"Give your own inputs \(--inputs data.npz\)"):
         verify(parsed(fixed), parsed(fixed), threads=1, kinds=KINDS, ranges={"s": (1000, 1000)})

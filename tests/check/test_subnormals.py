@@ -508,7 +508,7 @@ def test_a_search_begins_with_it() -> None:
     assert [made.name for made in candidate.applied] == [SUBNORMALS]
     check = check_rewrites([candidate])
     assert check.passed
-    assert "1 no equality, but within a rounding" in check.detail
+    assert "1 not exactly equal, but within one rounding" in check.detail
     assert check.trials == 0  # nothing was compared over a field
     kept, _ = ModelSearch(Nothing(), runtime, Effort(), NoProgress(), flush=False).run(program)  # type: ignore[arg-type]
     assert kept.best.program is program

@@ -433,7 +433,7 @@ def test_what_was_killed_goes_on_with_the_verdicts_that_it_left(
     assert late.answer("new?", lambda: True) and early.answer("new?", lambda: False)  # what came meanwhile
     for strange in (b'"other code"\n', b"no verdict\n", b"\xff\n[]\n"):
         file.write_bytes(strange)
-        with pytest.raises(TensaurusError, match="no verdicts of this code"):
+        with pytest.raises(TensaurusError, match="written by another version"):
             Journal(tmp_path)
 
 

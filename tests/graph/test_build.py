@@ -200,7 +200,7 @@ def test_what_is_no_library_is_refused_in_one_line(name: str, tmp_path: Path) ->
 
 @pytest.mark.skipif("torch" not in backends.installed(), reason="needs torch")
 def test_who_loads_no_libraries_says_so(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=r"torch: it cannot load libraries of operators, as .*ops\.so"):
+    with pytest.raises(BackendError, match=r"torch: it cannot load operator libraries such as .*ops\.so"):
         backends.find("torch").compile(Build(MODEL, (fake(tmp_path),)), threads=1)
 
 
@@ -294,7 +294,7 @@ def test_a_session_takes_the_runtimes_own_options(name: str) -> None:
 
 
 def test_who_takes_no_options_says_so() -> None:
-    with pytest.raises(BackendError, match="reference takes no options"):
+    with pytest.raises(BackendError, match="reference accepts no session options"):
         result_for("reference").session(options={})
 
 

@@ -108,7 +108,7 @@ def test_a_function_with_the_name_of_an_operator(domain: str) -> None:
     """onnxruntime runs the operator, onnx writes the function out: the model has no one meaning."""
     found = model("y = Relu(x)", "Relu (v) => (r) { r = Neg(v) }")
     found.functions[0].domain = domain
-    refused(found, "Relu", "operator of ONNX")
+    refused(found, "Relu", "ONNX operator")
 
 
 def test_a_function_of_another_opset_keeps_what_it_calls() -> None:

@@ -300,7 +300,7 @@ def test_kernels_for_another_processor(tmp_path: Path) -> None:
         ({"custom_ops": False}, "--no-custom-ops"),
         ({"halide": None}, "halide is not installed"),
         ({"compiler": None}, "no C compiler"),
-        ({"backend": "openvino"}, "openvino loads no libraries"),
+        ({"backend": "openvino"}, "openvino cannot load kernel libraries"),
     ],
 )
 def test_why_there_are_no_kernels_is_said(
@@ -361,11 +361,11 @@ def test_processors() -> None:
 
 
 def test_a_processor_that_this_is_not_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(TensaurusError, match="no processor 'x86-64-v9'"):
+    with pytest.raises(TensaurusError, match="unknown --cpu 'x86-64-v9'"):
         Options(cpu="x86-64-v9")
     monkeypatch.setattr(cpu_features, "_linux_flags", lambda: frozenset({"avx", "pni"}))
     assert cpu_features.missing_features("sse3 avx fma") == ("fma",)
-    with pytest.raises(TensaurusError, match="no x86-64-v3, it lacks ssse3, ") as caught:
+    with pytest.raises(TensaurusError, match="--cpu x86-64-v3: it lacks ssse3, ") as caught:
         Options(cpu="x86-64-v3")
     assert "\n" not in str(caught.value)
     monkeypatch.setattr(cpu_features, "_linux_flags", frozenset)  # a system that does not tell
@@ -373,8 +373,8 @@ def test_a_processor_that_this_is_not_is_refused(monkeypatch: pytest.MonkeyPatch
     model = tmp_path / "m.onnx"
     onnx.save(softmax(), model)
     done = CliRunner().invoke(app, ["optimize", str(model), "-o", str(tmp_path / "o.onnx"), "--cpu", "arm"])
-    assert done.exit_code == 2 and "no processor 'arm'" in done.output and done.output.count("\n") == 1
-    with pytest.raises(TensaurusError, match="cannot be tuned in 0 s"):
+    assert done.exit_code == 2 and "unknown --cpu 'arm'" in done.output and done.output.count("\n") == 1
+    with pytest.raises(TensaurusError, match="--tuning 0 is not a positive number"):
         Options(tuning=0)
 
 
@@ -382,7 +382,7 @@ def test_what_proposes_equalities_can_be_left_out(tmp_path: Path) -> None:
     derive, blocked = Derive(), Blocked(16)
     assert left((derive, blocked), ()) == (derive, blocked)
     assert left((derive, blocked), ("derive", "fuse")) == (blocked,)
-    with pytest.raises(TensaurusError, match="by the name 'winograd'"):
+    with pytest.raises(TensaurusError, match="unknown --without 'winograd'"):
         Options(without=("derive", "winograd"))
     model = tmp_path / "m.onnx"
     onnx.save(softmax(), model)

@@ -152,7 +152,7 @@ def test_a_program_that_fails_in_the_comparison_is_thrown_away(
     monkeypatch.setattr(contenders, "contest_pairs", crash)
     model, said = affine_model(), Notes()
     assert run(model, database=database, progress=said).model.graph == model.graph
-    assert "a program was thrown away: the result: there is not enough memory" in said.notes
+    assert "rejected a candidate: the result: there is not enough memory" in said.notes
 
 
 def test_only_the_best_is_checked_where_there_is_no_time_for_another(
@@ -173,7 +173,7 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
         result = run(model, database=tmp_path / "db.sqlite", progress=said, steps=None, time_limit=60.0)
         assert result.model.graph == model.graph and result.rewrites == ()
         assert len(checks) == (checks[0] if another else 1) and checks[0] > 1
-        assert any("no time to check" in text for text in said.notes) is not another
+        assert any("no time was left to check" in text for text in said.notes) is not another
 
 
 def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

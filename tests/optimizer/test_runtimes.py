@@ -138,7 +138,7 @@ def test_a_result_that_fails_in_the_comparison_is_thrown_away(
     monkeypatch.setattr(choose_runtime, "contest_pairs", crash)
     result = bench.run(tmp_path)
     assert result.summary.backend == B and not result.rewrites
-    assert bench.said.notes[-1] == "a program was thrown away: the result: the worker was killed by SIGSEGV"
+    assert bench.said.notes[-1] == "no result is kept: the result: the worker was killed by SIGSEGV"
 
 
 def test_a_runtime_that_refuses_the_model_is_left_out(

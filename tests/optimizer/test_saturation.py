@@ -171,7 +171,7 @@ def test_a_program_that_does_not_follow_from_its_rewrites_is_refused() -> None:
     for made, holds in ((after, True), (other, False)):
         step = Rewritten(lambda: (right,), Candidate(before, 1.0))
         found = check_rewrites([Candidate(made, 1.0, step)])
-        assert found.passed is holds and (holds or "does not follow" in found.detail)
+        assert found.passed is holds and (holds or "do not prove the candidate equal" in found.detail)
         assert not holds or "1 replayed" in found.detail
 
 
@@ -341,7 +341,7 @@ def test_what_is_cheaper_by_estimates_is_tried_however_little_time_there_is() ->
     whole, prices = program(SPREAD), Made({"Mul": 10.0})
     late = search(whole, prices, LAWS, deadline=monotonic() - 1)
     assert not prices.seen and late.ended_by == "time"
-    assert "time to measure 0 of the model's 2 kinds of operators" in late.notes[0]
+    assert "only 0 of the model's 2 kinds of operators were measured" in late.notes[0]
     assert operators(late.best.program) == {"Add": 1, "Mul": 1} and not late.best.sure
     assert late.best.step is not None and check_rewrites([late.best]).passed
     assert any(candidate.program is whole for candidate in late.candidates)

@@ -120,7 +120,7 @@ def test_people_are_told_where_the_search_has_less_than_it_needs(clock: Clock) -
 
 
 def test_where_no_result_can_be_compared_people_are_told_at_once(clock: Clock) -> None:
-    assert "one run takes 10.0 s: within 40 s" in TimeLimit(40.0, clock(), run=10.0).hopeless
+    assert "one run takes 10.0 s: 40 s are too short" in TimeLimit(40.0, clock(), run=10.0).hopeless
     assert not TimeLimit(150.0, clock(), run=10.0).hopeless
     assert not TimeLimit(0.0, clock(), run=0.9).hopeless  # a few runs are no matter, however short the limit
 

@@ -200,7 +200,7 @@ def test_listing_imports_no_runtime() -> None:
 
 
 def test_unknown_name_lists_the_installed() -> None:
-    with pytest.raises(backends.BackendError, match=r"no backend 'tpu'; installed: .*onnxruntime"):
+    with pytest.raises(backends.BackendError, match=r"unknown backend 'tpu'; installed: .*onnxruntime"):
         backends.find("tpu")
     with pytest.raises(backends.BackendError):
         backends.find("__init__")

@@ -106,12 +106,12 @@ def test_no_more_threads_compute_than_there_are_processors(small_model: Path) ->
     most = default_threads()
     assert usable_threads() == usable_threads(None) == usable_threads(most) == most
     assert usable_threads(1) == 1
-    with pytest.warns(UserWarning, match=f"1000 threads were asked for, {most} compute"):
+    with pytest.warns(UserWarning, match=f"using {most} threads, not 1000"):
         assert Machine.here(threads=1000).threads == most
-    with pytest.warns(UserWarning, match="1000 threads were asked for"):
+    with pytest.warns(UserWarning, match="threads, not 1000"):
         run = session(small_model, threads=1000).run
     assert run(None, {"x": np.ones((1, 3), np.float32)})[0].shape == (1, 2)
-    with pytest.warns(UserWarning, match="1000 threads were asked for"):
+    with pytest.warns(UserWarning, match="threads, not 1000"):
         assert verify(small_model, small_model, shapes={"x": (1, 3)}, threads=1000).passed
 
 
@@ -160,7 +160,7 @@ def test_refusals_leave_the_worker_alive() -> None:
         assert worker.run()[0].shape == (128, 128)
     with (
         Worker("tpu", threads=1) as worker,
-        pytest.raises(WorkerError, match="no backend 'tpu'; installed: "),
+        pytest.raises(WorkerError, match="unknown backend 'tpu'; installed: "),
     ):
         worker.compile(ONE)
 

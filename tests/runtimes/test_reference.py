@@ -229,7 +229,7 @@ def test_symbolic_sizes_are_known_at_the_run() -> None:
         (["z"], {"x": np.zeros(3, "f")}, "no output 'z'"),
         (None, {"x": np.zeros(3, "f"), "z": np.zeros(3, "f")}, "no input 'z'"),
         (None, {}, "'x' is missing"),
-        (None, {"x": np.zeros(3)}, "float64, the model wants float32"),
+        (None, {"x": np.zeros(3)}, "float64, the model expects float32"),
         (None, {"x": np.zeros(4, "f")}, "shape [4]"),
     ],
 )

@@ -71,7 +71,7 @@ def test_rendering(operator: str) -> None:
             except backends.BackendError:
                 continue
             if reason(sample):
-                with pytest.raises(backends.BackendError, match=f"no rendering of {operator} "):
+                with pytest.raises(backends.BackendError, match=f"no support for {operator} "):
                     backends.find("torch").compile(proto, threads=1)
                 continue
             ours = backends.find("torch").compile(proto, threads=1).run(None, feeds)
@@ -165,7 +165,7 @@ def test_what_has_no_rendering_is_named() -> None:
     for name in WAYS:
         with pytest.raises(backends.BackendError) as caught:
             backends.find(name).compile(one_node("Det", [2, 2]), threads=1)
-        assert str(caught.value) == "torch does not run it: no rendering of Det (node here)"
+        assert str(caught.value) == "torch does not run it: no support for Det (node here)"
 
 
 def test_feeds_are_checked() -> None:

@@ -52,7 +52,7 @@ def on_fastest_runtime(
         contest = _Contest.of(original, options, progress, start, folder)
         names = contest.running()
         if len(names) == 1:
-            progress.note(f"{names[0]} alone of the runtimes here runs it")
+            progress.note(f"only {names[0]} can run this model")
             return optimized(replace(options, backend=names[0]), start)
         progress.phase("comparing the runtimes")
         times = dict(zip(names, contest.times([(name, contest.source) for name in names]), strict=True))
@@ -76,8 +76,8 @@ def on_fastest_runtime(
                     return results[best].compared(pairs, times)
                 progress.note(pairs.comparison.refusal(gain))
             except WorkerError as error:
-                progress.note(f"a program was thrown away: {error}")
-        reason = f"no result is faster than {fastest} with the model as it is"
+                progress.note(f"no result is kept: {error}")
+        reason = f"no result is faster than the original on {fastest}"
         unchanged = Result.unchanged(original, fastest, contest.machine, reason)
         return unchanged.among(times[fastest], times)
 
@@ -120,7 +120,7 @@ class _Contest:
         if len(refused) == len(reasons):
             raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")
         for words in refused:
-            self.progress.note(f"it does not run on {words}")
+            self.progress.note(f"the model does not run on {words}")
         return [name for name, reason in reasons.items() if reason is None]
 
     def times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:

@@ -62,7 +62,7 @@ def optimize(
         rules += own_rules(own, library(), options.allow_unproved, progress.note, until)
     with naming(original.name):
         if original.unfit:
-            progress.note(f"{original.unfit}: the model stays as it is")
+            progress.note(f"the model is left unchanged: {original.unfit}")
             return Result.unchanged(original, options.first, Machine.here(options.threads), original.unfit)
         optimized = partial(_optimized, original, rules, progress)
         if options.backend != AUTO:
@@ -83,7 +83,7 @@ def _optimized(
             with Bounded(ready) as preparing:
                 target = stack.enter_context(Target(original, options, rules, progress, start))
             if preparing.ended:
-                raise TooSlow(f"nothing can be measured within {options.time_limit:g} s")
+                raise TooSlow(f"the time limit of {options.time_limit:g} s is too short to measure anything")
         except TooSlow as reason:
             return _unchanged(original, progress, options, reason)
         stack.enter_context(signals.keeping())
@@ -102,5 +102,5 @@ def _optimized(
 
 
 def _unchanged(original: Original, progress: Progress, options: Options, reason: TooSlow) -> Result:
-    progress.note(f"{reason}: the model stays as it is, a longer --time-limit helps")
+    progress.note(f"{reason}: the model is left unchanged; raise --time-limit")
     return Result.unchanged(original, options.first, Machine.here(options.threads), str(reason))

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-INTERRUPTED = "interrupted: the best so far is measured and checked; Ctrl-C again gives up"
+INTERRUPTED = "interrupted: measuring and checking the best so far; press Ctrl-C again to quit"
 MOMENT = 0.01  # seconds after which an interrupt that was lost comes again
 DEADLINE = "tensaurus.system.deadline"  # the module in whose functions it waits
 

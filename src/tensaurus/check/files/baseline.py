@@ -171,13 +171,13 @@ class Baseline:
                 if before > own or not words:
                     break
         if not tried_sizes:
-            failure = f"the original does not run on inputs made up for it: {first}"
+            failure = f"the original does not run on generated inputs: {first}"
             if not own:
                 raise TensaurusError(failure, remedy=input_remedy(self.original.proto, self.fixed_shapes))
             return self.note(failure)
         small, refused = self._add_small_sizes(kinds[:1], tried_sizes)
         if guessed:
-            self.note(f"sizes that were not given are made up: {', then '.join([*guessed, *small])}")
+            self.note(f"sizes that were not given were chosen: {', then '.join([*guessed, *small])}")
         if refused:
             self.note(f"the original does not run on {', nor on '.join(refused)}")
 
@@ -210,7 +210,7 @@ class Baseline:
         )
         for shapes in islice(plans, MAX_NEAR_CONSTANTS):
             if monotonic() > until:
-                self.note("not all sizes around the models' constants were tried, for want of time")
+                self.note("no time was left to try all sizes near the models' constants")
                 break
             (item, *_) = draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values)
             try:
@@ -250,7 +250,7 @@ class Baseline:
             if item.is_nonfinite:
                 self.note(f"not compared on {item.kind} inputs: {error}")
             else:
-                self.note(f"there is no float64 reference, the original's own results stand in: {error}")
+                self.note(f"no float64 reference, so the original's own results are the reference: {error}")
         return None
 
     def _reach_branches(self) -> None:
@@ -265,10 +265,10 @@ class Baseline:
                     self._strike_reached(model, row.feed, left)
                 self._search_branches(model, left)
             except TensaurusError as error:
-                self.note(f"which branches of {whose} were taken is not known: {error}")
+                self.note(f"it is not known which branches of {whose} were taken: {error}")
                 continue
             if outer := [text for text in left if around[text] not in left]:
-                self.note(f"never taken in {whose}, so not compared: {', '.join(outer)}")
+                self.note(f"not compared, as no input took it in {whose}: {', '.join(outer)}")
 
     def _search_branches(self, model: ComparedModel, left: dict[str, None]) -> None:
         """Add inputs that reach branches among `left`, and take these out of it."""
@@ -308,13 +308,13 @@ class Baseline:
         if not wanted:
             return
         if self.original.large:
-            self.note("too large for perturbed copies: the original's own errors alone are the measure")
+            self.note("too large for perturbed copies: only the original's own errors set the tolerance")
             return
         for row in wanted:
             row.is_perturbed = True
         self.run_neighbours(wanted)
         for number in range(PERTURBED_COPIES):
-            self.stage("model one rounding away", number + 1, PERTURBED_COPIES)
+            self.stage("perturbed copy", number + 1, PERTURBED_COPIES)
             seed = self.seed * 1_000_003 + number
             try:
                 self._restart_worker()
@@ -325,7 +325,7 @@ class Baseline:
                     for original, result in zip(row.results, results, strict=True):
                         original.add_perturbed(result)
             except WorkerError as error:
-                self.note(f"a model one rounding away from the original does not run: {error}")
+                self.note(f"a perturbed copy of the original does not run: {error}")
                 if not self._worker.alive:
                     return
 
@@ -378,18 +378,18 @@ class Baseline:
         for place, name in enumerate(self.names):
             one, other = (row.results[place].own for row in rows)
             if name not in self.random and are_identical(one, other):
-                self.note(f"output {name} is the same on two random inputs: it shows little")
+                self.note(f"output {name} is the same on two random inputs: comparing it shows little")
 
     def _note_untried_values(self, edges: bool) -> None:
         given = {name for row in self.rows if row.feed.kind == GIVEN for name in row.feed.arrays}
         names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
         for name in self.values.only_zero_or_one(name for name in names if name not in given):
             self.note(
-                f"integer input {name} was never anything but 0 and 1: --range {name}=LOW,HIGH gives it more"
+                f"integer input {name} was only 0 and 1: give it other values with --range {name}=LOW,HIGH"
             )
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
         if edges and (left := count_untried_constants(self.original.proto, shapes, self.values)):
-            self.note(f"{left} constants of the models have no inputs near them")
+            self.note(f"{left} constants of the models were not tried: no input values are near them")
 
 
 def run_inputs(worker: Worker, arrays: Mapping[str, Any]) -> list[Any]:

@@ -110,7 +110,7 @@ class CandidateTrial:
             mended = np.where(tails, original.reference, result).astype(result.dtype)
             rest = original.judge(mended, self.margin)
             if rest.passed:
-                words = "less than some roundings of its largest element on plausible inputs"
+                words = "less than a few roundings of its largest element on plausible inputs"
                 name = self.base.names[place]
                 self.base.note(f"output {name} differs in tails of a function, by {words}")
                 self._tails.append((row, OutputFinding(name, row.feed, False, first)))
@@ -128,7 +128,7 @@ class CandidateTrial:
         if original.miscomputed is not None and _describe_value(result) == _describe_value(original.own):
             mixed = original.judge(np.where(original.miscomputed, outputs[place], result), self.margin)
             if mixed.passed:  # wrong only where the runtime computes the original wrong
-                fault = f"{self.base.backend} computes the result wrong where it does the original; {blame}"
+                fault = f"{self.base.backend} computes the result wrong, but the original right; {blame}"
                 self.base.faults += [fault] if fault not in self.base.faults else []
                 return mixed
         return replace(first, reason=f"{first.reason}; {blame}")
@@ -165,7 +165,7 @@ class CandidateTrial:
             undecided = []
             for number, (row, originals, outputs) in enumerate(open_rows, 1):
                 if count:
-                    words = f"{('first', 'second')[count - 1]} model one rounding away in float64, input"
+                    words = f"{('first', 'second')[count - 1]} perturbed copy in float64, input"
                     self.base.stage(words, number, len(open_rows))
                     seed = self.base.seed * 1_000_003 + PERTURBED_COPIES + count - 1
                     self._add_perturbed_copy(row, originals, seed)

@@ -41,7 +41,7 @@ def recheck_with_pinned_scores(
         with temporary() as folder, _pinned_baseline(base, pair, folder) as pinned:
             pinned_findings = CandidateTrial(pinned, margin).judge()
     except TensaurusError as error:  # a WorkerError is one
-        base.note(f"near ties were not looked at, as models with pinned scores do not run: {error}")
+        base.note(f"near ties were not examined: the models with pinned scores do not run: {error}")
         return findings
     names = " and ".join(pair.operators)
     base.note(

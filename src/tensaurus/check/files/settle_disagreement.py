@@ -84,7 +84,7 @@ def _settle_rounding(comparison: BaselineView) -> None:
         if size:
             what = f"rounding makes {size:.2g} of the largest element of output {name} on {kind} inputs"
             comparison.note(
-                f"{what}, and is its meaning: the original's own results are what is compared with"
+                f"{what}, and is intended: the original's own results are the reference"
             )
 
 

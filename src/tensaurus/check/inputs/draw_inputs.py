@@ -135,7 +135,7 @@ def draw_feed(
     for value in required_inputs(model):
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
-            raise TensaurusError(f"input {value.name} is not a tensor: no values can be made up")
+            raise TensaurusError(f"input {value.name} is not a tensor: no values can be generated for it")
         if tensor.elem_type not in TensorProto.DataType.values() or not tensor.elem_type:
             raise TensaurusError(f"the element type of input {value.name} is not known")
         shape = shapes[value.name]
@@ -295,12 +295,12 @@ def count_untried_constants(model: ModelProto, shapes: Mapping[str, Shape], valu
 def _require_room(name: str, elem_type: int, shape: Shape) -> None:
     """Raise TensaurusError for values that the memory cannot hold, drawn as they are in eight bytes each."""
     if len(shape) > MAX_RANK:
-        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy's arrays at most {MAX_RANK}")
+        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy supports at most {MAX_RANK}")
     size = size_in_bytes(dtype_name(elem_type), shape)
     if size + 8 * prod(shape) > memory_bytes():
         raise TensaurusError(
             f"input {name} of shape {list(shape)} is too large for this machine: {size:,} bytes",
-            remedy=f"Give it a smaller one: --shape {name}=...",
+            remedy=f"Give a smaller shape: --shape {name}=...",
         )
 
 
@@ -349,14 +349,14 @@ def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> 
     for name, (low, high) in ranges.items():
         if name not in kinds:
             known = ", ".join(kinds) or "none"
-            raise TensaurusError(f"a range is given for {name}, but the inputs are {known}")
+            raise TensaurusError(f"--range names {name}, but the inputs are {known}")
         kind = TensorProto.DataType.Name(kinds[name]).lower()
         sizes = re.fullmatch(r"(u?)int(\d+)", kind)
         if sizes is None:
-            raise TensaurusError(f"a range is given for input {name}, which is {kind} and not an integer")
+            raise TensaurusError(f"--range names input {name}, which is {kind} and not an integer")
         bits = min(63, int(sizes[2]) - (not sizes[1]))
         if low < (0 if sizes[1] else -(2**bits)) or high >= 2**bits:
-            raise TensaurusError(f"the range {low},{high} of input {name} goes beyond its type {kind}")
+            raise TensaurusError(f"--range {name}={low},{high} exceeds the type {kind} of the input")
 
 
 def draw_offset_feeds(

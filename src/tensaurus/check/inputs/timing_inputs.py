@@ -40,13 +40,14 @@ def sample_feeds(
     try:
         trial = start_worker(build, backend, threads=threads, limit=limit)
     except WorkerError as error:
-        raise TensaurusError(f"{backend} does not run it: {error}") from error
+        raise TensaurusError(f"{backend} does not run the model: {error}") from error
     with trial as worker:
         if given:
             try:
                 seconds = _timed_run(worker, given)
             except WorkerError as error:
-                raise TensaurusError(f"{backend} does not run it on the inputs given: {error}") from error
+                text = f"{backend} does not run the model on the given inputs: {error}"
+                raise TensaurusError(text) from error
             return dict(given), "", seconds
         for sizes, words in shape_assignments(model, shapes):
             arrays = dict(draw_feed(model, sizes, "random", seed, InputValues(ranges or {})).arrays)
@@ -59,7 +60,7 @@ def sample_feeds(
                 continue
             return arrays, words, seconds
     raise TensaurusError(
-        f"{backend} does not run it on inputs made up for it: {refusal}",
+        f"{backend} does not run the model on generated inputs: {refusal}",
         remedy=input_remedy(model, shapes),
     )
 

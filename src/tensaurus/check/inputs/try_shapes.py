@@ -48,7 +48,7 @@ def shape_assignments(
         sizes = list(shapes[value.name]) if value.name in shapes else _known_sizes(value.type)
         if sizes is None:
             raise TensaurusError(
-                f"the rank of input {value.name} is not known", remedy=f"Give it: --shape {value.name}=..."
+                f"the rank of input {value.name} is not known", remedy=f"Give --shape {value.name}=..."
             )
         known[value.name] = list(sizes)
     if all(n is not None for sizes in known.values() for n in sizes):
@@ -75,8 +75,8 @@ def input_remedy(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:
     """Return the remedy where a model runs on no drawn inputs: give its open sizes, or inputs."""
     not_fixed = [value for value in required_inputs(model) if value.name not in shapes]
     open_inputs = [value.name for value in not_fixed if None in (_known_sizes(value.type) or ())]
-    sizes = f"sizes that it runs at (--shape {open_inputs[0]}=...) or " if open_inputs else ""
-    return f"Give it {sizes}inputs of yours (--inputs data.npz)."
+    sizes = f"sizes that the model runs at (--shape {open_inputs[0]}=...) or " if open_inputs else ""
+    return f"Give {sizes}your own inputs (--inputs data.npz)."
 
 
 def small_shapes(

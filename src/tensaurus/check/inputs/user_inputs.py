@@ -63,22 +63,22 @@ def _read_npz(path: Path) -> dict[str, Array]:
     except Exception as error:  # of a file, of a zip archive, or of an array in it
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise TensaurusError(f"cannot be read as inputs: {reason}", file=path, remedy=remedy) from error
-    raise TensaurusError("holds one array without a name, not inputs", file=path, remedy=remedy)
+    raise TensaurusError("holds one array without a name, not named inputs", file=path, remedy=remedy)
 
 
 def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | None) -> Array:
     """Return the array as runtimes take it.  Raises TensaurusError where the model does not take it."""
     name, kind = value.name, value.type
     if not kind.HasField("tensor_type"):
-        raise TensaurusError(f"input {name} is not a tensor, no array can be given for it")
+        raise TensaurusError(f"input {name} is not a tensor, so no array can be given for it")
     code = kind.tensor_type.elem_type
     if code == TensorProto.STRING:
         if array.dtype.kind not in "OSU":
-            raise TensaurusError(f"input {name} is {array.dtype}, the model wants text")
+            raise TensaurusError(f"input {name} is {array.dtype}, the model expects text")
         array = array.astype(object)
     elif array.dtype != (wanted := numpy_dtype(dtype_name(code))):
         raise TensaurusError(
-            f"input {name} is {array.dtype}, the model wants {wanted}",
+            f"input {name} is {array.dtype}, the model expects {wanted}",
             remedy=f'Convert it: array.astype("{wanted}")',
         )
     sizes = list(fixed) if fixed is not None else sizes_of(kind)
@@ -87,5 +87,5 @@ def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | Non
         or any(size not in (None, own) for size, own in zip(sizes, array.shape, strict=True))
     ):
         words = ", ".join("?" if size is None else str(size) for size in sizes)
-        raise TensaurusError(f"input {name} has shape {list(array.shape)}, the model wants [{words}]")
+        raise TensaurusError(f"input {name} has shape {list(array.shape)}, the model expects [{words}]")
     return array

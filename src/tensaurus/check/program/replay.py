@@ -89,8 +89,8 @@ class Tally:
         parts = [
             (self.in_programs, "compared in whole programs over GF(2^31-1)"),
             (self.in_field, "replayed over GF(2^31-1)"),
-            (self.in_reals, "replayed in float64, as over GF(2^31-1) there is no bound for them"),
-            (self.in_bounds, "no equality, but within a rounding by bounds that were computed again"),
+            (self.in_reals, "replayed in float64, as GF(2^31-1) gives no error bound for them"),
+            (self.in_bounds, "not exactly equal, but within one rounding by recomputed bounds"),
         ]
         counts = ", ".join(f"{count} {words}" for count, words in parts if count)
         detail = f"rewrites: {counts or 'none'}"
@@ -160,7 +160,7 @@ def _check_run(
         assert at.step is not None
         pairs = zip(at.step.before.program.roots, at.program.roots, strict=True)
         if not follows(pairs, at.step.applied):
-            return FieldCheck(False, 0, 0, 1.0, "a program does not follow from the rewrites that lead to it")
+            return FieldCheck(False, 0, 0, 1.0, "its rewrites do not prove the candidate equal")
     for number, equation in enumerate(applied, 1):
         report_start(number)
         check = _check_equation(equation, seed, tally)
@@ -238,7 +238,7 @@ def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) 
     """Check an equation that follows from others: that it does, and each of the others."""
     pairs = zip(equation.left, equation.right, strict=True)
     if not follows(pairs, derived.steps):
-        return FieldCheck(False, 0, 0, 1.0, "it does not follow from its steps")
+        return FieldCheck(False, 0, 0, 1.0, "its steps do not prove it")
     checks = [_check_equation(step, seed, tally) for step in derived.steps if isinstance(step, Equation)]
     assert len(checks) == len(derived.steps)
     if failed := next((check for check in checks if not check.passed), None):
@@ -252,7 +252,7 @@ def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) 
 def _check_sides(sides: Sides, is_exact: bool, seed: int) -> FieldCheck:
     """Compare both sides over the field if the equation holds in every field, else in float64."""
     if largest := _too_large(*sides):
-        reason = f"a tensor of {largest} elements is too large to be replayed in the memory that there is"
+        reason = f"replaying a tensor of {largest} elements needs more memory than is available"
         return FieldCheck(False, 0, 0, 1.0, reason)
     if is_exact:
         check = check_field(*sides, seed=seed)

@@ -41,7 +41,7 @@ class Journal:
             if name:
                 self._begin_line()
         except OSError as error:
-            reason = f"cannot be used: {error.strerror}"
+            reason = f"cannot be used as a journal: {error.strerror}"
             raise TensaurusError(reason, file=folder, remedy="Name another folder.") from error
 
     def answer(self, question: str, find: Callable[[], T]) -> T:
@@ -67,7 +67,7 @@ class Journal:
             lines = data[:end].splitlines()
             if not begin and lines and lines.pop(0) != json.dumps(_code()).encode():
                 remedy = "Remove it, or name another folder."
-                raise TensaurusError("it holds no verdicts of this code", file=file, remedy=remedy)
+                raise TensaurusError("was written by another version of tensaurus", file=file, remedy=remedy)
             self._known.update(map(json.loads, lines))
             self._ends[file] = begin + end
 

@@ -121,7 +121,7 @@ def elements(
 
 def _shape(node: Node) -> list[int]:
     if not all(isinstance(n, int) for n in node.tensor.shape):
-        raise TensaurusError(f"elements of {node.tensor} are not read by operators of ONNX: no size is known")
+        raise TensaurusError(f"a read of {node.tensor} needs known sizes to be written as ONNX operators")
     return [int(n) for n in node.tensor.shape]  # type: ignore[arg-type]
 
 

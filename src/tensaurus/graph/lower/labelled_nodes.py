@@ -50,7 +50,7 @@ class Labelled:
 def length(a: Axis) -> int:
     """The extent of an axis.  Raises TensaurusError where it is not known."""
     if not isinstance(a.extent, int):
-        raise TensaurusError(f"an expression over the size {a.extent} is not written as operators of ONNX")
+        raise TensaurusError(f"an expression over the open size {a.extent} cannot be written in ONNX")
     return a.extent
 
 

@@ -96,7 +96,7 @@ def lowered(
                 raise TensaurusError(f"{error}: {reason}", node=program.names.get(node)) from error
             if found is None or found is made:
                 raise TensaurusError(
-                    f"{error}, and no expansion is known", node=program.names.get(node)
+                    f"{error}, and it has no expansion into ONNX operators", node=program.names.get(node)
                 ) from error
             return _within(found, made.args, lower)
         written.add(kind)

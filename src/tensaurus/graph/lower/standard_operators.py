@@ -76,7 +76,7 @@ def standard(node: Node) -> Node:
         if leaf is not None and arg is not None
     }
     if len(node.types) != 1:
-        raise TensaurusError(f"{node.op} has several outputs, each of which is an expression of its own")
+        raise TensaurusError(f"{node.op} has several outputs, each with its own expression")
     return standard_form(node.op.scopes(kinds, node.attrs)[0], given)
 
 

@@ -81,7 +81,7 @@ class GraphImporter:
         try:
             return self.types.of(proto, name, self.place)
         except ValueError as error:
-            raise TensaurusError(f"the value {name} has a type that ONNX lacks: {error}") from error
+            raise TensaurusError(f"the value {name} has a type that ONNX does not define: {error}") from error
 
     def hints(self) -> dict[Node, str]:
         return {**self.inner, **{node: name for name, node in reversed(self.names.items())}}
@@ -131,9 +131,9 @@ class GraphImporter:
         if choice is not None:
             for attribute in proto.attribute:
                 if len(attribute.g.output) != len(proto.output):
-                    raise TensaurusError(f"its {attribute.name} has not the outputs of the node")
+                    raise TensaurusError(f"its {attribute.name} has another number of outputs than the node")
             if {attribute.name for attribute in proto.attribute} != set(choice.values()):
-                raise TensaurusError(f"it lacks {' or '.join(choice.values())}")
+                raise TensaurusError(f"it lacks the attribute {' or '.join(choice.values())}")
             condition = known(self.lookup(proto.input[0]), self.memo)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
@@ -309,7 +309,7 @@ class GraphImporter:
         try:
             types = self.types.of_outputs(proto, 0 if local else opset, kinds, plain, self.place, stated)
         except ValueError as error:
-            raise TensaurusError(f"it has a type that ONNX lacks: {error}") from error
+            raise TensaurusError(f"it has a type that ONNX does not define: {error}") from error
         if branches(proto) is not None and len(bodies) == 2 and not local:
             for k, pair in enumerate(zip(*(body.outputs for _, body in bodies), strict=True)):
                 (_, one), (_, other) = pair

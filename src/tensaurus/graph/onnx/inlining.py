@@ -35,7 +35,7 @@ def inlined(model: ModelProto, file: str | Path | None = None) -> ModelProto:
             flat = inline_local_functions(_with_defaults(model))
         except Exception as error:  # whatever else onnx finds wrong with them
             reason = " ".join(str(error).split())[:400] or type(error).__name__
-            raise TensaurusError(f"its functions cannot be written out: {reason}") from error
+            raise TensaurusError(f"its functions cannot be inlined: {reason}") from error
     _restore(flat, functions)
     return flat
 
@@ -45,8 +45,8 @@ def _require_own_names(functions: Mapping[Key, FunctionProto]) -> None:
     for key in functions:
         domain, name, _ = key
         if defs.has(name, domain):
-            reason = f"the function {_text(key)} has the name of an operator of ONNX"
-            raise TensaurusError(reason, remedy="Give it a domain of its own.")
+            reason = f"the function {_text(key)} has the name of an ONNX operator"
+            raise TensaurusError(reason, remedy="Give the function a domain of its own.")
 
 
 def _restore(flat: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
@@ -81,7 +81,7 @@ def _require_finite(model: ModelProto, functions: Mapping[Key, FunctionProto]) -
     total = _size(model.graph.node, functions, sizes)
     if total > MOST:
         number = f"{total:,}" if total < 10**15 else "more than 10^15"
-        raise TensaurusError(f"its functions written out are {number} nodes; at most {MOST:,} are taken")
+        raise TensaurusError(f"inlining its functions gives {number} nodes; at most {MOST:,} are supported")
 
 
 def _callees_first(functions: Mapping[Key, FunctionProto]) -> list[Key]:
@@ -112,7 +112,7 @@ def _size(
                 ("outputs", len(node.output), len(function.output)),
             ):
                 if given > most:
-                    reason = f"{where}the call of {_text(callee)} has {given} {what}, the function {most}"
+                    reason = f"{where}a call of {_text(callee)} has {given} {what}, the function has {most}"
                     raise TensaurusError(reason, node=node.name or next(iter(node.output), None))
         total += sizes.get(callee, 1)
     return total

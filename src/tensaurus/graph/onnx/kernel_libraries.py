@@ -31,18 +31,18 @@ def libraries_of(model: str | Path) -> tuple[Path, ...]:
     for name, digest in _named(Path(model)).items():
         path = Path(model).parent / name
         if not name or Path(name).name != name:
-            raise TensaurusError(f"its library {name!r} is not beside it", file=model)
+            raise TensaurusError(f"its kernel library {name!r} is not in the model's folder", file=model)
         try:
             same = file_hash(path) == digest
         except OSError as error:
             raise TensaurusError(
-                f"its library {name} cannot be read: {error.strerror}",
+                f"its kernel library {name} cannot be read: {error.strerror}",
                 file=model,
-                remedy="Put the library beside the model, where it was written.",
+                remedy="Put the library into the model's folder.",
             ) from error
         if not same:
             raise TensaurusError(
-                f"its library {name} is another one than it was saved with",
+                f"its kernel library {name} is not the one that it was saved with",
                 file=model,
                 remedy="Copy a model together with its library, or optimize it again.",
             )
@@ -72,7 +72,7 @@ def _require_free(place: Path, model: Path, library: Path | None) -> None:
     if users or place.name not in _named(model):
         owner = f"{users[0]} needs it" if users else f"{model.name} does not name it"
         raise TensaurusError(
-            f"its library would overwrite {place.name}, and {owner}",
+            f"its kernel library would overwrite {place.name}, and {owner}",
             file=model,
             remedy="Give the result another name, or remove the old library.",
         )

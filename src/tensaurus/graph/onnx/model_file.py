@@ -72,7 +72,7 @@ def _check(model: str | bytes, file: str | Path | None) -> None:
     try:
         onnx.checker.check_model(model)
     except Exception as error:
-        raise TensaurusError(f"ONNX's checker refuses it: {_first_lines(error)}", file=file) from error
+        raise TensaurusError(f"ONNX's checker rejects it: {_first_lines(error)}", file=file) from error
 
 
 def _first_lines(error: BaseException) -> str:
@@ -138,16 +138,16 @@ def _external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
     try:
         target = (folder / place).resolve()
     except (OSError, RuntimeError) as error:
-        raise TensaurusError(f"{label} is at {place!r}, which leads nowhere", file=file) from error
+        raise TensaurusError(f"{label} is at {place!r}, which cannot be resolved", file=file) from error
     if absolute or ".." in PurePosixPath(place).parts or not target.is_relative_to(folder):
         raise TensaurusError(
             f"{label} is at {place!r}, outside the model's folder",
             file=file,
-            remedy="Move the data beside the model.",
+            remedy="Move the data file into the model's folder.",
         )
     if not target.is_file():
         raise TensaurusError(
-            f"{label} is missing: {place}", file=file, remedy="Put the data file beside the model."
+            f"{label} is missing: {place}", file=file, remedy="Put the data file into the model's folder."
         )
     return target
 
@@ -179,7 +179,7 @@ def _extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
         raise TensaurusError(f"{label} cannot be read: it holds text or has a negative size", file=file)
     if length != wanted:
         raise TensaurusError(
-            f"{label} has {length} bytes, its type and shape {list(tensor.dims)} take {wanted}",
+            f"{label} has {length} bytes, but its type and shape {list(tensor.dims)} need {wanted}",
             file=file,
         )
     if start < 0 or start + length > size:

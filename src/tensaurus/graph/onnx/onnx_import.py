@@ -71,7 +71,7 @@ def _require_stated(output: ValueInfoProto, kind: Type) -> None:
     """Raise TensaurusError where the model states another element type: a copy of it would not be typed."""
     stated = output.type.tensor_type.elem_type
     if isinstance(kind, TensorType) and stated not in (0, dtype_code(kind.dtype)):
-        raise TensaurusError(f"the output {output.name} is {kind.dtype}, stated to be {_type_name(stated)}")
+        raise TensaurusError(f"output {output.name} is {kind.dtype}, but declared as {_type_name(stated)}")
 
 
 def _type_name(code: int) -> str:

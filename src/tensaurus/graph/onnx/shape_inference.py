@@ -55,7 +55,7 @@ def infer_shapes(light: ModelProto) -> ModelProto:
                 reason = error.reason
             else:  # inference is advice: what it cannot type stays untyped
                 return light if inferred is None else onnx.load_from_string(inferred)
-    warnings.warn(f"only types that the model states are known: {reason}", stacklevel=2)
+    warnings.warn(f"shape inference failed, only declared types are known: {reason}", stacklevel=2)
     return light
 
 

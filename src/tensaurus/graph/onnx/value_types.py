@@ -42,10 +42,10 @@ def fix_shapes(
     for name, shape in shapes.items():
         if name not in inputs:
             raise TensaurusError(
-                f"has no input {name}", file=file, remedy=f"Its inputs are {', '.join(inputs) or 'none'}."
+                f"it has no input {name}", file=file, remedy=f"Its inputs are {', '.join(inputs) or 'none'}."
             )
         if not inputs[name].type.HasField("tensor_type"):
-            raise TensaurusError(f"input {name} is no tensor and has no shape", file=file)
+            raise TensaurusError(f"input {name} is not a tensor and has no shape", file=file)
         kind = inputs[name].type.tensor_type
         if not kind.HasField("shape"):
             kind.shape.SetInParent()
@@ -63,7 +63,7 @@ def fix_shapes(
                 )
             if named(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
                 raise TensaurusError(
-                    f"--shape gives {dim.dim_param} both {bound[dim.dim_param]} and {size}", file=file
+                    f"--shape gives {dim.dim_param} two sizes, {bound[dim.dim_param]} and {size}", file=file
                 )
     for entry in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if entry.type.HasField("tensor_type"):
@@ -190,9 +190,9 @@ def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False)
     """
     tensor = stated.tensor_type
     if stated.WhichOneof("value") not in (None, "tensor_type"):
-        return f"{kind}, stated to be no tensor"
+        return f"{kind}, but declared as no tensor"
     if tensor.elem_type and tensor.elem_type != dtype_code(kind.dtype):
-        return f"{kind}, stated to be {dtype_name(tensor.elem_type)}"
+        return f"{kind}, but declared as {dtype_name(tensor.elem_type)}"
     sizes = sizes_of(stated)
     if element or sizes is None:
         return ""
@@ -200,7 +200,7 @@ def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False)
         isinstance(n, int) and m is not None and n != m for n, m in zip(kind.shape, sizes, strict=True)
     )
     shape = ", ".join("?" if n is None else str(n) for n in sizes)
-    return f"{kind}, stated to be [{shape}]" if differs else ""
+    return f"{kind}, but declared as [{shape}]" if differs else ""
 
 
 def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:

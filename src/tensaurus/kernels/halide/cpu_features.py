@@ -99,7 +99,7 @@ def required_features(cpu: str) -> tuple[str, ...]:
         features = _FEATURES_OF_WORD.get(word, (word,) if word in FEATURES else None)
         if features is None:
             raise TensaurusError(
-                f"no feature of a processor is known as {word!r}",
+                f"unknown processor feature {word!r}",
                 remedy="For example: "
                 f"{', '.join(list(_FEATURES_OF_WORD)[1:4])}, {', '.join(list(FEATURES)[9:13])}.",
             )

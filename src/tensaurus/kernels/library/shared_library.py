@@ -63,8 +63,8 @@ def link_library(kernels: Collection[Kernel], path: Path) -> Path:
     command = find_compiler()
     if command is None:
         raise TensaurusError(
-            "kernels need a C compiler to be linked",
-            remedy="Install one (gcc or clang), or: pip install 'tensaurus[compiler]'",
+            "kernels need a C compiler, but none was found",
+            remedy="Install gcc or clang, or: pip install 'tensaurus[compiler]'",
         )
     by_name = {kernel.name: kernel for kernel in kernels}
     if twins := [kernel.name for kernel in kernels if by_name[kernel.name] != kernel]:
@@ -113,7 +113,7 @@ def _run_compiler(command: Sequence[str], folder: Path) -> None:
     if completed.returncode:
         lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["no reason given"]
         error_lines = [line for line in lines if re.search(r"error|undefined", line)] or lines
-        raise TensaurusError(f"the C compiler {command[0]} refuses the kernels: {error_lines[0][:300]}")
+        raise TensaurusError(f"the C compiler {command[0]} cannot link the kernels: {error_lines[0][:300]}")
 
 
 def _kernel_tables(kernels: Sequence[Kernel]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _tensor_literal(kind: TensorType) -> str:
     """Returns the type as a C initializer of a `Tensor` of shim.c."""
     sizes = [n for n in kind.shape if isinstance(n, int)]
     if len(sizes) < kind.rank or kind.rank > MAX_RANK or max([*sizes, prod(sizes)]) > MAX_ELEMENTS:
-        raise TensaurusError(f"no kernel can be for {kind}")
+        raise TensaurusError(f"a kernel cannot compute a tensor {kind}")
     strides = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
     dimensions = [
         f"{{0, {size}, {stride}, 0}}" for size, stride in zip(sizes[::-1], strides[::-1], strict=True)

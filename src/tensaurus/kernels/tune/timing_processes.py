@@ -105,7 +105,7 @@ class TimingProcesses:
             else:
                 (child,) = (self._all_threads,) = self._give_expression([self._all_threads], [self.threads])
             if child is None:
-                raise ChildError("the compiler of kernels cannot take the expression")
+                raise ChildError("the kernel compiler does not support this expression")
             return child.ask(verb, *arguments, patience=patience)
         except ChildError:
             raise

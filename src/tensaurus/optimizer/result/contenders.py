@@ -30,7 +30,7 @@ from tensaurus.system.errors import TensaurusError
 
 __all__ = ["Contender", "Contenders", "Winner", "contenders", "needed_gain"]
 
-LONGER = "a longer --time-limit helps"
+LONGER = "raise --time-limit"
 OTHERS = 2  # other sizes at which a result is compared that leaves them open
 TRIES = 2  # of candidates in pairs with the original: each may by chance be taken for faster
 WRITING = 1.0  # seconds that writing a candidate may take at least
@@ -118,7 +118,7 @@ class Contenders:
         limit, checking, refused = self.target.limit, 0.0, 0
         for place, row in enumerate(sorted(faster, key=lambda row: row.value)):
             if place and limit is not None and not limit.another:
-                progress.note(f"there was no time to check {len(faster) - place} more: {LONGER}")
+                progress.note(f"no time was left to check {len(faster) - place} more candidates: {LONGER}")
                 break
             progress.phase("confirming the speedup in new processes", 5)
             until = inf if limit is None else limit.again
@@ -130,14 +130,14 @@ class Contenders:
                 except WorkerError as error:
                     why = str(error)
             if comparing.ended:
-                progress.note(f"comparing a program did not end in time: {LONGER}")
+                progress.note(f"comparing a candidate with the original took too long: {LONGER}")
                 break
             if why:
-                progress.note(f"a program was thrown away: {why}")
+                progress.note(f"rejected a candidate: {why}")
                 continue
             if not comparison.shows(row.gain):
                 sizes = f", as it runs only at {row.only}" if row.only else ""
-                progress.note(f"{comparison.refusal(row.gain)}{sizes}: a program was thrown away")
+                progress.note(f"rejected a candidate: {comparison.refusal(row.gain)}{sizes}")
                 refused += 1
                 if refused == TRIES:
                     break
@@ -152,11 +152,12 @@ class Contenders:
                 progress.note(fault)
             if replay.passed and verdict.passed:
                 if comparison.disturbed:
-                    progress.note(f"{comparison.median:.2f}x is void, {comparison.doubt}: measure it again")
+                    doubt = f"{comparison.median:.2f}x is void, {comparison.doubt}"
+                    progress.note(f"the speedup {doubt}: measure again")
                 times = pairs.before, pairs.after
                 return Winner(row.build, *times, comparison, verdict, applied, replay, checking, row.only)
             reason = replay.detail if verdict.passed else verdict.detail
-            progress.note(f"a faster program was thrown away: {reason}")
+            progress.note(f"rejected a faster candidate: {reason}")
         return Winner(self.target.source, self.base, self.base, checking=checking)
 
     def _checked(self, applied: Sequence[Candidate], row: Contender) -> tuple[FieldCheck, Verdict]:
@@ -192,18 +193,18 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
     until = inf if limit is None else limit.first
     for place, candidate in enumerate(kept):
         if rows and limit is not None and monotonic() + limit.measuring(len(rows) + 2) > until:
-            target.progress.note(f"there was no time to measure {len(kept) - place} more programs: {LONGER}")
+            target.progress.note(f"no time was left to measure {len(kept) - place} more candidates: {LONGER}")
             break
         if (written := _written(target, candidate, bodies, until)) is not None:
             rows.append(written)
     for reason in dict.fromkeys(row.closed for row in rows if row.closed):
-        target.progress.note(f"a program runs only at {target.original.fixed}: {reason}")
+        target.progress.note(f"a candidate runs only at {target.original.fixed}: {reason}")
     latest = inf if limit is None else max(until, monotonic()) + limit.patience(len(rows) + 1)
     with Bounded(latest) as measuring:
         base, *times = _times(target, [row.build for row in rows], until)
         rows = [replace(row, seconds=seconds) for row, seconds in zip(rows, times, strict=True)]
     if measuring.ended and limit is not None:
-        target.progress.note(f"measuring did not end in time, so the model stays as it is: {LONGER}")
+        target.progress.note(f"measuring took too long, so the model is left unchanged: {LONGER}")
         base, rows = limit.run, []
     return Contenders(target, bodies, base, rows)
 
@@ -220,14 +221,14 @@ def _written(
                 candidate = settle(candidate)
             made = _opened(target, candidate, bodies)
         except TensaurusError as error:
-            why = f"it cannot be written: {error}"
+            why = f"it cannot be written as ONNX: {error}"
     if writing.ended:
-        why = f"writing it takes too long: {LONGER}"
+        why = f"writing it as ONNX takes too long: {LONGER}"
     elif not why and made.build.stored > target.memory:
         sizes = f"{made.build.stored / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
         why = f"it stores {sizes}: --max-memory allows more"
     if why:
-        target.progress.note(f"a program was dropped, {why}")
+        target.progress.note(f"rejected a candidate: {why}")
     return None if why else made
 
 
@@ -239,7 +240,7 @@ def _opened(target: Target, candidate: Candidate, bodies: Sequence[Candidate]) -
         return Contender(candidate, target.builds(candidate.program))
     try:
         if bodies:
-            raise NotGeneral("sizes in the bodies of If, Loop and Scan are not opened")
+            raise NotGeneral("its rewrites in the bodies of If, Loop and Scan hold only for the given sizes")
         return Contender(candidate, target.builds(opened(candidate, original.general, target.rules)))
     except TensaurusError as error:
         return Contender(candidate, target.builds(candidate.program), original.fixed, str(error))

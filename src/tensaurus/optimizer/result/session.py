@@ -35,5 +35,5 @@ def opened(build: Build, backend: str, threads: int, options: Any, providers: An
     if options is None and providers is None:
         return runtime.compile(build, threads=threads)
     if not isinstance(runtime, backends.Configurable):
-        raise backends.BackendError(f"{runtime.name} takes no options")
+        raise backends.BackendError(f"{runtime.name} accepts no session options")
     return runtime.configured(build, threads=threads, options=options, providers=providers)

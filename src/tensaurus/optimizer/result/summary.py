@@ -195,13 +195,13 @@ class Summary:
         if self.compiler or self.no_kernels:
             lines.add_row("kernels", Text(self._kernels()))
         for reason in self.dropped:
-            lines.add_row("dropped", Text(f"an eOperator without a kernel: {reason}"))
+            lines.add_row("no kernel", Text(f"for an expression: {reason}"))
         for flag in self.unlock:
-            lines.add_row("unlock", Text.assemble((flag, "bold"), " would let more of it be optimized"))
+            lines.add_row("unlock", Text.assemble((flag, "bold"), " lets more of the model be optimized"))
         if not self.rewrites:
             cut = self.ended_by == "time"
-            more = ". The time limit cut the search: a longer one may find more" if cut else ""
-            return Group(lines, Text(f"no rewrite was kept: the model is unchanged{more}", style="dim"))
+            more = ". The time limit ended the search: a longer one may find more" if cut else ""
+            return Group(lines, Text(f"nothing faster was found: the model is unchanged{more}", style="dim"))
         return Group(lines, Text(), self._rewrite_table())
 
     def _gain(self) -> Text:

@@ -22,7 +22,7 @@ def require_finders(names: Collection[str]) -> None:
     for name in names:
         if name not in (*FINDERS, SUBNORMALS):
             known = ", ".join((*FINDERS, SUBNORMALS))
-            raise TensaurusError(f"nothing proposes equalities by the name {name!r}", remedy=f"Take {known}.")
+            raise TensaurusError(f"unknown --without {name!r}", remedy=f"Choose from {known}.")
 
 
 def left(finders: Iterable[Finder], without: Collection[str]) -> tuple[Finder, ...]:

@@ -75,10 +75,10 @@ class Accuracy:
         else:
             limit = LIMITS[-1] if error == inf else 0.0
         if limit == LIMITS[-1]:
-            more = f"that take more than {limit * margin:g} of the allowed error alone"
-            self.note(f"fast algorithms are left out {more}")
+            more = f"where one layer uses more than {limit * margin:g} of the allowed error"
+            self.note(f"fast convolutions are excluded {more}")
         elif not limit:
-            self.note(f"fast algorithms are left out: their error would be {error:.2g} of what is allowed")
+            self.note(f"fast convolutions are excluded: they would use {error:.2g} of the allowed error")
         return limit * margin
 
 

@@ -57,5 +57,5 @@ class FirstRun:
                 model, shapes, options.seed, source, options.first, threads, ranges, options.run_limit, given
             )
             return cls(feeds, given, words, monotonic() - began - run, run)
-        limit = f"within {options.time_limit:g} s no result can be compared with it"
-        raise TooSlow(f"it has not run once in {patience:g} s: {limit}")
+        limit = f"{options.time_limit:g} s are too short to compare a result with it"
+        raise TooSlow(f"the model did not finish one run in {patience:g} s: {limit}")

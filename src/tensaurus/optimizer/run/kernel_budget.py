@@ -50,13 +50,13 @@ MAX_UNTIMED_KERNELS = 60  # where no time limits them
 def reason_without_kernels(options: Options, backend: str) -> str:
     """Return why no kernels are generated for a backend, for people; "" where they are."""
     if not options.custom_ops:
-        return "--no-custom-ops"
+        return "--no-custom-ops was given"
     if not backends.find(backend).libraries:
-        return f"{backend} loads no libraries"
+        return f"{backend} cannot load kernel libraries"
     if find_spec("halide") is None:
         return "halide is not installed (pip install 'tensaurus[kernels]')"
     if find_compiler() is None:
-        return "there is no C compiler (pip install 'tensaurus[compiler]')"
+        return "no C compiler was found (pip install 'tensaurus[compiler]')"
     return ""
 
 

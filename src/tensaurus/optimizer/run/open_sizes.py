@@ -100,15 +100,15 @@ class _Opening:
                 else:
                     steps.append(step)
             if len(left) == len(waiting):
-                raise NotGeneral(f"{left[0].name} is shown at known sizes alone")
+                raise NotGeneral(f"the rewrite {left[0].name} is proved only for the given sizes")
             waiting = left
         try:
             roots = [self.node(root) for root in candidate.program.roots]
         except Untypable as error:
-            raise NotGeneral(f"the program has sizes that are fixed: {error}") from error
+            raise NotGeneral(f"it depends on the given sizes: {error}") from error
         pairs = list(zip(self.general.roots, roots, strict=True))
         if any(a.types != b.types for a, b in pairs) or not follows(pairs, steps):
-            raise NotGeneral("the rewrites do not lead to it where its sizes are open")
+            raise NotGeneral("its rewrites do not prove it for all sizes")
         names = {new: name for node, name in candidate.program.names.items() if (new := self.known.get(node))}
         program = self.general.with_outputs(roots)
         return Program(program.inputs, program.outputs, (), {**names, **program.names}, program.frame)
@@ -131,7 +131,7 @@ class _Opening:
             if [arg and arg.types for arg in twin.args] == types:
                 return again(twin, args)
         if node.op is OPAQUE:
-            raise Untypable("an operator that is passed through has other types at other sizes")
+            raise Untypable("the output types of an opaque operator depend on the sizes")
         return again(node, args)
 
     def step(self, equation: Equation) -> Equation | None:

@@ -77,24 +77,24 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.backend != AUTO and not backends.require(self.backend).target:
-            reason = f"nothing can be optimized for {self.backend}: it is there to compare with"
+            reason = f"--backend {self.backend} is only for comparisons: models cannot be optimized for it"
             raise TensaurusError(reason)
         if self.search not in STRATEGIES:
-            remedy = f"Take {' or '.join(STRATEGIES)}."
-            raise TensaurusError(f"there is no search {self.search!r}", remedy=remedy)
+            remedy = f"Choose from {', '.join(STRATEGIES)}."
+            raise TensaurusError(f"unknown --search {self.search!r}", remedy=remedy)
         if self.accuracy not in ERROR_FACTORS:
             raise TensaurusError(
-                f"there is no accuracy {self.accuracy!r}", remedy=f"Take {' or '.join(ERROR_FACTORS)}."
+                f"unknown --accuracy {self.accuracy!r}", remedy=f"Choose from {', '.join(ERROR_FACTORS)}."
             )
         if self.cpu not in CPUS:
-            raise TensaurusError(f"there is no processor {self.cpu!r}", remedy=f"Take {' or '.join(CPUS)}.")
+            raise TensaurusError(f"unknown --cpu {self.cpu!r}", remedy=f"Choose from {', '.join(CPUS)}.")
         if self.cpu != NATIVE and (absent := missing_features(self.cpu)):
-            reason = f"this processor is no {self.cpu}, it lacks {', '.join(absent)}"
-            remedy = "Kernels are tuned and measured here: take a lower level, or native."
+            reason = f"this processor does not support --cpu {self.cpu}: it lacks {', '.join(absent)}"
+            remedy = "Kernels are tuned on this machine: choose a lower level, or native."
             raise TensaurusError(reason, remedy=remedy)
         require_finders(self.without)
         if not self.tuning > 0:
-            raise TensaurusError(f"kernels cannot be tuned in {self.tuning:g} s", remedy="Give some seconds.")
+            raise TensaurusError(f"--tuning {self.tuning:g} is not a positive number of seconds")
 
     @property
     def first(self) -> str:

@@ -55,4 +55,4 @@ class Original:
     def unfit(self) -> str:
         """Why nothing can be measured of it, "" where something can."""
         strange = [v.name for v in required_inputs(self.model) if not v.type.HasField("tensor_type")]
-        return f"input {strange[0]} is not a tensor, no values can be made up for it" if strange else ""
+        return f"input {strange[0]} is not a tensor, so no test values can be made for it" if strange else ""

@@ -106,7 +106,7 @@ class TimeLimit:
         """Why no result can be measured within the limit, for people to read; "" where one can."""
         if self.run < LONG_RUN or RUNS_AT_LEAST * self.run <= self.seconds:
             return ""
-        return f"one run takes {self.run:.1f} s: within {self.seconds:g} s no result can be compared with it"
+        return f"one run takes {self.run:.1f} s: {self.seconds:g} s are too short to compare a result with it"
 
     @property
     def short(self) -> str:
@@ -114,8 +114,8 @@ class TimeLimit:
         if self.hopeless or self._after <= (1 - SEARCHED) * self.seconds:
             return ""
         return (
-            f"measuring and checking a result of this size take about {self._after:.0f} s, so that of"
-            f" {self.seconds:g} s little is left to search: a longer --time-limit helps"
+            f"measuring and checking a result of this size takes about {self._after:.0f} s, so little of"
+            f" the {self.seconds:g} s is left for the search: raise --time-limit"
         )
 
     @property

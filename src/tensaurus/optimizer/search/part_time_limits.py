@@ -74,5 +74,5 @@ class Extractors:
         with Bounded(late):
             return extract(problem, seconds, start)
         spent = f"{monotonic() - began:.1f} s"
-        self.ended[extract] = f"an extraction was ended after {spent}, and its kind is not tried again"
+        self.ended[extract] = f"one extraction was stopped after {spent}; its method is not tried again"
         return start

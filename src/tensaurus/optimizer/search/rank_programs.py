@@ -71,7 +71,7 @@ class Ranking:
             applied = tuple(dict.fromkeys(proof.equations))
             if proof.holds():
                 return Rewritten(lambda: applied, first)
-            self.notes.append(f"a program was dropped, as its {len(applied)} rewrites do not prove it")
+            self.notes.append(f"rejected a candidate: its {len(applied)} rewrites do not prove it equal")
             return None
-        self.notes.append("a program was dropped, as its proof takes too long")
+        self.notes.append("rejected a candidate: its proof takes too long")
         return None

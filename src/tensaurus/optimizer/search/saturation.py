@@ -224,8 +224,8 @@ class _Search:
             if self.ended_by == "time" and not all(self.is_measured):
                 known = f"{sum(self.is_measured)} of the model's {len(self.is_measured)} kinds of operators"
                 self.unmeasured_note = (
-                    f"there was time to measure {known}: only what estimates favour is tried."
-                    " A longer --time-limit helps, and so does another run: measurements are kept"
+                    f"only {known} were measured in time: only rewrites with a good estimate are tried."
+                    " Raise --time-limit, or run again: measurements are kept"
                 )
             return
         allowance = self.costs.allowance

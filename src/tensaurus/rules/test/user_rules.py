@@ -46,14 +46,14 @@ def own_rules(
     for file in files:
         for rule in rules_of(file):
             if rule.name in names:
-                raise TensaurusError(f"there is a rule {rule.name} already", file=file)
+                raise TensaurusError(f"a rule named {rule.name} already exists", file=file)
             names.add(rule.name)
             if "off" in rule.tags:
                 continue
             with Bounded(deadline) as verifying:
                 own.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
             if verifying.ended:
-                note(f"rule {rule.name} is left out: verifying it takes longer than the time limit allows")
+                note(f"rule {rule.name} is not used: verifying it takes longer than the time limit allows")
     return own
 
 
@@ -64,9 +64,9 @@ def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str]
         raise TensaurusError(f"rule {rule.name} is wrong: {shown.reason}", file=file, remedy=remedy)
     if isinstance(shown, Undecided):
         if not allow_unproved:
-            remedy = "--allow-unproved takes it all the same."
-            reason = f"rule {rule.name} is not known to be right: {shown.reason}"
+            remedy = "Use it anyway with --allow-unproved."
+            reason = f"rule {rule.name} could be neither proved nor refuted: {shown.reason}"
             raise TensaurusError(reason, file=file, remedy=remedy)
-        note(f"rule {rule.name} is taken although it is not known to be right: {shown.reason}")
+        note(f"rule {rule.name} is used although it could be neither proved nor refuted: {shown.reason}")
         return Allowed("allowed by --allow-unproved")
     return shown

@@ -199,7 +199,7 @@ class Profiling(Protocol):
 def find(name: str) -> Backend:
     """Return the backend of that module name.  Raises BackendError if there is none."""
     if name not in _names():
-        raise BackendError(f"no backend {name!r}; installed: {', '.join(installed()) or 'none'}")
+        raise BackendError(f"unknown backend {name!r}; installed: {', '.join(installed()) or 'none'}")
     return cast(Backend, import_module(f"{__name__}.{name}").BACKEND)
 
 

@@ -114,7 +114,8 @@ class _Session:
             array = np.asarray(feeds[names[0]], order="C")
             wanted = port.get_element_type().to_dtype()
             if array.dtype != wanted:
-                raise BackendError(f"openvino: input {names[0]!r} is {array.dtype}, the model wants {wanted}")
+                found = f"input {names[0]!r} is {array.dtype}"
+                raise BackendError(f"openvino: {found}, the model expects {wanted}")
             try:
                 tensor = _runtime().Tensor(array, shared_memory=array.flags.writeable)
                 self._request.set_tensor(port, tensor)
@@ -148,7 +149,7 @@ class OpenVino(Backend):
     def configured(self, build: Build, *, threads: int, options: Any, providers: Any) -> _Session:
         """Compile with openvino's properties, by name."""
         if providers is not None:
-            raise BackendError("openvino: it has no execution providers", remedy="Leave out `providers`.")
+            raise BackendError("openvino has no execution providers", remedy="Leave out `providers`.")
         if not isinstance(options, Mapping):
             raise BackendError(f"openvino: options are a dict of properties, not {type(options).__name__}")
         return self._session(build, threads, **options)

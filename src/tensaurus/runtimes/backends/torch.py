@@ -114,7 +114,7 @@ class _Session:
             if not fits or torch_type(array.dtype) != dtype:
                 wanted = f"{dtype}[{', '.join('?' if size is None else str(size) for size in sizes)}]"
                 got = f"{array.dtype}{list(array.shape)}"
-                raise BackendError(f"{self._name}: input {name!r} is {got}, the model wants {wanted[6:]}")
+                raise BackendError(f"{self._name}: input {name!r} is {got}, the model expects {wanted[6:]}")
             tensors.append(torch.from_numpy(array if array.flags.writeable else array.copy()))
         return tensors
 
@@ -142,7 +142,7 @@ class Torch(Backend):
         import torch
 
         if build.libraries:
-            raise BackendError(f"{self.name}: it cannot load libraries of operators, as {build.libraries[0]}")
+            raise BackendError(f"{self.name}: it cannot load operator libraries such as {build.libraries[0]}")
         torch.set_num_threads(threads)
         try:
             proto = _read(build)

@@ -92,7 +92,7 @@ class Comparison:
     def refusal(self, gain: float) -> str:
         """Return why a result that must gain so much is not kept, where the pairs do not show that gain."""
         if self.least > 1:
-            return f"{self.median:.3f}x is less than the {1 + gain:.2f}x that a result must gain ({self})"
+            return f"its speedup of {self.median:.3f}x is below the required {1 + gain:.2f}x ({self})"
         found = "it is slower" if self.most < 1 else "no difference seen"
         return f"{found} in {self}, {self.median:.3f}x"
 

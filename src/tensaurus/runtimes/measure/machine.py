@@ -69,7 +69,7 @@ def usable_threads(asked: int | None = None) -> int:
     if asked is None or asked <= most:
         return asked or most
     cores = f"this process may use {most} processor{'s' * (most != 1)}"
-    warnings.warn(f"{asked} threads were asked for, {most} compute: {cores}", stacklevel=2)
+    warnings.warn(f"using {most} threads, not {asked}: {cores}", stacklevel=2)
     return most
 
 

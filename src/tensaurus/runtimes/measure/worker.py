@@ -26,7 +26,7 @@ MAX_REPEATS = 2  # repetitions of a disturbed timing
 CACHE_EFFECT_SECONDS = 0.1  # for longer runs the contents of the caches before do not matter
 MIN_LOAD_SECONDS = 0.2  # in a shorter time, clock ticks of 0.01 s do not tell how much other processes ran
 RUN_LIMIT = 60.0  # seconds that a run of a model may take, by default
-RUN_LIMIT_REMEDY = "--run-limit gives a run more time, smaller sizes by --shape make it shorter."
+RUN_LIMIT_REMEDY = "Raise --run-limit, or give smaller sizes with --shape."
 SLOW_SECONDS = 1.0  # runs that take so long together are enough for a timing
 COMPILED_BYTES_PER_SECOND = 2.0e7  # a runtime compiles at least so many bytes of a model in a second
 
@@ -159,7 +159,7 @@ class WorkerServer:
         elif isinstance(backend, backends.Plain):
             self._session = backend.plain(build, threads=self._threads)
         else:
-            raise backends.BackendError(f"{self._backend} cannot run a model as it is written")
+            raise backends.BackendError(f"{self._backend} cannot run a model without graph optimizations")
         return time.perf_counter() - start
 
     def feed(self, feeds: dict[str, Array]) -> None:

@@ -86,7 +86,7 @@ def _require_type(name: str, kind: Type, value: Any) -> None:
     if isinstance(kind, TensorType) and isinstance(value, np.ndarray):
         actual = "string" if value.dtype.kind in "OSU" else value.dtype.name
         if actual != kind.dtype:
-            raise BackendError(f"reference: input {name!r} is {actual}, the model wants {kind.dtype}")
+            raise BackendError(f"reference: input {name!r} is {actual}, the model expects {kind.dtype}")
 
 
 def _to_model_type(value: Any, kind: Type) -> Any:
