@@ -35,7 +35,7 @@ from tensaurus.finders.derive.merge_expressions import JOINED
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.run.available_finders import FINDERS
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
@@ -222,7 +222,7 @@ def ablated(models: Sequence[str], limit: float) -> Iterator[str]:
         (subject,) = select([model])
         cells, names = list[str](), list[str]()
         for name, left_out in ABLATIONS.items():
-            with temporary() as folder:  # what one has measured would give the next one time
+            with temporary_folder() as folder:  # what one has measured would give the next one time
                 result = tensaurus.optimize(
                     subject.load(),
                     shapes=dict(subject.shapes),

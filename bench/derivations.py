@@ -60,7 +60,7 @@ from tensaurus.rules.language.rule import library
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.standalone_model import standalone_model
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 TABLES = Path(__file__).parent / "tables"
 MATCHED = ("operator matching", "eOperator generation")  # steps that instantiate, not derive
@@ -229,7 +229,7 @@ def form_of(name: str) -> tuple[Piece, Piece] | None:
 def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
     """Seconds by standard operators on each runtime and, where it has eOperators, with kernels."""
     found = {}
-    with temporary() as folder, Database(folder / "times.db") as records:
+    with temporary_folder() as folder, Database(folder / "times.db") as records:
         program, feeds = standalone_model(piece, OPSET)
         build = Builds(folder, expander(library()), folded=False)(program)
         for backend in ("onnxruntime", "openvino"):
@@ -311,7 +311,7 @@ def choices(limit: float) -> str:
     for name in PAPER:
         model = model_of(name)
         for backend, kernels, times_more in CHOOSERS if model is not None else ():
-            with temporary() as folder:
+            with temporary_folder() as folder:
                 result = tensaurus.optimize(
                     model,
                     backend=backend,

@@ -44,7 +44,7 @@ from servants import Fallen, Servant
 from sketches import Sketch, Undrawn, of_branches, of_integers, of_operators, of_precision, of_rule
 from sketches.operators import declared
 
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "differential.md"
 OPSETS = (7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24)
@@ -354,7 +354,7 @@ def main() -> int:
         f"{len(reports)} models in {seconds:.0f} s, {len(reports) / max(seconds, 1):.1f} a second",
         file=sys.stderr,
     )
-    with replacing(options.table) as beside:
+    with replace_file(options.table) as beside:
         beside.write_text(table(reports, options.seed))
     return int(any(report.verdict == "wrong" for report in reports))
 

@@ -46,7 +46,7 @@ from tensaurus.egraph.match.saturate import Limits, Ruleset, Runner
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.rules.language.rule import library
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 Row = dict[str, Any]
 
@@ -136,7 +136,7 @@ class Records:
         """The row of that name, measured if need be."""
         if name not in self._rows:
             self._rows[name] = measure()
-            with replacing(self._file) as beside:
+            with replace_file(self._file) as beside:
                 beside.write_text(json.dumps(self._rows, indent=1) + "\n")
             print(name, self._rows[name], file=sys.stderr, flush=True)
         return self._rows[name]
@@ -314,7 +314,7 @@ def main() -> None:
                 return
             records = Records(TABLE.with_suffix(".json"), options.resume)
             lines = list(page(options, records, Path(scratch)))
-        with replacing(TABLE) as beside:
+        with replace_file(TABLE) as beside:
             beside.write_text("\n".join(lines) + "\n")
     except KeyboardInterrupt:
         sys.exit(130)

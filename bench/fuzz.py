@@ -41,7 +41,7 @@ from mutations import KINDS, Mutant, mutant
 from revision import name_commit
 from servants import Fallen, Servant, die_with_parent
 
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "fuzz.md"
 SECONDS, MEMORY = 20.0, 2 << 30  # of one mutant, beyond what the process had before
@@ -320,7 +320,7 @@ def main() -> int:
         pass
     known = complete(reports, options.first)
     print(f"{len(reports)} mutants in {monotonic() - start:.0f} s, {len(known)} without a gap")
-    with replacing(options.table) as beside:
+    with replace_file(options.table) as beside:
         beside.write_text(table(known, options.seed))
     return int(any(report.verdict == "fault" for report in reports))
 

@@ -40,7 +40,7 @@ from tensaurus.optimizer.search.strategies import (
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
 from tensaurus.rules.language.match import expander
 from tensaurus.rules.language.rule import Rule, library
-from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
 Say = Callable[[str], None]
 
@@ -95,7 +95,7 @@ def walk(path: Path, say: Say) -> Walked:
         say(name)
 
     try:
-        with naming(path):  # as `optimize` does
+        with name_file_in_errors(path):  # as `optimize` does
             return walk_through(path, phase)
     except TensaurusError as error:
         line = str(error)

@@ -36,7 +36,7 @@ from revision import name_commit
 from servants import Fallen, Servant
 
 from tensaurus.expr.ir.expression_text import show
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "kernels.md"
 SECONDS, MEMORY = 60.0, 3 << 30  # of one expression
@@ -159,7 +159,7 @@ def main() -> int:
     options = options if given.kind == "random" else f"--{given.kind} {options}"
     command = f"python bench/kernels.py {options}"
     section = [f"## {title}", "", *table(found, command)]
-    with replacing(given.page) as path:
+    with replace_file(given.page) as path:
         path.write_text("\n".join(_merged(given.page, title, section)))
     return any(r.verdict not in VERDICTS[:4] for r in found)
 

@@ -16,7 +16,7 @@ from tensaurus.runtimes.measure.measure import Stopwatch
 from tensaurus.runtimes.price import weight_costs
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import Roofline
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCo
         with (
             Database(path) as database,
             Stopwatch(backend, threads=machine.threads) as stopwatch,
-            temporary() as folder,
+            temporary_folder() as folder,
         ):
             opset, expand = program.frame.opset, expander(library())
             builds = Builds(folder, expand, folded=False)

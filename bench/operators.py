@@ -41,7 +41,7 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Stopwatch
 from tensaurus.runtimes.price.roofline import Roofline, estimate
 from tensaurus.runtimes.price.standalone_model import standalone_model
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 TABLE = Path(__file__).parent / "tables" / "operators.csv"
 OPSET = 17
@@ -156,7 +156,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
     right = equation.right[0]
     of = dict(zip(equation.leaves, piece.leaves, strict=True))
     kernel = Piece.of(again(right, tuple(arg and of[arg] for arg in right.args)))
-    with temporary() as folder, Database(folder / "times.db") as records:
+    with temporary_folder() as folder, Database(folder / "times.db") as records:
         roofline = Roofline.here(records, machine)
         tuner = Tuner(records, machine, "native")
         kernels = TunedKernels(tuner, lambda: tuning)
@@ -175,7 +175,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
 
 def peers(piece: Piece, machine: Machine) -> dict[str, float]:
     """Seconds of the runtimes that are installed."""
-    with temporary() as folder:
+    with temporary_folder() as folder:
         program, feeds = standalone_model(piece, OPSET)
         build = Builds(folder)(program)
         names = [name for name in ("onnxruntime", "openvino") if backends.find(name).installed()]

@@ -41,7 +41,7 @@ from tensaurus.rules.language.side_conditions import evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_terms
 from tensaurus.rules.test.verify_rule import run
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 HERE = Path(__file__).parent
 TYPES = {"": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "u8": "uint8", "i8": "int8"}
@@ -267,7 +267,7 @@ def main() -> None:
     if options.part:
         print(f"{sum(found for _, found in outcome)} of {len(outcome)}")
         return
-    with replacing(HERE / "tables" / "published.md") as beside:
+    with replace_file(HERE / "tables" / "published.md") as beside:
         beside.write_text(text, encoding="utf-8")
     print(text.splitlines()[4])
 

@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import tensaurus
 from tensaurus.app.zoo.pretrained import PRETRAINED, fetch
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "reading.md"
 LETTERS = string.ascii_letters + string.digits
@@ -154,7 +154,7 @@ def main() -> None:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *rows,
     ]
-    with replacing(TABLE) as beside:
+    with replace_file(TABLE) as beside:
         beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensaurus.app.report.bench_records import read_records
 from tensaurus.app.report.benchmark_page import best, by_model, gain
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 README = Path(__file__).parent.parent / "README.md"
 ROWS = README.parent / "docs" / "contest_zoo.csv"
@@ -45,7 +45,7 @@ def with_table(text: str, rows: str) -> str:
 def write() -> None:
     """Make the README quote the table."""
     made = with_table(README.read_text(encoding="utf-8"), table())
-    with replacing(README) as beside:
+    with replace_file(README) as beside:
         beside.write_text(made, encoding="utf-8")
 
 

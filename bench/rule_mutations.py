@@ -45,7 +45,7 @@ from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, 
 from tensaurus.rules.prove.case_split import Cases, Steps, Stopped
 from tensaurus.rules.prove.proof import TYPES
 from tensaurus.rules.test.verify_rule import STEPS, Refuted, verify
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 Join: TypeAlias = Callable[[ast.expr, ast.expr], ast.expr]
 
@@ -322,7 +322,7 @@ def main() -> None:
             if monotonic() - start > options.limit:
                 break
     print(Counter(row.fate for row in rows))
-    with replacing(options.rows.with_suffix(".md")) as beside:
+    with replace_file(options.rows.with_suffix(".md")) as beside:
         beside.write_text(page(rows, options.file))
 
 

@@ -49,7 +49,7 @@ from tensaurus.rules.language.rule import IDLE, Rule, library, read_rules
 from tensaurus.rules.language.term import Literal, Term, show_term
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
 GENERATED = Path(__file__).parent.parent / "src" / "tensaurus" / "rules" / "library" / "generated"
@@ -278,7 +278,7 @@ def main() -> None:
         lines.append(line)
     note = "# made by bench/rule_uses.py: rules that help no model, and that make none smaller"
     for file, text in ((TABLE, lines), (GENERATED / IDLE, [note, *idle])):
-        with replacing(file) as beside:
+        with replace_file(file) as beside:
             beside.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Problem
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Op
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 
 def problem_of(
@@ -82,5 +82,5 @@ def write_problem(
         f"{json.dumps(name)}:{json.dumps(row, separators=(',', ':'))}" for name, row in whole["nodes"].items()
     )
     tops = json.dumps(whole["root_eclasses"])
-    with replacing(path) as beside:
+    with replace_file(path) as beside:
         beside.write_text(f'{{"nodes":{{\n{lines}\n}},"root_eclasses":{tops}}}\n', encoding="utf-8")

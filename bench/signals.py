@@ -36,7 +36,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tensaurus.graph.onnx.kernel_libraries import libraries_of, place_beside
 from tensaurus.optimizer.result.session import session
 from tensaurus.optimizer.result.summary import METADATA_KEY
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 from tensaurus.system.scratch import PREFIX
 
 TABLE = Path(__file__).parent / "tables" / "signals.md"
@@ -197,7 +197,7 @@ class Bench:
         if left:
             yield f"{len(left)} processes live on"
         if run.signal == signal.SIGKILL:  # the next process tidies up
-            code = "from tensaurus.system.scratch import folder; folder()"
+            code = "from tensaurus.system.scratch import process_folder; process_folder()"
             env = {**os.environ, "TMPDIR": str(self.folder / "tmp")}
             subprocess.run([sys.executable, "-c", code], env=env, check=True)
         if scratch := list((self.folder / "tmp").glob(f"{PREFIX}*")):
@@ -296,7 +296,7 @@ def main() -> None:
         runs = [run for found in pool.map(tried, SIGNALS) for run in found]
     text = table(runs)
     print(text)
-    with replacing(TABLE) as beside:
+    with replace_file(TABLE) as beside:
         beside.write_text(text, encoding="utf-8")
     sys.exit(any(run.wrong for run in runs))
 

@@ -36,7 +36,7 @@ from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.test.instances import instances
 from tensaurus.rules.test.verify_rule import run
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 ROOT = Path(__file__).parent.parent
 STAGES = (
@@ -146,10 +146,10 @@ def main() -> None:
     seconds = monotonic() - began
     target = ROOT / "src" / "tensaurus" / "rules" / "library" / "generated" / "worlds.rules"
     target.parent.mkdir(exist_ok=True)
-    with replacing(target) as beside:
+    with replace_file(target) as beside:
         beside.write_text(written(found, options.size, options.seed), encoding="utf-8")
     text = page(found, grown, seconds, known)  # of the library with these rules
-    with replacing(ROOT / "docs" / "rules.md") as beside:
+    with replace_file(ROOT / "docs" / "rules.md") as beside:
         beside.write_text(text, encoding="utf-8")
 
 

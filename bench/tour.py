@@ -11,7 +11,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 PAGE = Path(__file__).parent.parent / "docs" / "tour.md"
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?:\n```text\n(?P<output>.*?)```\n)?", re.DOTALL)
@@ -34,7 +34,7 @@ def with_outputs(text: str) -> str:
 def write() -> None:
     """Make the page show what its code prints."""
     made = with_outputs(PAGE.read_text(encoding="utf-8"))
-    with replacing(PAGE) as beside:
+    with replace_file(PAGE) as beside:
         beside.write_text(made, encoding="utf-8")
 
 

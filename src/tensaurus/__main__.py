@@ -6,7 +6,7 @@ from tensaurus.system import signals
 
 
 def main() -> None:
-    signals.install()
+    signals.install_handlers()
     try:
         from tensaurus.app.cli import main as run
 
@@ -21,7 +21,7 @@ def main() -> None:
         print(f"error: {found.line}", file=sys.stderr)
         sys.exit(found.status)
     finally:
-        signals.close()
+        signals.ignore_signals()
 
 
 if __name__ == "__main__":

@@ -450,7 +450,7 @@ def test_ctrl_c_keeps_the_best_so_far(pretrained: Callable[[str], Path], tmp_pat
         said, more = process.communicate(timeout=240)
     assert process.returncode == 0, heard + more
     assert "Traceback" not in more
-    assert [line for line in more.splitlines() if "interrupted" in line] == [signals.INTERRUPTED]
+    assert [line for line in more.splitlines() if "interrupted" in line] == [signals.INTERRUPT_MESSAGE]
     assert out.is_file()
     assert str(out) in said
     assert time.monotonic() - started < 240

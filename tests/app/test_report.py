@@ -17,8 +17,14 @@ from rich.console import Console, RenderableType
 from tensaurus.app.report.explain import explain
 from tensaurus.check.files.equality import Equality
 from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary, tally
-from tensaurus.system.errors import TensaurusError, circumstances
-from tensaurus.system.progress import NoProgress, PlainProgress, TerminalProgress, describe, progress_on
+from tensaurus.system.errors import TensaurusError, get_circumstances
+from tensaurus.system.progress import (
+    NoProgress,
+    PlainProgress,
+    TerminalProgress,
+    choose_progress,
+    format_step,
+)
 
 SUMMARY = Summary(
     model="rec.onnx",
@@ -236,7 +242,7 @@ def test_an_error_that_leaves_a_display_has_its_phase(kind: type[NoProgress]) ->
         progress.phase("reading")
         progress.phase("searching")
         raise KeyError
-    assert circumstances(caught.value) == (None, "searching")
+    assert get_circumstances(caught.value) == (None, "searching")
 
 
 def test_terminal_progress_is_live() -> None:
@@ -261,14 +267,14 @@ def test_terminal_progress_ends_with_an_error() -> None:
 
 def test_display_suits_the_console() -> None:
     piped, terminal = Console(file=io.StringIO()), Console(file=io.StringIO(), force_terminal=True)
-    assert type(progress_on(piped, quiet=False)) is PlainProgress
-    assert type(progress_on(terminal, quiet=False)) is TerminalProgress
-    assert type(progress_on(terminal, quiet=True)) is NoProgress
+    assert type(choose_progress(piped, quiet=False)) is PlainProgress
+    assert type(choose_progress(terminal, quiet=False)) is TerminalProgress
+    assert type(choose_progress(terminal, quiet=True)) is NoProgress
 
 
 def test_describe() -> None:
-    assert describe(12, 40, 8.2134, 31.2) == "12/40, best 8.213 ms, 31 s left"
-    assert describe(12, None, None, -0.5) == "12, 0 s left"
+    assert format_step(12, 40, 8.2134, 31.2) == "12/40, best 8.213 ms, 31 s left"
+    assert format_step(12, None, None, -0.5) == "12, 0 s left"
 
 
 @pytest.mark.parametrize(

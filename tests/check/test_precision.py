@@ -18,7 +18,7 @@ from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.files.rounded_meaning import adopt_own_results, far_from_exact
 from tensaurus.check.inputs.draw_inputs import KINDS
 from tensaurus.check.inputs.perturbation import perturb_model
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 
 def joined(bodies: Sequence[str], kind: str) -> onnx.ModelProto:
@@ -47,7 +47,7 @@ def joined(bodies: Sequence[str], kind: str) -> onnx.ModelProto:
 
 def verdicts(pairs: Sequence[Pair], kind: str) -> dict[str, bool]:
     """Whether the two of each pair are told to be equal."""
-    with temporary() as folder:
+    with temporary_folder() as folder:
         models = [ComparedModel.read(joined([p[side] for p in pairs], kind), {}, folder) for side in (1, 2)]
         options = {"seed": 0, "backend": "onnxruntime", "threads": 1, "ranges": {}}
         with Baseline(*models, {}, KINDS, **options) as base:  # type: ignore[arg-type]

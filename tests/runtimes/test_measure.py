@@ -135,7 +135,7 @@ def test_a_worker_computes_and_rests() -> None:
         assert worker.compile(TEN) > 0
         worker.feed(FEEDS)
         (there,) = worker.run()
-        assert worker.alive and soon(lambda: state(worker.pid) == "T")
+        assert worker.is_alive and soon(lambda: state(worker.pid) == "T")
         sampled = worker.time(0.05)
         assert len(sampled.samples) >= 1 and all(s > 0 for s in sampled.samples) and sampled.disturbance >= 0
         (here,) = backends.find("onnxruntime").compile(TEN, threads=2).run(None, FEEDS)
@@ -174,7 +174,7 @@ def test_killed_while_it_computes() -> None:
         with pytest.raises(WorkerError, match="killed by SIGKILL"):
             worker.run()
         killer.join()
-        assert not worker.alive
+        assert not worker.is_alive
 
 
 def test_a_hang_ends() -> None:
@@ -183,7 +183,7 @@ def test_a_hang_ends() -> None:
         worker.feed(FEEDS)
         with pytest.raises(WorkerError, match="no answer within 1 s"):
             worker.run()
-        assert not worker.alive and gone(worker.pid)
+        assert not worker.is_alive and gone(worker.pid)
 
 
 def test_compare() -> None:
@@ -323,7 +323,7 @@ def test_an_interrupt_while_a_worker_is_asked_ends_it() -> None:
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             worker.time(60)
-        assert soon(lambda: gone(worker.pid)) and not worker.alive
+        assert soon(lambda: gone(worker.pid)) and not worker.is_alive
 
 
 def test_a_worker_outlives_the_thread_that_made_it() -> None:

@@ -20,7 +20,7 @@ from tensaurus.check import verify
 from tensaurus.graph.onnx import shape_inference
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.system.child import Child, ChildError, available_memory
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 
 
@@ -59,8 +59,8 @@ def test_it_answers_and_refuses_in_turn() -> None:
         assert one.ask("echo", [1, None]) == ("hello", [1, None])
         with pytest.raises(ChildError, match="^no$"):
             one.ask("refuse")
-        assert one.alive and one.ask("echo", 2) == ("hello", 2)
-    assert not one.alive
+        assert one.is_alive and one.ask("echo", 2) == ("hello", 2)
+    assert not one.is_alive
 
 
 def test_an_answer_that_takes_too_long_ends_it() -> None:
@@ -69,7 +69,7 @@ def test_an_answer_that_takes_too_long_ends_it() -> None:
         one.timeout = 0.2
         with pytest.raises(ChildError, match=r"the child: no answer within 0.2 s\. Wait longer\."):
             one.ask("sleep", 60.0)
-        assert not one.alive
+        assert not one.is_alive
         with pytest.raises(ProcessLookupError):
             os.kill(one.pid, 0)
 
@@ -79,7 +79,7 @@ def test_memory_is_limited() -> None:
         assert one.ask("fill", 1 << 20) == 1 << 20
         with pytest.raises(ChildError, match="not enough memory"):
             one.ask("fill", 1 << 30)
-        assert one.alive
+        assert one.is_alive
     assert available_memory() > 1 << 28
 
 
@@ -87,13 +87,13 @@ def test_its_death_has_a_reason() -> None:
     with child() as one:
         with pytest.raises(ChildError, match="the child: the worker was killed by SIGSEGV: last words"):
             one.ask("die")
-        assert not one.alive
+        assert not one.is_alive
 
 
 def test_an_answer_that_was_not_taken_is_never_that_of_another_question() -> None:
     with child() as one:
         one.begin("echo", 1)
-        assert not one.alive
+        assert not one.is_alive
         with pytest.raises(ChildError, match="the worker is closed"):
             one.ask("echo", 2)
 
@@ -115,9 +115,9 @@ def test_a_deadline_ends_the_wait_for_an_answer_in_a_thread() -> None:
         with child() as one:
             one.ask("echo", 0)
             began = time.monotonic()
-            with Bounded(began + 0.1) as block:
+            with DeadlineBlock(began + 0.1) as block:
                 one.ask("sleep", 60.0)
-            found.append((block.ended, one.alive, time.monotonic() - began < 30))
+            found.append((block.ended, one.is_alive, time.monotonic() - began < 30))
 
     found: list[object] = []
     thread = threading.Thread(target=wait, daemon=True)

@@ -22,7 +22,7 @@ import pytest
 from endless import ignore_exceptions, sleep, spin
 
 from tensaurus.system import deadline
-from tensaurus.system.deadline import Bounded, Overdue, atomic, cancelling
+from tensaurus.system.deadline import DeadlineBlock, Overdue, atomic, cancel_at_deadline
 
 SOON = 0.05
 HANG = 5.0  # seconds: far more than a block goes on for, far less than what is planted would take
@@ -60,7 +60,7 @@ IN_C = [wait_for_process, wait_for_thread, match_catastrophically, raise_to_a_hu
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadline, "AGAIN", 0.1)
+    monkeypatch.setattr(deadline, "REPEAT_SECONDS", 0.1)
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -73,9 +73,9 @@ def in_thread(work: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def bounded(work: Callable[[], object], seconds: float = SOON) -> Bounded:
+def bounded(work: Callable[[], object], seconds: float = SOON) -> DeadlineBlock:
     began = monotonic()
-    with Bounded(began + seconds) as block:
+    with DeadlineBlock(began + seconds) as block:
         work()
     assert monotonic() - began < HANG
     return block
@@ -100,7 +100,7 @@ def test_what_is_done_in_time_is_left_alone() -> None:
     def test() -> None:
         assert not bounded(lambda: None).ended
         time.sleep(2 * SOON)
-        with Bounded(inf) as block:
+        with DeadlineBlock(inf) as block:
             pass
         assert not block.ended
 
@@ -109,9 +109,9 @@ def test_what_is_done_in_time_is_left_alone() -> None:
 
 def test_errors_of_a_block_are_its_own_unless_it_was_ended() -> None:
     def test() -> None:
-        with pytest.raises(ValueError), Bounded(monotonic() + HANG):
+        with pytest.raises(ValueError), DeadlineBlock(monotonic() + HANG):
             raise ValueError
-        with Bounded(monotonic() + SOON) as block:
+        with DeadlineBlock(monotonic() + SOON) as block:
             try:
                 spin()
             except BaseException:
@@ -123,12 +123,12 @@ def test_errors_of_a_block_are_its_own_unless_it_was_ended() -> None:
 
 def test_of_nested_blocks_the_one_that_is_due_ends() -> None:
     def test() -> None:
-        with Bounded(monotonic() + HANG) as outer:
-            with Bounded(monotonic() + SOON) as inner:
+        with DeadlineBlock(monotonic() + HANG) as outer:
+            with DeadlineBlock(monotonic() + SOON) as inner:
                 spin()
             after = True
         assert after and inner.ended and not outer.ended
-        with Bounded(monotonic() + SOON) as outer, Bounded(monotonic() + HANG) as inner:
+        with DeadlineBlock(monotonic() + SOON) as outer, DeadlineBlock(monotonic() + HANG) as inner:
             spin()
         assert outer.ended and not inner.ended
 
@@ -137,7 +137,7 @@ def test_of_nested_blocks_the_one_that_is_due_ends() -> None:
 
 def test_a_deadline_that_is_over_ends_a_block_at_once() -> None:
     def test() -> None:
-        with Bounded(monotonic() - 1) as block:
+        with DeadlineBlock(monotonic() - 1) as block:
             spin()
         assert block.ended
 
@@ -157,7 +157,7 @@ def test_atomic_functions_finish_first() -> None:
 
     def test() -> None:
         done.clear()
-        with Bounded(monotonic() + SOON) as block:
+        with DeadlineBlock(monotonic() + SOON) as block:
             half()
             spin()
         assert block.ended and done == ["begun", "finished"]
@@ -169,7 +169,7 @@ def test_an_import_is_not_left_half_done(tmp_path: Any, monkeypatch: pytest.Monk
     slow = "import time\nfor _ in range(20): time.sleep(0.01)\ndone = True\n"
     (tmp_path / "slow_to_import.py").write_text(slow)
     monkeypatch.syspath_prepend(tmp_path)
-    with Bounded(monotonic() + SOON) as block:
+    with DeadlineBlock(monotonic() + SOON) as block:
         import slow_to_import  # type: ignore[import-not-found]
 
         spin()
@@ -210,7 +210,7 @@ def test_nothing_is_raised_outside_of_blocks() -> None:
     def test() -> None:
         for number in range(200):
             try:
-                with Bounded(monotonic() + 2e-4):
+                with DeadlineBlock(monotonic() + 2e-4):
                     end = monotonic() + 1e-6 * (150 + number)
                     while monotonic() < end:
                         pass
@@ -234,7 +234,7 @@ def test_jumps_that_no_handler_covers_are_waited_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(deadline, "_loose_jumps", every_jump)
     assert bounded(call, 0.05).ended
     begin = monotonic()
-    assert bounded(spin, 0.05).ended and monotonic() - begin >= deadline.GRACE
+    assert bounded(spin, 0.05).ended and monotonic() - begin >= deadline.GRACE_SECONDS
 
 
 def test_a_solver_that_looks_at_no_signals_is_cancelled() -> None:
@@ -245,13 +245,13 @@ def test_a_solver_that_looks_at_no_signals_is_cancelled() -> None:
     solver.add(x**3 + y**3 == z**3, x > 1, y > 1, z > 1)
 
     def ask() -> None:
-        with cancelling(z3.main_ctx().interrupt):
+        with cancel_at_deadline(z3.main_ctx().interrupt):
             solver.check()
 
     assert bounded(ask, 0.2).ended
-    with cancelling(lambda: pytest.fail("there is no deadline")):
+    with cancel_at_deadline(lambda: pytest.fail("there is no deadline")):
         pass
-    with Bounded(monotonic() + SOON), cancelling(lambda: pytest.fail("it was left in time")):
+    with DeadlineBlock(monotonic() + SOON), cancel_at_deadline(lambda: pytest.fail("it was left in time")):
         pass
     time.sleep(2 * SOON)
 
@@ -260,37 +260,37 @@ def test_a_block_that_was_never_left_is_dropped() -> None:
     """Its function has ended: what comes to nobody would be raised anywhere."""
 
     def never_left() -> None:
-        Bounded(monotonic() + SOON).__enter__()
+        DeadlineBlock(monotonic() + SOON).__enter__()
 
     def test() -> None:
-        with Bounded(monotonic() + HANG) as outer:
+        with DeadlineBlock(monotonic() + HANG) as outer:
             never_left()
             time.sleep(2 * SOON)
-        with Bounded(monotonic() + HANG) as outer:
-            with Bounded(monotonic() + HANG):
-                Bounded(monotonic() + SOON).__enter__()
+        with DeadlineBlock(monotonic() + HANG) as outer:
+            with DeadlineBlock(monotonic() + HANG):
+                DeadlineBlock(monotonic() + SOON).__enter__()
             time.sleep(2 * SOON)
-        assert not outer.ended and not deadline._clock().open
+        assert not outer.ended and not deadline._get_timer().open
         with ExitStack() as stack:  # it is left by its stack, not by the function that enters it
-            block = stack.enter_context(Bounded(monotonic() + SOON))
+            block = stack.enter_context(DeadlineBlock(monotonic() + SOON))
             spin()
         assert block.ended
 
     by_any(test)
     never_left()
     time.sleep(2 * SOON)
-    assert not deadline._alarm.open and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert not deadline._main_thread_timer.open and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 def test_a_deadline_that_comes_while_its_block_is_left_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    remove, late = deadline._Watch.remove, [Overdue, Overdue]
+    remove, late = deadline._ThreadTimer.remove, [Overdue, Overdue]
 
-    def interrupted(self: Any, block: Bounded) -> None:
+    def interrupted(self: Any, block: DeadlineBlock) -> None:
         remove(self, block)
         if late:
             raise late.pop()
 
-    monkeypatch.setattr(deadline._Watch, "remove", interrupted)
+    monkeypatch.setattr(deadline._ThreadTimer, "remove", interrupted)
     assert not in_thread(lambda: bounded(lambda: None)).ended and not late
 
 
@@ -300,7 +300,7 @@ def test_in_a_thread_an_operator_of_arrays_may_end_a_block() -> None:
 
     def test() -> bool:
         for _ in range(20):
-            with Bounded(monotonic() + 2e-4):
+            with DeadlineBlock(monotonic() + 2e-4):
                 matrix @ matrix
         return True
 

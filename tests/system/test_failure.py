@@ -11,7 +11,13 @@ from typer.testing import CliRunner
 
 from tensaurus.app.cli import app
 from tensaurus.app.report.failure import failure
-from tensaurus.system.errors import NotEqualError, TensaurusError, circumstances, naming, note
+from tensaurus.system.errors import (
+    NotEqualError,
+    TensaurusError,
+    attach_circumstances,
+    get_circumstances,
+    name_file_in_errors,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +31,7 @@ def raised(error: Exception, *, file: str = "m.onnx", phase: str = "searching") 
     try:
         raise error
     except Exception as caught:
-        note(caught, file=file, phase=phase)
+        attach_circumstances(caught, file=file, phase=phase)
         return caught
 
 
@@ -103,9 +109,10 @@ def test_a_traceback_goes_elsewhere_where_the_cache_cannot_be_written(
 
 
 def test_the_innermost_circumstances_count() -> None:
-    with pytest.raises(KeyError) as caught, naming("outer.onnx"), naming("inner.onnx"):
+    outer, inner = name_file_in_errors("outer.onnx"), name_file_in_errors("inner.onnx")
+    with pytest.raises(KeyError) as caught, outer, inner:
         raise KeyError
-    assert circumstances(caught.value) == ("inner.onnx", None)
+    assert get_circumstances(caught.value) == ("inner.onnx", None)
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -152,7 +159,7 @@ def test_a_fault_during_the_imports(
     from tensaurus import __main__
     from tensaurus.system import signals
 
-    monkeypatch.setattr(signals, "install", lambda: None)
+    monkeypatch.setattr(signals, "install_handlers", lambda: None)
     monkeypatch.setitem(sys.modules, "tensaurus.app.cli", None)
     with pytest.raises(SystemExit) as ended:
         __main__.main()

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tensaurus.system import files
-from tensaurus.system.errors import NotEqualError, TensaurusError, naming
-from tensaurus.system.files import cache_folder, replacing, require_writable
+from tensaurus.system.errors import NotEqualError, TensaurusError, name_file_in_errors
+from tensaurus.system.files import cache_folder, replace_file, require_writable
 
 
 def test_replacing_renames_on_success(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with replacing(path) as beside:
+    with replace_file(path) as beside:
         beside.write_text("new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
@@ -30,7 +30,7 @@ def test_replacing_renames_on_success(tmp_path: Path) -> None:
 def test_replacing_leaves_the_old_file_on_failure(error: type[BaseException], tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(error), replacing(path) as beside:
+    with pytest.raises(error), replace_file(path) as beside:
         beside.write_text("half of the n")
         raise error
     assert path.read_text() == "old"
@@ -41,7 +41,7 @@ def test_replacing_follows_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
-    with replacing(link) as beside:
+    with replace_file(link) as beside:
         beside.write_text("new")
     assert link.is_symlink()
     assert target.read_text() == "new"
@@ -50,7 +50,7 @@ def test_replacing_follows_a_link(tmp_path: Path) -> None:
 def test_replacing_names_the_file_in_errors_of_the_disk(tmp_path: Path) -> None:
     with (
         pytest.raises(TensaurusError, match="file: cannot be written: No space left"),
-        replacing(tmp_path / "file"),
+        replace_file(tmp_path / "file"),
     ):
         raise OSError(28, "No space left on device")
     assert list(tmp_path.iterdir()) == []
@@ -62,7 +62,7 @@ def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(TensaurusError, match="cannot be written"):
         require_writable(tmp_path / name)
-    with pytest.raises(TensaurusError, match="cannot be written"), replacing(tmp_path / name):
+    with pytest.raises(TensaurusError, match="cannot be written"), replace_file(tmp_path / name):
         pytest.fail("nothing should have been yielded")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
@@ -77,7 +77,7 @@ def test_what_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
 
 def test_a_relative_name_is_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with replacing("file") as beside:
+    with replace_file("file") as beside:
         beside.write_text("new")
     assert (tmp_path / "file").read_text() == "new"
 
@@ -98,9 +98,9 @@ def test_errors_are_one_line() -> None:
 
 
 def test_errors_can_be_given_their_file() -> None:
-    with pytest.raises(TensaurusError, match=r"^outer: bad$"), naming("outer"):
+    with pytest.raises(TensaurusError, match=r"^outer: bad$"), name_file_in_errors("outer"):
         raise TensaurusError("bad")
-    with pytest.raises(TensaurusError, match=r"^inner: bad$"), naming("outer"):
+    with pytest.raises(TensaurusError, match=r"^inner: bad$"), name_file_in_errors("outer"):
         raise TensaurusError("bad", file="inner")
 
 
@@ -116,8 +116,8 @@ import os, signal, sys
 from pathlib import Path
 from tensaurus.system import files
 if sys.argv[2] == "named":
-    files._unnamed = lambda folder: None
-with files.replacing(sys.argv[1]) as beside:
+    files._open_unnamed_file = lambda folder: None
+with files.replace_file(sys.argv[1]) as beside:
     beside.write_text("half of the n")
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -132,7 +132,7 @@ def killed(path: Path, way: str) -> None:
 
 
 def test_what_is_killed_while_it_writes_leaves_nothing(tmp_path: Path) -> None:
-    made = files._unnamed(tmp_path)
+    made = files._open_unnamed_file(tmp_path)
     if made is None:
         pytest.skip("files without names are not here")
     os.close(made)
@@ -147,10 +147,10 @@ def test_what_a_killed_process_left_is_removed_by_the_next_that_writes(tmp_path:
     killed(path, "named")
     (left,) = tmp_path.iterdir()
     assert left.read_text() == "half of the n"
-    with replacing(other) as beside:
+    with replace_file(other) as beside:
         beside.write_text("new")
     assert left.exists(), "it lies beside another file"
-    with replacing(path) as beside:
+    with replace_file(path) as beside:
         beside.write_text("new")
     assert sorted(tmp_path.iterdir()) == [path, other]
 
@@ -158,11 +158,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next_that_writes(tmp_path:
 @pytest.mark.parametrize("named", [False, True])
 def test_two_write_one_file_at_once(named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if named:
-        monkeypatch.setattr(files, "_unnamed", lambda folder: None)
+        monkeypatch.setattr(files, "_open_unnamed_file", lambda folder: None)
     path = tmp_path / "file"
-    with replacing(path) as first:
+    with replace_file(path) as first:
         first.write_text("first")
-        with replacing(path) as second:
+        with replace_file(path) as second:
             second.write_text("second")
         assert path.read_text() == "second"
     assert [(p, p.read_text()) for p in tmp_path.iterdir()] == [(path, "first")]
@@ -171,7 +171,7 @@ def test_two_write_one_file_at_once(named: bool, tmp_path: Path, monkeypatch: py
 def test_a_named_file_that_is_taken_for_stale_before_it_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = files._lock, []
+    real, calls = files._try_lock, []
 
     def lock(descriptor: int) -> None:
         calls.append(descriptor)
@@ -179,15 +179,15 @@ def test_a_named_file_that_is_taken_for_stale_before_it_is_locked(
             files._remove_stale(tmp_path / "file")
         real(descriptor)
 
-    monkeypatch.setattr(files, "_unnamed", lambda folder: None)
-    monkeypatch.setattr(files, "_lock", lock)
-    with replacing(tmp_path / "file") as beside:
+    monkeypatch.setattr(files, "_open_unnamed_file", lambda folder: None)
+    monkeypatch.setattr(files, "_try_lock", lock)
+    with replace_file(tmp_path / "file") as beside:
         beside.write_text("new")
     assert len(calls) == 2 and (tmp_path / "file").read_text() == "new"
 
 
 def test_an_outputs_mode_is_that_of_a_new_file(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with replacing(tmp_path / "file") as beside:
+    with replace_file(tmp_path / "file") as beside:
         beside.write_text("new")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode

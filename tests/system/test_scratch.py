@@ -18,10 +18,10 @@ from tensaurus.system import scratch
 PACKAGE = Path(tensaurus.__file__).parent
 CODE = """
 import sys
-from tensaurus.system.scratch import environment, folder, temporary
-with temporary() as inner:
+from tensaurus.system.scratch import child_environment, process_folder, temporary_folder
+with temporary_folder() as inner:
     (inner / "file").write_text("x")
-    print(folder(), flush=True)
+    print(process_folder(), flush=True)
     sys.stdin.read()
 """
 
@@ -100,8 +100,8 @@ def test_a_folder_that_is_taken_for_stale_before_it_is_locked_is_made_again(
         real(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    made, held = scratch._locked(tmp_path)
-    assert len(calls) == 3 and made.is_dir() and scratch._same(made, held)
+    made, held = scratch._create_locked_folder(tmp_path)
+    assert len(calls) == 3 and made.is_dir() and scratch._is_same_file(made, held)
     os.close(held)
 
 
@@ -110,7 +110,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    made, held = scratch._locked(tmp_path)
+    made, held = scratch._create_locked_folder(tmp_path)
     scratch._remove_stale(tmp_path)
     assert made.is_dir()
     os.close(held)
@@ -118,10 +118,11 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_children_leave_their_files_in_the_folder() -> None:
     command = [sys.executable, "-c", "import tempfile; print(tempfile.mkdtemp())"]
-    done = subprocess.run(command, env=scratch.environment(), capture_output=True, text=True, check=True)
+    inherited = scratch.child_environment()
+    done = subprocess.run(command, env=inherited, capture_output=True, text=True, check=True)
     left = Path(done.stdout.strip())
-    assert left.parent == scratch.folder()
-    scratch.remove(left)
+    assert left.parent == scratch.process_folder()
+    scratch.remove_folder(left)
     assert not left.exists()
 
 

@@ -17,7 +17,12 @@ import pytest
 
 import tensaurus
 from tensaurus.system import signals
-from tensaurus.system.signals import INTERRUPTED, Interruptible, keeping, keeping_nothing
+from tensaurus.system.signals import (
+    INTERRUPT_MESSAGE,
+    Interruptible,
+    keep_best_on_interrupt,
+    keep_nothing_on_interrupt,
+)
 
 SOURCE = Path(tensaurus.__file__).parents[1]
 TABLES = Path(__file__).parents[2] / "bench"
@@ -25,7 +30,7 @@ TABLES = Path(__file__).parents[2] / "bench"
 START = """
 import gc, os, signal, sys, time, weakref
 from tensaurus.system import signals
-from tensaurus.system.signals import Interruptible, keeping
+from tensaurus.system.signals import Interruptible, keep_best_on_interrupt
 
 def interrupt(number=signal.SIGINT):
     os.kill(os.getpid(), number)
@@ -35,7 +40,7 @@ def interrupt(number=signal.SIGINT):
 class Thing:
     pass
 
-signals.install()
+signals.install_handlers()
 """
 
 
@@ -86,7 +91,7 @@ def lose():
 @pytest.mark.parametrize("place", LOST)
 def test_an_interrupt_that_is_lost_comes_again(place: str) -> None:
     code = """
-with keeping():
+with keep_best_on_interrupt():
     try:
         with Interruptible():
             lose()
@@ -94,7 +99,7 @@ with keeping():
     except KeyboardInterrupt:
         print("kept")
 """
-    assert run(LOST[place] + code) == (0, "kept\n", INTERRUPTED + "\n")
+    assert run(LOST[place] + code) == (0, "kept\n", INTERRUPT_MESSAGE + "\n")
 
 
 @pytest.mark.parametrize("place", LOST)
@@ -104,7 +109,7 @@ def test_an_interrupt_ends_the_process_wherever_it_arrives(place: str) -> None:
 
 def test_an_interrupt_that_another_error_hides_counts() -> None:
     code = """
-with keeping():
+with keep_best_on_interrupt():
     try:
         with Interruptible():
             try:
@@ -114,16 +119,16 @@ with keeping():
     except KeyboardInterrupt:
         print("kept")
 """
-    assert run(code) == (0, "kept\n", INTERRUPTED + "\n")
+    assert run(code) == (0, "kept\n", INTERRUPT_MESSAGE + "\n")
 
 
 BOUNDED = """
 from time import monotonic
-from tensaurus.system.deadline import Bounded
-with keeping():
+from tensaurus.system.deadline import DeadlineBlock
+with keep_best_on_interrupt():
     try:
         with Interruptible():
-            with Bounded(monotonic() + {first}) as block:
+            with DeadlineBlock(monotonic() + {first}) as block:
                 {work}
             print("ended", block.ended, flush=True)
             time.sleep(30)
@@ -133,7 +138,7 @@ with keeping():
 
 
 def test_an_interrupt_in_a_block_that_has_a_deadline_is_an_interrupt() -> None:
-    assert run(BOUNDED.format(first=20, work="interrupt()")) == (0, "kept\n", INTERRUPTED + "\n")
+    assert run(BOUNDED.format(first=20, work="interrupt()")) == (0, "kept\n", INTERRUPT_MESSAGE + "\n")
 
 
 def test_an_interrupt_comes_through_after_a_block_was_ended() -> None:
@@ -142,9 +147,9 @@ def test_an_interrupt_comes_through_after_a_block_was_ended() -> None:
     code = f"signal.signal(signal.SIGVTALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))\n{late}"
     work = "while True: pass"
     waiting = BOUNDED.format(first=0.1, work=work).replace("time.sleep(30)", "while True: pass")
-    assert run(code + waiting) == (0, "ended True\nkept\n", INTERRUPTED + "\n")
+    assert run(code + waiting) == (0, "ended True\nkept\n", INTERRUPT_MESSAGE + "\n")
     together = "interrupt(); signal.setitimer(signal.ITIMER_REAL, 1e-6); time.sleep(30)"
-    assert run(BOUNDED.format(first=20, work=together)) == (0, "kept\n", INTERRUPTED + "\n")
+    assert run(BOUNDED.format(first=20, work=together)) == (0, "kept\n", INTERRUPT_MESSAGE + "\n")
 
 
 @pytest.mark.parametrize(
@@ -155,29 +160,29 @@ def test_an_interrupt_waits_until_a_block_is_entered_or_left(place: str, order: 
     code = f"""
 from time import monotonic
 from tensaurus.system import deadline
-change = deadline._Alarm.{place}
+change = deadline._SignalTimer.{place}
 def interrupted(self, block):
-    deadline._Alarm.{place} = change
+    deadline._SignalTimer.{place} = change
     wrapped(lambda: change(self, block))
 names = {{"interrupt": interrupt, "__name__": "tensaurus.system.deadline"}}
 wrapped = eval("lambda work: ({order})", names)
-deadline._Alarm.{place} = interrupted
-with keeping():
+deadline._SignalTimer.{place} = interrupted
+with keep_best_on_interrupt():
     try:
         with Interruptible():
-            with deadline.Bounded(monotonic() + 0.2):
+            with deadline.DeadlineBlock(monotonic() + 0.2):
                 pass
             time.sleep(30)
     except KeyboardInterrupt:
-        print("kept", deadline._alarm.open)
+        print("kept", deadline._main_thread_timer.open)
     time.sleep(0.4)
 """
-    assert run(code) == (0, "kept []\n", INTERRUPTED + "\n")
+    assert run(code) == (0, "kept []\n", INTERRUPT_MESSAGE + "\n")
 
 
 def test_after_an_enclosed_part_the_rest_is_interruptible() -> None:
     code = """
-with keeping():
+with keep_best_on_interrupt():
     try:
         with Interruptible():
             with Interruptible():
@@ -187,9 +192,9 @@ with keeping():
     except KeyboardInterrupt:
         print("kept")
 """
-    assert run(code) == (0, "kept\n", INTERRUPTED + "\n")
+    assert run(code) == (0, "kept\n", INTERRUPT_MESSAGE + "\n")
     code = """
-with keeping():
+with keep_best_on_interrupt():
     try:
         with Interruptible():
             try:
@@ -206,12 +211,12 @@ with keeping():
     except KeyboardInterrupt:
         print("waited")
 """
-    assert run(code) == (0, "ended\nkept\nwaited\n", INTERRUPTED + "\n")
+    assert run(code) == (0, "ended\nkept\nwaited\n", INTERRUPT_MESSAGE + "\n")
 
 
 def test_between_the_parts_an_interrupt_waits() -> None:
     code = """
-with keeping():
+with keep_best_on_interrupt():
     interrupt()
     print("goes on")
     try:
@@ -220,39 +225,40 @@ with keeping():
     except KeyboardInterrupt:
         print("kept")
 """
-    assert run(code) == (0, "goes on\nkept\n", INTERRUPTED + "\n")
+    assert run(code) == (0, "goes on\nkept\n", INTERRUPT_MESSAGE + "\n")
 
 
 def test_a_second_interrupt_gives_up() -> None:
     status, said, errors = run(
-        "with keeping(words='interrupted: nothing was written'):\n    interrupt(); interrupt(); print('no')"
+        "with keep_best_on_interrupt(words='interrupted: nothing was written'):\n"
+        "    interrupt(); interrupt(); print('no')"
     )
     assert (status, said) == (130, "")
-    assert errors.splitlines() == [INTERRUPTED, "interrupted: nothing was written"]
+    assert errors.splitlines() == [INTERRUPT_MESSAGE, "interrupted: nothing was written"]
 
 
 def test_the_outer_block_keeps_from_the_inner_one_on() -> None:
     code = """
-with keeping(armed=False):
-    with keeping():
+with keep_best_on_interrupt(armed=False):
+    with keep_best_on_interrupt():
         pass
     interrupt()
-    print("goes on", signals.announced())
+    print("goes on", signals.was_interrupt_announced())
 interrupt()
 """
-    assert run(code) == (130, "goes on True\n", f"{INTERRUPTED}\ninterrupted\n")
-    assert run("with keeping(armed=False):\n    interrupt()") == (130, "", "interrupted\n")
+    assert run(code) == (130, "goes on True\n", f"{INTERRUPT_MESSAGE}\ninterrupted\n")
+    assert run("with keep_best_on_interrupt(armed=False):\n    interrupt()") == (130, "", "interrupted\n")
 
 
 def test_work_that_is_a_part_of_other_work_is_not_kept() -> None:
     code = (
-        "from tensaurus.system.signals import keeping_nothing\n"
-        "with keeping_nothing(), keeping():\n    interrupt()"
+        "from tensaurus.system.signals import keep_nothing_on_interrupt\n"
+        "with keep_nothing_on_interrupt(), keep_best_on_interrupt():\n    interrupt()"
     )
     assert run(code) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("which", ["commit", "close"])
+@pytest.mark.parametrize("which", ["ignore_interrupts", "ignore_signals"])
 def test_what_is_being_written_is_not_interrupted(which: str) -> None:
     """Not even while the interpreter ends."""
     code = f"""
@@ -278,10 +284,10 @@ import subprocess
 from pathlib import Path
 from tensaurus.system import files, scratch
 child = subprocess.Popen(["sleep", "60"])
-signals.adopt(child.pid)
+signals.register_child(child.pid)
 print(child.pid, flush=True)
-files._unnamed = lambda folder: None
-with scratch.temporary() as folder, files.replacing({str(out / "file")!r}) as beside:
+files._open_unnamed_file = lambda folder: None
+with scratch.temporary_folder() as folder, files.replace_file({str(out / "file")!r}) as beside:
     (folder / "file").write_text("x")
     beside.write_text("half")
     assert len(os.listdir({str(out)!r})) == 1
@@ -302,7 +308,7 @@ def test_what_was_ignored_stays_ignored(number: signal.Signals) -> None:
 def test_without_the_command_line_an_interrupt_is_an_exception() -> None:
     """And the handler is Python's again afterwards."""
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with keeping():
+    with keep_best_on_interrupt():
         with pytest.raises(KeyboardInterrupt), Interruptible():
             os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(5)
@@ -310,23 +316,23 @@ def test_without_the_command_line_an_interrupt_is_an_exception() -> None:
             os.kill(os.getpid(), signal.SIGINT)
             threading.Event().wait(5)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with keeping_nothing(), keeping(), pytest.raises(KeyboardInterrupt):
+    with keep_nothing_on_interrupt(), keep_best_on_interrupt(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(5)
-    assert not signals._state.asked and not signals._state.depth
+    assert not signals._state.is_interrupted and not signals._state.keep_depth
 
 
 def test_other_threads_are_not_interrupted() -> None:
     found: list[str] = []
 
     def work() -> None:
-        with keeping(), Interruptible():
+        with keep_best_on_interrupt(), Interruptible():
             found.append("done")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == ["done"] and not signals._state.depth
+    assert found == ["done"] and not signals._state.keep_depth
 
 
 def test_the_solver_leaves_the_handler_of_interrupts() -> None:

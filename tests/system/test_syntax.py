@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from tensaurus.system.syntax import expression, statements
+from tensaurus.system.syntax import parse_expression, parse_statements
 
 NESTED = "sum(" * 40 + "x" + ")" * 40
 BEFORE = 60  # objects of a tree, after which garbage is collected
@@ -32,7 +32,7 @@ def test_threads_may_parse_at_once() -> None:
         if deep:
             return other(deep - 1)
         assert collecting.wait(60)
-        found = expression(NESTED)
+        found = parse_expression(NESTED)
         parsed.set()
         return found
 
@@ -44,7 +44,7 @@ def test_threads_may_parse_at_once() -> None:
         try:
             Garbage()
             gc.set_threshold(BEFORE)
-            own = expression(NESTED)
+            own = parse_expression(NESTED)
         finally:
             gc.set_threshold(*before)
             gc.collect()
@@ -54,5 +54,5 @@ def test_threads_may_parse_at_once() -> None:
 
 def test_what_is_no_expression() -> None:
     with pytest.raises(SyntaxError):
-        expression("a = 1")
-    assert [type(one) for one in statements("a = 1; b")] == [ast.Assign, ast.Expr]
+        parse_expression("a = 1")
+    assert [type(one) for one in parse_statements("a = 1; b")] == [ast.Assign, ast.Expr]

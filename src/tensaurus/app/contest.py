@@ -31,10 +31,10 @@ from tensaurus.runtimes.measure.machine_peaks import QUICK_REPEATS, Peaks, measu
 from tensaurus.runtimes.measure.measure import Timing, time_in_turns
 from tensaurus.runtimes.measure.worker import Worker, WorkerError
 from tensaurus.runtimes.price.operation_counts import Demand, count_demand
-from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.errors import TensaurusError, name_file_in_errors
 from tensaurus.system.progress import NoProgress, Progress
-from tensaurus.system.scratch import temporary
-from tensaurus.system.signals import keeping_nothing
+from tensaurus.system.scratch import temporary_folder
+from tensaurus.system.signals import keep_nothing_on_interrupt
 
 __all__ = ["Contest", "setting_here"]
 
@@ -114,12 +114,12 @@ class Contest:
         Raises TensaurusError where no peer runs the model.
         """
         progress, threads = self.progress, self.setting.threads
-        with naming(subject.name), ExitStack() as stack:
+        with name_file_in_errors(subject.name), ExitStack() as stack:
             progress.phase(f"{subject.name}: reading it")
             model = subject.load()
             program = import_model(inlined(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
-            folder = stack.enter_context(temporary())
+            folder = stack.enter_context(temporary_folder())
             source = Build.of(model, folder, libraries_of(subject.file) if subject.file is not None else ())
             feeds, words, _ = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
@@ -139,7 +139,7 @@ class Contest:
         name = f"tensaurus on {backend}"
         self.progress.note(f"{subject.name}: optimizing for {backend}")
         try:
-            with keeping_nothing():
+            with keep_nothing_on_interrupt():
                 result = optimize(
                     subject.file or model,
                     shapes=subject.shapes,

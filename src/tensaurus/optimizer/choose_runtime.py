@@ -24,9 +24,9 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Contender, Pairs, explain_refusal
 from tensaurus.runtimes.measure.worker import WorkerError
 from tensaurus.system import signals
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.progress import Progress
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["on_fastest_runtime"]
 
@@ -48,7 +48,7 @@ def on_fastest_runtime(
     Raises BackendError, with each runtime's reason, where none of those that are installed runs the model.
     """
     with ExitStack() as stack:
-        folder = stack.enter_context(temporary())
+        folder = stack.enter_context(temporary_folder())
         contest = _Contest.of(original, options, progress, start, folder)
         names = contest.running()
         if len(names) == 1:
@@ -58,7 +58,7 @@ def on_fastest_runtime(
         times = dict(zip(names, contest.times([(name, contest.source) for name in names]), strict=True))
         names.sort(key=lambda name: times[name])
         fastest = names[0]
-        stack.enter_context(signals.keeping(armed=False))
+        stack.enter_context(signals.keep_best_on_interrupt(armed=False))
         hopeful = [name for name in names if times[name] <= HOPELESS * times[fastest]]
         results = contest.results(hopeful, optimized)
         builds = {name: _build(result, folder / name) for name, result in results.items() if result.rewrites}
@@ -113,7 +113,7 @@ class _Contest:
         reasons = dict[str, str | None]()
         for name in backends.targets():
             contender = Contender(name, name, self.source)
-            with Bounded(max(self._end, monotonic() + READY)):
+            with DeadlineBlock(max(self._end, monotonic() + READY)):
                 reasons[name] = explain_refusal(contender, self.feeds, self.machine.threads)
             reasons.setdefault(name, f"no answer within {READY:g} s")
         refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]

@@ -27,8 +27,8 @@ from tensaurus.rules.language.rule import Rule, library
 from tensaurus.rules.test.user_rules import own_rules
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system import signals
-from tensaurus.system.deadline import Bounded
-from tensaurus.system.errors import naming
+from tensaurus.system.deadline import DeadlineBlock
+from tensaurus.system.errors import name_file_in_errors
 from tensaurus.system.progress import NoProgress, Progress
 
 __all__ = ["Options", "Result", "optimize"]
@@ -60,7 +60,7 @@ def optimize(
         until = start + VERIFYING * options.time_limit if options.steps is None else inf
         own = map(Path, options.rules)
         rules += own_rules(own, library(), options.allow_unproved, progress.note, until)
-    with naming(original.name):
+    with name_file_in_errors(original.name):
         if original.unfit:
             progress.note(f"the model is left unchanged: {original.unfit}")
             return Result.unchanged(original, options.first, Machine.here(options.threads), original.unfit)
@@ -80,13 +80,13 @@ def _optimized(
     with ExitStack() as stack:
         ready = inf if options.steps is not None else start + max(READY, options.time_limit)
         try:
-            with Bounded(ready) as preparing:
+            with DeadlineBlock(ready) as preparing:
                 target = stack.enter_context(Target(original, options, rules, progress, start))
             if preparing.ended:
                 raise TooSlow(f"the time limit of {options.time_limit:g} s is too short to measure anything")
         except TooSlow as reason:
             return _unchanged(original, progress, options, reason)
-        stack.enter_context(signals.keeping())
+        stack.enter_context(signals.keep_best_on_interrupt())
         progress.phase("searching", 3)
         begun = monotonic()
         strategy = STRATEGIES[options.search](rules, target.runtime)

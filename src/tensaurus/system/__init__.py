@@ -1,1 +1,1 @@
-"""Errors, signals, files, processes and time: what every room needs of the operating system."""
+"""Wraps the operating system for all other rooms: errors, signals, files, child processes, deadlines."""

@@ -1,7 +1,8 @@
-"""A process of its own for what may crash, hang, or take more memory than there is.
+"""Runs an object in a child process, for code that may crash, hang, or take more memory than there is.
 
-It answers calls of one object's methods, one after the other, cannot outlive the process that started it, and
-is ended when an answer takes too long.
+The child answers calls of the object's methods, one at a time.  It cannot outlive the process that started
+it, and is killed when an answer takes too long.  Runtimes, the float64 reference, and ONNX's shape inference
+run like this: a model that crashes one of them must not end the whole optimization.
 """
 
 from __future__ import annotations
@@ -28,25 +29,24 @@ from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.scratch import environment as inherited
-from tensaurus.system.scratch import spool
-from tensaurus.system.signals import adopt, disown
+from tensaurus.system.scratch import child_environment, open_unnamed_file
+from tensaurus.system.signals import register_child, unregister_child
 
-__all__ = ["Child", "ChildError", "available_memory", "tied"]
+__all__ = ["Child", "ChildError", "available_memory", "die_with_parent"]
 
-RESERVE = 0.05  # of the memory that is available, a child leaves to others
-SLICE = 0.1  # seconds of one wait for an answer in a thread beside the main one
+RESERVED_MEMORY_SHARE = 0.05  # of the available memory, which a child leaves to other processes
+POLL_SECONDS = 0.1  # longest uninterrupted wait for an answer in a thread beside the main one
 
 
 class ChildError(TensaurusError):
-    """A child refused, died or did not answer in time; one line."""
+    """A child refused, died or did not answer in time; the text is one line."""
 
 
 class Child:
-    """One process with one object. Used by one thread at a time; `close` it or use it in a `with`."""
+    """One process with one object.  Used by one thread at a time; `close` it or use it in a `with`."""
 
-    error: ClassVar[type[ChildError]] = ChildError  # what is raised
-    resting: ClassVar[bool] = False  # whether it is stopped (SIGSTOP) while nobody waits for it
+    error_type: ClassVar[type[ChildError]] = ChildError  # class of the errors that are raised
+    pauses_when_idle: ClassVar[bool] = False  # whether the process is stopped (SIGSTOP) between calls
 
     def __init__(
         self,
@@ -58,114 +58,114 @@ class Child:
         environment: Mapping[str, str] | None = None,
         remedy: str | None = None,
     ) -> None:
-        """Start it.
+        """Start the process.
 
-        name         for messages
-        factory      MODULE:CALLABLE, called there with `arguments`, makes the object that answers
-        timeout      seconds, for each answer
-        memory       bytes that it may allocate; nearly all that is available now where None
+        name         names the child in messages
+        factory      MODULE:CALLABLE, called in the child with `arguments`, returns the object
+        timeout      seconds that one answer may take
+        memory       bytes that the child may allocate; None: nearly all that are available now
         environment  variables that differ from this process's
-        remedy       what helps where an answer takes too long
+        remedy       what a user can do where an answer takes too long
         """
         self.name, self.timeout, self.remedy = name, timeout, remedy
-        limit = int((1 - RESERVE) * available_memory()) if memory is None else memory
+        limit = int((1 - RESERVED_MEMORY_SHARE) * available_memory()) if memory is None else memory
         command = (
             "from tensaurus.system.child import serve; "
             f"serve({os.getpid()}, {{}}, {limit}, {factory!r}, {', '.join(map(repr, arguments))})"
         )
         here, there = Pipe()
         self._connection = here
-        self._asked = False  # an answer is on its way, or may be
-        self._errors = spool()
-        order = _Order(here, self._errors)
+        self._has_pending_answer = False  # whether an answer may be on its way
+        self._errors = open_unnamed_file()
+        pending = _PendingStart(here, self._errors)
         try:
-            job = partial(_start, command, there, self._errors, environment or {})
-            self._process = _nursery(os.getpid()).submit(order.fill, job).result()
+            job = partial(_start_process, command, there, self._errors, environment or {})
+            self._process = _starter_thread(os.getpid()).submit(pending.fill, job).result()
         except BaseException:
-            order.cancel()
+            pending.cancel()
             raise
-        self.close = weakref.finalize(self, _end, os.getpid(), self._process, here, self._errors)
+        self.close = weakref.finalize(self, _end_process, os.getpid(), self._process, here, self._errors)
 
     @property
-    def alive(self) -> bool:
-        """Whether it can be asked: not where an answer was never taken, which the next question would get."""
-        return self.close.alive and not self._asked and self._process.poll() is None
+    def is_alive(self) -> bool:
+        """Whether the child can be asked; not where an earlier answer waits, which would come first."""
+        return self.close.alive and not self._has_pending_answer and self._process.poll() is None
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def ask(self, verb: str, *arguments: object, patience: float = 0.0) -> Any:
-        """What the object's method of that name returns; `patience` seconds are added to the time-out.
+        """Call the object's method `verb` and return its result; `patience` is added to the time-out.
 
-        Raises what `error` says where the method raised, the process died or did not answer in time; after
-        the latter two, and after an interrupt, it is closed.
+        Raises an `error_type` where the method raised, the process died, or did not answer in time.  After
+        the latter two, and after an interrupt, the child is closed.
         """
         try:
             self.begin(verb, *arguments)
             return self.finish(patience)
         finally:
-            if self._asked:  # what was raised came between the two
+            if self._has_pending_answer:  # the exception came between the two calls
                 self.close()
 
     def begin(self, verb: str, *arguments: object) -> None:
-        """Ask, and do not wait: `finish` has the answer, and must come before anything else is asked.
+        """Begin a call without waiting; `finish` returns its result and must be called before the next call.
 
-        Raises as `ask` does; closes it where the answer before was not taken.
+        Raises as `ask` does; closes the child where the answer before was not taken.
         """
-        if self._asked:
+        if self._has_pending_answer:
             self.close()
         if not self.close.alive:
-            raise self.error(f"{self.name}: the worker is closed")
-        self._asked = True
+            raise self.error_type(f"{self.name}: the worker is closed")
+        self._has_pending_answer = True
         try:
-            if self.resting:
+            if self.pauses_when_idle:
                 self._process.send_signal(signal.SIGCONT)
             self._connection.send((verb, *arguments))
         except (EOFError, OSError):
-            raise self.error(f"{self.name}: {self._last_words()}") from None
+            raise self.error_type(f"{self.name}: {self._explain_death()}") from None
         except BaseException:
             self.close()
             raise
 
     def finish(self, patience: float = 0.0) -> Any:
-        """The answer to what was asked last.  Raises as `ask` does."""
+        """Return the result of the last call begun.  Raises as `ask` does."""
         if not self.close.alive:
-            raise self.error(f"{self.name}: the worker is closed")
+            raise self.error_type(f"{self.name}: the worker is closed")
         try:
-            if not self._answered(self.timeout + patience):
+            if not self._wait_for_answer(self.timeout + patience):
                 self.close()
                 late = f"{self.name}: no answer within {self.timeout + patience:g} s"
-                raise self.error(late, remedy=self.remedy)
-            fine, value = self._connection.recv()
-            self._asked = False
-            if self.resting:
+                raise self.error_type(late, remedy=self.remedy)
+            succeeded, value = self._connection.recv()
+            self._has_pending_answer = False
+            if self.pauses_when_idle:
                 self._process.send_signal(signal.SIGSTOP)
         except (EOFError, OSError):
-            raise self.error(f"{self.name}: {self._last_words()}") from None
-        except BaseException:  # an answer may be on its way: it must not be taken for the next one
+            raise self.error_type(f"{self.name}: {self._explain_death()}") from None
+        except BaseException:  # an answer may be on its way; the next call must not take it for its own
             self.close()
             raise
-        if not fine:
-            raise self.error(str(value))
+        if not succeeded:
+            raise self.error_type(str(value))
         return value
 
-    def _answered(self, seconds: float) -> bool:
-        """Return whether there is an answer within so many seconds.
+    def _wait_for_answer(self, seconds: float) -> bool:
+        """Return whether an answer comes within these seconds.
 
-        In a thread beside the main one nothing ends a wait in C: it is cut into slices, so that a deadline
-        (`deadline.Bounded`) ends it between two of them.
+        In a thread beside the main one no deadline (`deadline.DeadlineBlock`) can end a wait in C, so the
+        wait is cut into short ones.
         """
         if threading.current_thread() is threading.main_thread():
             return self._connection.poll(seconds)
         end = monotonic() + seconds
-        while not self._connection.poll(max(0.0, min(SLICE, end - monotonic()))):
+        while not self._connection.poll(max(0.0, min(POLL_SECONDS, end - monotonic()))):
             if monotonic() >= end:
                 return False
         return True
 
-    def _last_words(self) -> str:
-        """Why it died; closes it."""
+    def _explain_death(self) -> str:
+        """Return why the process died, with the last line it wrote on stderr; close the child."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         status = self._process.poll()
@@ -189,8 +189,8 @@ class Child:
 
 
 @dataclass
-class _Order:
-    """A child to be started by another thread; an interrupt of the one that waits does not end that."""
+class _PendingStart:
+    """A child that another thread starts; an interrupt of the waiting thread does not stop the start."""
 
     connection: Connection
     errors: IO[bytes]
@@ -199,33 +199,36 @@ class _Order:
     cancelled: bool = False
 
     def fill(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start it, and end it where nobody waits any more."""
+        """Start the process, and end it if the waiting thread has cancelled."""
         process = start()
         with self.lock:
             self.process = process
             cancelled = self.cancelled
         if cancelled:
-            _end(os.getpid(), process, self.connection, self.errors)
+            _end_process(os.getpid(), process, self.connection, self.errors)
         return process
 
     def cancel(self) -> None:
-        """End it, now or when it has started."""
+        """End the process, now or when it has started."""
         with self.lock:
             self.cancelled = True
             process = self.process
         self.connection.close()
         if process is not None:
-            _end(os.getpid(), process, self.connection, self.errors)
+            _end_process(os.getpid(), process, self.connection, self.errors)
 
 
 @cache
-def _nursery(pid: int) -> ThreadPoolExecutor:
-    """The thread that starts children: PR_SET_PDEATHSIG fires when the *thread* that forked ends, so one that
-    lives as long as the process forks them all. A forked process (another pid) needs its own."""
+def _starter_thread(pid: int) -> ThreadPoolExecutor:
+    """Return the thread that starts all children of this process; a fork (another pid) has its own.
+
+    PR_SET_PDEATHSIG fires when the *thread* that forked ends, so children are forked by a thread that lives
+    as long as the process.
+    """
     return ThreadPoolExecutor(1, f"children-of-{pid}")
 
 
-def _start(
+def _start_process(
     command: str, connection: Connection, errors: IO[bytes], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     with connection:
@@ -236,49 +239,51 @@ def _start(
             stdout=subprocess.DEVNULL,
             stderr=errors,
             pass_fds=[descriptor],
-            process_group=0,  # Ctrl-C reaches the parent alone, which closes its children
+            process_group=0,  # Ctrl-C reaches only the parent, which closes its children
             env={
-                **inherited(),
+                **child_environment(),
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
                 **environment,
             },
         )
-    adopt(process.pid)
+    register_child(process.pid)
     return process
 
 
-def _end(owner: int, process: subprocess.Popen[bytes], connection: Connection, errors: IO[bytes]) -> None:
+def _end_process(
+    owner: int, process: subprocess.Popen[bytes], connection: Connection, errors: IO[bytes]
+) -> None:
     connection.close()
     errors.close()
-    if owner == os.getpid():  # not in a copy of the parent that was forked
+    if owner == os.getpid():  # not in a fork of the parent
         process.kill()
-        disown(process.pid)
+        unregister_child(process.pid)
         process.wait()
 
 
-def tied(parent: int) -> bool:
-    """End this process with its parent, however that ends; False where it is gone already."""
+def die_with_parent(parent: int) -> bool:
+    """Let the kernel kill this process when its parent ends; return False if the parent is gone already."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG, Linux
     return os.getppid() == parent
 
 
 def serve(parent: int, descriptor: int, memory: int, factory: str, *arguments: Any) -> None:
-    """The child's side: answer (verb, *arguments) with (True, value) or (False, one line) until the end."""
-    if not tied(parent):
+    """Run the child's side: answer each (verb, *arguments) with (True, value) or (False, one line)."""
+    if not die_with_parent(parent):
         return
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (memory, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     connection = Connection(descriptor)
     module, _, name = factory.partition(":")
-    desk = getattr(import_module(module), name)(*arguments)
+    served = getattr(import_module(module), name)(*arguments)
     while True:
         try:
             verb, *given = connection.recv()
         except EOFError:
             return
         try:
-            answer = (True, getattr(desk, verb)(*given))
+            answer = (True, getattr(served, verb)(*given))
         except MemoryError:
             answer = (False, "there is not enough memory")
         except (AttributeError, NameError, AssertionError) as error:  # no model is to blame for these
@@ -290,7 +295,7 @@ def serve(parent: int, descriptor: int, memory: int, factory: str, *arguments: A
 
 
 def available_memory() -> int:
-    """Bytes that can be allocated without swapping; within a container, of its share."""
+    """Return the bytes that can be allocated without swapping, within the container's limit."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -1,27 +1,29 @@
-"""Blocks of work that end at a time, whatever they are at.
+"""Ends a block of code at a deadline, whatever the block is doing, so that no part of a search can overrun.
 
-    with Bounded(monotonic() + 2.0) as finding:
+    with DeadlineBlock(monotonic() + 2.0) as finding:
         for proposal in finder(graph):
             found.append(proposal)
-    if finding.ended: ...  # what was found until then is kept
+    if finding.ended: ...  # the proposals found so far are kept
 
-When the time is over, the exception `Overdue` is raised in the middle of the block, from outside, and its
-`with` catches it.  In the main thread a timer's signal raises it, which ends sleeping, waiting for other
-threads and processes, and what of C looks at signals (regular expressions, arithmetic of long integers), too.
-In another thread it is raised between two instructions of Python: nothing can end what is in C there.  It
-comes again until the block is left: what catches every exception and goes on is ended by the next one.
+At the deadline the exception `Overdue` is raised inside the block, from outside, and the `with` catches it.
+In the main thread the signal of a timer raises it; that also ends sleeping, waiting for threads and
+processes, and C code that checks for signals (regular expressions, long integers).  In another thread it is
+raised between two Python instructions, and C code cannot be ended.  `Overdue` is raised again and again until
+the block is left, so code that catches every exception and continues is ended by the next one.
 
-What of C looks at no signals, but can be told to stop, is `cancelling`: it is told so from another thread.
+C code that checks for no signals but can be told to stop runs inside `cancel_at_deadline`, which tells it so
+from another thread.
 
-A function that changes what others rely on, and would leave it half changed, is `atomic`: Overdue waits until
-the function is done.  It waits for imports and for the handlers of `signals`, too.
+A function that would leave shared data half changed is marked `atomic`: `Overdue` waits until it returns.
+`Overdue` also waits for imports and for the handlers of `signals`.
 
-From Python 3.12 on, what is raised at the jump that ends a loop's round skips each `with` and `try` around
-the loop in its function: Overdue waits for another instruction.  In a thread beside the main one nobody knows
-at which it comes: where the block's own function has such loops, it waits for functions that are called.
+From Python 3.12 on, an exception raised at the backward jump that ends a loop's iteration skips each `with`
+and `try` around the loop in its function; `Overdue` waits for another instruction.  In a thread beside the
+main one the instruction is not known: where the block's own function has such loops, `Overdue` waits until
+that function calls another one.
 
-A block that another exception kept from being left (Ctrl-C, where Python's own handler raises it at the
-beginning of `__exit__`) is dropped when its function has ended.
+A block whose `__exit__` was interrupted (Ctrl-C, raised by Python's own handler at the beginning of
+`__exit__`) stays open; it is dropped when its function has returned.
 """
 
 from __future__ import annotations
@@ -40,17 +42,14 @@ from time import monotonic
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-__all__ = ["Bounded", "Overdue", "atomic", "cancelling"]
+__all__ = ["DeadlineBlock", "Overdue", "atomic", "cancel_at_deadline"]
 
-SOON = 0.01  # seconds until Overdue is tried again, where it had to wait
-AGAIN = 1.0  # seconds until it is raised once more, where the block goes on; what tidies up has so much time
-GRACE = 1.0  # seconds for which Overdue waits for an instruction where it comes at once, and is caught
-IMPORTS = "<frozen importlib"  # begins the names of the files of Python's own code for imports
-NEVER_ENDED = (
-    "tensaurus.system.signals",
-    "tensaurus.system.deadline",
-)  # modules in whose functions it is not raised
-SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # flags of their code
+RETRY_SECONDS = 0.01  # pause before another attempt, where Overdue could not be raised
+REPEAT_SECONDS = 1.0  # pause before Overdue is raised again: the time that cleaning up may take in a block
+GRACE_SECONDS = 1.0  # how long Overdue waits for an instruction at which it arrives at once and is caught
+IMPORT_FILES_PREFIX = "<frozen importlib"  # begins the file names of Python's own code for imports
+UNINTERRUPTED_MODULES = ("tensaurus.system.signals", "tensaurus.system.deadline")  # Overdue waits for them
+SUSPENDABLE_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # of code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,77 +57,74 @@ _atomic: set[CodeType] = set()
 
 
 class Overdue(BaseException):
-    """The time of a `Bounded` block is over: its own `with` catches this, nobody else should."""
+    """The time of a `DeadlineBlock` is over.  Only the block's own `with` should catch this."""
 
 
 def atomic(function: Function) -> Function:
-    """Let the function finish before Overdue is raised: for short ones, which change what others rely on."""
+    """Let the function return before Overdue is raised; for short functions that change shared data."""
     _atomic.add(function.__code__)
     return function
 
 
-class Bounded:
-    """A block that ends at a deadline (of `time.monotonic`); infinite: it does not.
-
-    ended  whether it had to be ended
-    """
+class DeadlineBlock:
+    """A block that is ended at a deadline (monotonic time, or infinity); `ended` is whether it had to be."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline, self.ended = deadline, False
-        self._clock: _Alarm | _Watch | None = None
+        self._timer: _SignalTimer | _ThreadTimer | None = None
         self.function: FrameType | None = None
 
     def __enter__(self) -> Self:
         if self.deadline < inf:
             caller = sys._getframe(1)
-            if caller.f_globals.get("__name__") != "contextlib":  # whose stacks end after their own functions
+            if caller.f_globals.get("__name__") != "contextlib":  # an ExitStack outlives its functions
                 self.function = caller
-            self._clock = _clock()
+            self._timer = _get_timer()
             try:
-                self._clock.add(self)
-            except BaseException:  # there is no `__exit__` then
-                self._clock.remove(self)
+                self._timer.add(self)
+            except BaseException:  # then `__exit__` is never called
+                self._timer.remove(self)
                 raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if self._clock is None:
+        if self._timer is None:
             return False
         removed = False
         while not removed:
             try:
-                self._clock.remove(self)
+                self._timer.remove(self)
                 removed = True
-            except Overdue:  # in a thread, where it was on its way already
+            except Overdue:  # another thread had raised it here already
                 pass
         self.function = None
-        # an error that came instead: what was ended said so in its own words
+        # any other exception is the code's own answer to being ended, so it is dropped as well
         return self.ended and kind is not None and issubclass(kind, (Overdue, Exception))
 
     def can_end(self, frame: FrameType | None) -> bool:
-        """Whether Overdue may be raised in a frame, which this block has led to."""
+        """Return whether Overdue may be raised in a frame below this block."""
         if frame is not None and frame is self.function and not _is_caught(frame):
             return False
         while frame is not None and frame is not self.function:
             code = frame.f_code
-            if code in _atomic or code.co_filename.startswith(IMPORTS):
+            if code in _atomic or code.co_filename.startswith(IMPORT_FILES_PREFIX):
                 return False
-            if frame.f_globals.get("__name__") in NEVER_ENDED:
+            if frame.f_globals.get("__name__") in UNINTERRUPTED_MODULES:
                 return False
             frame = frame.f_back
         return True
 
     def is_left(self, stack: Collection[FrameType]) -> bool:
-        """Return whether the function of the block has ended, by the frames of its thread: a generator may
-        only be suspended."""
+        """Return whether the block's function has returned: its frame is not in its thread's stack, and it is
+        no generator, which may be suspended."""
         frame = self.function
-        return frame is not None and not frame.f_code.co_flags & SUSPENDED and frame not in stack
+        return frame is not None and not frame.f_code.co_flags & SUSPENDABLE_FLAGS and frame not in stack
 
 
-def _stack(frame: FrameType | None) -> set[FrameType]:
-    """Return a frame and those that led to it."""
+def _frames_up_from(frame: FrameType | None) -> set[FrameType]:
+    """Return a frame and its callers."""
     found = set[FrameType]()
     while frame is not None:
         found.add(frame)
@@ -136,11 +132,11 @@ def _stack(frame: FrameType | None) -> set[FrameType]:
     return found
 
 
-def _looks(frame: FrameType | None) -> bool:
-    """Return whether Python looks for exceptions of other threads after the instruction that a frame is at.
+def _checks_for_exceptions(frame: FrameType | None) -> bool:
+    """Return whether Python checks for exceptions of other threads after a frame's current instruction.
 
-    It does after calls and jumps back, and where a function begins.  After an operator of arrays, say, it
-    does not: an exception may come as late as at the beginning of `Bounded.__exit__`, and nobody catches it.
+    Python does after calls and backward jumps, and where a function begins.  It does not after an operator of
+    arrays, say: the exception may then arrive at the beginning of `__exit__`, where nobody catches it.
     """
     if frame is None:
         return True
@@ -153,13 +149,13 @@ def _instruction(frame: FrameType) -> str:
 
 
 def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether what is raised at a frame's instruction reaches the handlers written around it."""
+    """Return whether an exception at a frame's instruction reaches the handlers written around it."""
     return frame is None or frame.f_lasti not in _loose_jumps(frame.f_code)
 
 
 @lru_cache(maxsize=1 << 10)
 def _loose_jumps(code: CodeType) -> frozenset[int]:
-    """Return the jumps back whose handlers are not those of what stands before them."""
+    """Return the offsets of backward jumps whose handlers differ from those of the instruction before."""
     instructions = Bytecode(code)
     entries = instructions.exception_entries  # type: ignore[attr-defined]
 
@@ -170,125 +166,126 @@ def _loose_jumps(code: CodeType) -> frozenset[int]:
     return frozenset(place for place in places if handler(place) != handler(place - 2))
 
 
-class _Blocks:
+class _OpenBlocks:
     """Open blocks of one thread, the outermost first."""
 
     def __init__(self) -> None:
-        self.open: list[Bounded] = []
+        self.open: list[DeadlineBlock] = []
 
-    def close(self, block: Bounded) -> None:
-        """Close a block, where it is open, and those in it that were not left in order."""
+    def close(self, block: DeadlineBlock) -> None:
+        """Close a block, if it is open, and blocks inside it whose `__exit__` did not finish."""
         if block in self.open:
             del self.open[self.open.index(block) :]
 
     def drop_left(self, frame: FrameType | None) -> None:
-        """Close the blocks whose functions have ended, where the thread is in this frame."""
+        """Close the blocks whose functions have returned; `frame` is the thread's current frame."""
         if self.open:
-            stack = _stack(frame)
+            stack = _frames_up_from(frame)
             self.open[:] = [block for block in self.open if not block.is_left(stack)]
 
     @property
     def earliest(self) -> float:
-        """When the first of them is due."""
+        """The earliest deadline, infinite where no block is open."""
         return min((block.deadline for block in self.open), default=inf)
 
     @property
-    def due(self) -> Bounded | None:
-        """The outermost one whose time is over."""
+    def due(self) -> DeadlineBlock | None:
+        """The outermost block whose time is over."""
         now = monotonic()
         return next((block for block in self.open if block.deadline <= now), None)
 
 
-class _Alarm(_Blocks):
-    """Raises Overdue in the main thread, by SIGALRM; a timer that others have set goes on afterwards."""
+class _SignalTimer(_OpenBlocks):
+    """Raises Overdue in the main thread by SIGALRM; a timer that other code had set continues afterwards."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._installed = False  # its handler and hook are, and those before them are known
+        self._installed = False  # whether handler and hook are ours; then the outer ones are stored
 
-    def add(self, block: Bounded) -> None:
+    def add(self, block: DeadlineBlock) -> None:
         self.drop_left(sys._getframe())
         if not self._installed:
-            self._timer = signal.getitimer(signal.ITIMER_REAL)
-            self._since = monotonic()
-            self._hook, self._handler = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+            self._outer_timer = signal.getitimer(signal.ITIMER_REAL)
+            self._timer_read_at = monotonic()
+            self._outer_hook, self._outer_handler = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
             self._installed = True
             sys.unraisablehook = self._on_unraisable
-        if signal.getsignal(signal.SIGALRM) != self._ring:  # without one the timer would end the process
-            signal.signal(signal.SIGALRM, self._ring)
+        if signal.getsignal(signal.SIGALRM) != self._on_alarm:  # without one the timer would end the process
+            signal.signal(signal.SIGALRM, self._on_alarm)
         self.open.append(block)
-        self._set()
+        self._set_timer()
 
-    def remove(self, block: Bounded) -> None:
+    def remove(self, block: DeadlineBlock) -> None:
         self.close(block)
-        self._rest()
+        self._update()
 
-    def _rest(self) -> None:
-        """Set the timer; where no block is open any more, all is as it was before the first."""
+    def _update(self) -> None:
+        """Set the timer; where no block is open, restore handler, hook and timer of the code outside."""
         if not self._installed:
             return
-        self._set()
+        self._set_timer()
         if not self.open:
-            sys.unraisablehook = self._hook
-            signal.signal(signal.SIGALRM, self._handler)
+            sys.unraisablehook = self._outer_hook
+            signal.signal(signal.SIGALRM, self._outer_handler)
             self._installed = False
-            left, interval = self._timer
+            left, interval = self._outer_timer
             if left:
-                left = max(1e-6, left - (monotonic() - self._since))
+                left = max(1e-6, left - (monotonic() - self._timer_read_at))
                 signal.setitimer(signal.ITIMER_REAL, left, interval)
 
-    def _set(self) -> None:
-        """The timer, for the block that is due first."""
+    def _set_timer(self) -> None:
+        """Set the timer to the earliest deadline."""
         if (earliest := self.earliest) < inf:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-6, earliest - monotonic()), AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, max(1e-6, earliest - monotonic()), REPEAT_SECONDS)
         else:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def _ring(self, number: int, frame: FrameType | None) -> None:
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         self.drop_left(frame)
         if (due := self.due) is None:
-            self._rest()
-        elif due.can_end(frame) and (_is_caught(frame) or monotonic() >= due.deadline + GRACE):
+            self._update()
+        elif due.can_end(frame) and (_is_caught(frame) or monotonic() >= due.deadline + GRACE_SECONDS):
             due.ended = True
             raise Overdue
         else:
-            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS, REPEAT_SECONDS)
 
     def _on_unraisable(self, lost: Any) -> None:
-        """Python goes on where a finalizer fails: what was raised in one comes again, outside of it."""
+        """Raise Overdue again, outside of the finalizer in which it was raised: Python ignored it there."""
         if isinstance(lost.exc_value, Overdue):
-            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+            signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS, REPEAT_SECONDS)
         else:
-            self._hook(lost)
+            self._outer_hook(lost)
 
 
-class _Watch(_Blocks):
-    """Raises Overdue in a thread beside the main one, from one that lives as long as blocks are open."""
+class _ThreadTimer(_OpenBlocks):
+    """Raises Overdue in a thread beside the main one, from a thread that lives as long as blocks are open."""
 
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.get_ident()
-        self._lock = threading.RLock()  # in a `with` of its own: Overdue cannot come after it was taken
+        # taken by `with self._lock`: in Condition.__enter__, Python code, Overdue could come after the taking
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = False  # somebody is
+        self._is_running = False  # whether the thread that raises Overdue runs
 
-    def add(self, block: Bounded) -> None:
+    def add(self, block: DeadlineBlock) -> None:
         with self._lock:
             self.drop_left(sys._getframe())
             self.open.append(block)
             self._changed.notify()
-            if not self._waiting:
-                self._waiting = True
-                threading.Thread(target=self._wait, name="deadline", daemon=True).start()
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="deadline", daemon=True).start()
 
-    def remove(self, block: Bounded) -> None:
+    def remove(self, block: DeadlineBlock) -> None:
         with self._lock:
             self.close(block)
-            if not self.open:  # what is on its way would arrive outside of all of them
+            if not self.open:  # cancel an Overdue on its way, which would arrive outside of all blocks
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), None)
             self._changed.notify()
 
-    def _wait(self) -> None:
+    def _run(self) -> None:
         pause = 0.0
         with self._lock:
             while self.open:
@@ -296,15 +293,15 @@ class _Watch(_Blocks):
                     self._changed.wait(min(wait, threading.TIMEOUT_MAX))
                 pause = 0.0
                 if (due := self.due) is not None:
-                    pause = AGAIN if self._raise(due) else SOON
-            self._waiting = False
+                    pause = REPEAT_SECONDS if self._raise_overdue(due) else RETRY_SECONDS
+            self._is_running = False
 
-    def _raise(self, due: Bounded) -> bool:
+    def _raise_overdue(self, due: DeadlineBlock) -> bool:
         frame = sys._current_frames().get(self._thread)
         self.drop_left(frame)
         if due not in self.open or not due.can_end(frame):
             return False
-        if not _looks(frame) and monotonic() < due.deadline + GRACE:
+        if not _checks_for_exceptions(frame) and monotonic() < due.deadline + GRACE_SECONDS:
             return False
         if frame is not None and frame is due.function and _loose_jumps(frame.f_code):
             return False
@@ -313,24 +310,24 @@ class _Watch(_Blocks):
         return True
 
 
-_alarm = _Alarm()
-_watches = threading.local()
+_main_thread_timer = _SignalTimer()
+_thread_timers = threading.local()
 
 
-def _clock() -> _Alarm | _Watch:
-    """What ends blocks of this thread."""
+def _get_timer() -> _SignalTimer | _ThreadTimer:
+    """Return the timer that ends blocks of the current thread."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGALRM) is not None:
-        return _alarm
-    if not hasattr(_watches, "own"):
-        _watches.own = _Watch()
-    own: _Watch = _watches.own
+        return _main_thread_timer
+    if not hasattr(_thread_timers, "own"):
+        _thread_timers.own = _ThreadTimer()
+    own: _ThreadTimer = _thread_timers.own
     return own
 
 
 @contextmanager
-def cancelling(cancel: Callable[[], object]) -> Iterator[None]:
-    """Call `cancel`, in another thread, when the time of a block around this is over before it is left."""
-    earliest = _clock().earliest
+def cancel_at_deadline(cancel: Callable[[], object]) -> Iterator[None]:
+    """Call `cancel` in another thread if an enclosing `DeadlineBlock` is due before this block ends."""
+    earliest = _get_timer().earliest
     if earliest == inf:
         yield
         return

@@ -1,4 +1,8 @@
-"""What goes wrong, in one line: FILE: node NAME: reason. remedy."""
+"""Errors that a user can act on, each printed as one line: `FILE: node NAME: reason. Remedy.`
+
+Every room raises `TensaurusError` for bad input or usage, and the command line prints no traceback for it.
+Any other exception is a fault of Tensaurus; the report of a fault says which file and phase it came from.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import ClassVar
 
 
 class TensaurusError(Exception):
-    """Bad usage or input: the command line prints it as one line and exits with exit_code."""
+    """Bad usage or input: the command line prints the error as one line and exits with `exit_code`."""
 
     exit_code: ClassVar[int] = 2
 
@@ -40,27 +44,30 @@ class NotEqualError(TensaurusError):
     exit_code: ClassVar[int] = 1
 
 
-def note(error: BaseException, *, file: object = None, phase: str | None = None) -> None:
-    """The error came up while this file was worked on, in this phase; what was noted before it stays."""
-    with suppress(AttributeError):  # an exception that takes no attributes
+def attach_circumstances(error: BaseException, *, file: object = None, phase: str | None = None) -> None:
+    """Attach the file and the phase in which an error came up; values that are attached already stay."""
+    with suppress(AttributeError):  # some exceptions take no attributes
         for name, value in (("_tensaurus_file", file), ("_tensaurus_phase", phase)):
             if value and not hasattr(error, name):
                 setattr(error, name, str(value))
 
 
-def circumstances(error: BaseException) -> tuple[str | None, str | None]:
-    """The file and the phase that were noted."""
+def get_circumstances(error: BaseException) -> tuple[str | None, str | None]:
+    """Return the file and the phase that were attached to an error, None where none was."""
     return getattr(error, "_tensaurus_file", None), getattr(error, "_tensaurus_phase", None)
 
 
 @contextmanager
-def naming(file: str | Path) -> Iterator[None]:
-    """Errors from within that name no file name this one; of those that are not ours it is noted."""
+def name_file_in_errors(file: str | Path) -> Iterator[None]:
+    """Let errors raised in this block name `file`, unless they name a file already.
+
+    A `TensaurusError` gets the file into its text; to any other exception it is attached as circumstance.
+    """
     try:
         yield
     except TensaurusError as error:
         error.file = file if error.file is None else error.file
         raise
     except Exception as error:
-        note(error, file=file)
+        attach_circumstances(error, file=file)
         raise

@@ -1,8 +1,8 @@
-"""Output files and the cache folder.
+"""Writes output files so that a crash leaves the old file whole, and names the cache folder.
 
-An output that cannot be written is refused before the long work; one that can is written beside and then
-renamed, so that the old file stays whole.  Where the system has files without names it is written into one,
-and what is killed leaves nothing.
+A path that cannot be written is refused before the long work (`require_writable`).  Afterwards `replace_file`
+writes into a file without a name where the system has such files, else into a file beside the target, and
+renames at the end.  A file without a name vanishes with its process, so a killed process leaves nothing.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from hashlib import sha256
 from pathlib import Path
 
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.signals import at_end, not_at_end
+from tensaurus.system.signals import call_at_end, cancel_call_at_end
 
 
 def cache_folder() -> Path:
-    """The folder for what can be fetched or measured again: $XDG_CACHE_HOME/tensaurus."""
+    """Return the folder of files that can be fetched or measured again: $XDG_CACHE_HOME/tensaurus."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tensaurus"
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a path to write to; when the block succeeds the file becomes path, when it fails it is gone.
+def replace_file(path: str | Path) -> Iterator[Path]:
+    """Yield a path to write to; the written file replaces `path` if the block succeeds, else it is removed.
 
     Raises TensaurusError where the file cannot be written.
     """
-    target = _target(path)
+    target = _resolve_target(path)
     try:
         _remove_stale(target)
-        unnamed = _unnamed(target.parent)
+        unnamed = _open_unnamed_file(target.parent)
         if unnamed is None:
-            with _named(target) as beside:
+            with _create_file_beside(target) as beside:
                 yield beside
                 os.replace(beside, target)
             return
         try:
             written = Path(f"/proc/{os.getpid()}/fd/{unnamed}")
             yield written
-            _name(written, unnamed, target)
+            _link_to_target(written, unnamed, target)
         finally:
             os.close(unnamed)
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _explain_refusal(path, error) from error
 
 
 def file_hash(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits.  Raises OSError."""
+    """Return the SHA-256 of a file, in hexadecimal digits.  Raises OSError."""
     found = sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 24):
@@ -62,60 +62,63 @@ def file_hash(path: Path) -> str:
 
 
 def require_writable(path: str | Path) -> None:
-    """Raise TensaurusError unless a file can be written at path; leaves nothing behind."""
-    target = _target(path)
+    """Raise TensaurusError unless a file can be written at `path`; create nothing."""
+    target = _resolve_target(path)
     try:
-        unnamed = _unnamed(target.parent)
+        unnamed = _open_unnamed_file(target.parent)
         if unnamed is not None:
             os.close(unnamed)
             return
-        with _named(target):
+        with _create_file_beside(target):
             pass
     except OSError as error:
-        raise _refusal(path, error) from error
+        raise _explain_refusal(path, error) from error
 
 
-def _unnamed(folder: Path) -> int | None:
-    """The descriptor of a new file without a name in the folder, locked; None where there are none."""
+def _open_unnamed_file(folder: Path) -> int | None:
+    """Return the locked descriptor of a new file without a name; None where the system has no such files."""
     try:
         made = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
-    except (AttributeError, OSError):  # not this system, or not this file system
+    except (AttributeError, OSError):  # not on this system, or not on this file system
         return None
     if not Path(f"/proc/self/fd/{made}").exists():
         os.close(made)
         return None
-    _lock(made)
+    _try_lock(made)
     return made
 
 
-def _name(written: Path, descriptor: int, target: Path) -> None:
-    """Give the file its name: one beside it for a moment where it takes another's place."""
+def _link_to_target(written: Path, descriptor: int, target: Path) -> None:
+    """Name an unnamed file `target`; where that file exists, link a name beside it first and rename.
+
+    A link cannot replace a file, a renaming can.
+    """
     try:
         os.link(written, target, src_dir_fd=descriptor)  # with a descriptor, links are followed
     except FileExistsError:
-        beside = _free(target)
+        beside = _choose_name_beside(target)
         tidy = partial(beside.unlink, missing_ok=True)
-        at_end(tidy)
+        call_at_end(tidy)
         try:
             os.link(written, beside, src_dir_fd=descriptor)
             os.replace(beside, target)
         finally:
             tidy()
-            not_at_end(tidy)
+            cancel_call_at_end(tidy)
 
 
 @contextmanager
-def _named(target: Path) -> Iterator[Path]:
-    """A new file beside the target, locked, removed at the end of the block."""
+def _create_file_beside(target: Path) -> Iterator[Path]:
+    """Yield a new locked file beside the target; remove the file at the end of the block."""
     while True:
-        beside = _free(target)
+        beside = _choose_name_beside(target)
         tidy = partial(beside.unlink, missing_ok=True)
-        at_end(tidy)
+        call_at_end(tidy)
         try:
             made = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
             try:
-                _lock(made)
-                # it may have been taken for stale before it was locked: then there will be another
+                _try_lock(made)
+                # another process may have taken the file for stale before it was locked: then try again
                 if beside.exists():
                     yield beside
                     return
@@ -123,15 +126,15 @@ def _named(target: Path) -> Iterator[Path]:
                 os.close(made)
         finally:
             tidy()
-            not_at_end(tidy)
+            cancel_call_at_end(tidy)
 
 
-def _free(target: Path) -> Path:
+def _choose_name_beside(target: Path) -> Path:
     return target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}")
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove what killed processes have left beside the target: of such a name, and locked by nobody."""
+    """Remove files that killed processes left beside the target: named by our pattern, locked by nobody."""
     ours = re.compile(rf"\.{re.escape(target.name[:100])}\.\d+\.[0-9a-f]{{8}}")
     for name in filter(ours.fullmatch, os.listdir(target.parent)):
         stale = target.with_name(name)
@@ -146,14 +149,17 @@ def _remove_stale(target: Path) -> None:
                 os.close(held)
 
 
-def _lock(descriptor: int) -> None:
-    """Until it is closed; where the file system has no locks nothing is taken for stale."""
+def _try_lock(descriptor: int) -> None:
+    """Lock a file until it is closed; do nothing where the file system has no locks."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _target(path: str | Path) -> Path:
-    """The regular file that path names, links followed: renaming onto a device or a folder is refused."""
+def _resolve_target(path: str | Path) -> Path:
+    """Return the regular file that `path` names, with links followed.
+
+    Raises TensaurusError for a folder or a device, which a renaming would replace, and for a missing folder.
+    """
     target = Path(os.path.realpath(path))
     try:
         if not Path(path).name or target.is_dir():
@@ -163,9 +169,9 @@ def _target(path: str | Path) -> Path:
         if target.exists() and not target.is_file():
             raise TensaurusError("cannot be written: it is not a regular file", file=path)
     except OSError as error:  # a name that is too long
-        raise _refusal(path, error) from error
+        raise _explain_refusal(path, error) from error
     return target
 
 
-def _refusal(path: str | Path, error: OSError) -> TensaurusError:
+def _explain_refusal(path: str | Path, error: OSError) -> TensaurusError:
     return TensaurusError(f"cannot be written: {error.strerror or error}", file=path)

@@ -1,4 +1,8 @@
-"""Python's garbage collector, out of the way of what has no garbage."""
+"""Pause Python's garbage collector while large structures without garbage are built.
+
+E-graphs and programs hold millions of objects and no garbage in cycles; the collector would walk through all
+of them again and again.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
 
-__all__ = ["collector_resting"]
+__all__ = ["pause_collector"]
 
-LONG = 0.1  # seconds
+LONG_BLOCK_SECONDS = 0.1  # objects of a longer block are moved to the oldest generation: they are many
 
 
 @contextmanager
-def collector_resting() -> Iterator[None]:
-    """E-graphs and programs have none in cycles, and the collector would walk through all of them again.
+def pause_collector() -> Iterator[None]:
+    """Pause the garbage collector in this block.
 
-    What was made meanwhile counts as old at once, if it took long: the collector would begin with it as soon
-    as it is back.
+    After a long block its objects move to the oldest generation at once: else the collector would begin with
+    them as soon as it works again.
     """
-    working, start = gc.isenabled(), monotonic()
+    was_enabled, start = gc.isenabled(), monotonic()
     gc.disable()
     try:
         yield
     finally:
-        if working:
-            # what the program froze stays frozen; counting that walks through all of it
-            if monotonic() - start > LONG and not gc.get_freeze_count():
+        if was_enabled:
+            # objects that the caller froze stay frozen; counting them takes time, so the clock is asked first
+            if monotonic() - start > LONG_BLOCK_SECONDS and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()

@@ -1,4 +1,7 @@
-"""Progress while the optimizer works: live on a terminal, plain lines when piped, silent when asked."""
+"""Reports progress to the user: a live line on a terminal, plain lines when piped, nothing when quiet.
+
+Long-running code takes a `Progress` or a `Stage` and calls it; only the command line chooses a display.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from tensaurus.system.errors import note
+from tensaurus.system.errors import attach_circumstances
 
 Stage: TypeAlias = Callable[[str, int, int], None]
-"""Called with what begins, how many of its kind are done, and how many there are."""
+"""Called when work on an item begins: with the item's kind, its number, and the number of items."""
 
 
-def silent(name: str, done: int, total: int) -> None:
+def report_nothing(name: str, done: int, total: int) -> None:
     """A `Stage` that reports nothing."""
 
 
@@ -27,23 +30,23 @@ PHASES = 6
 
 
 class Progress(Protocol):
-    """What the optimizer reports to. Times are in milliseconds and seconds, as the names say."""
+    """A display that the optimizer reports to.  Names of times say their unit: _ms or seconds."""
 
     def phase(self, name: str, number: int | None = None) -> None:
-        """A new phase begins, the one of that number of `PHASES`; done, best and time left start anew."""
+        """Begin a phase, number `number` of `PHASES`; steps, best time and time left start anew."""
 
     def stage(self, name: str, done: int, total: int) -> None:
-        """Within the phase this one of so many things of a kind has begun, as (the rewrite, 3, 12)."""
+        """Report that an item of the phase has begun, for example ("the rewrite", 3, 12)."""
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
-        """The phase has done this many of total steps; best_ms is the best model's expected time so far."""
+        """Report the phase's steps so far; best_ms is the expected time of the best program so far."""
 
     def note(self, text: str) -> None:
-        """One line that stays visible."""
+        """Print one line that stays visible."""
 
 
 class NoProgress:
-    """Says nothing, but of an error that leaves it the phase is noted."""
+    """Displays nothing; attaches the phase to an error that leaves its `with` block."""
 
     _phase = ""
 
@@ -66,11 +69,12 @@ class NoProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and self._phase:
-            note(error, phase=self._phase)
+            attach_circumstances(error, phase=self._phase)
 
 
 class PlainProgress(NoProgress):
-    """One line for each phase and note; a step gets a line when the best improves or after every_seconds."""
+    """Prints one line for each phase and note, and for a step when the best time improves by 1 % or when
+    `every_seconds` have passed since the last line."""
 
     def __init__(self, console: Console, every_seconds: float = 10.0) -> None:
         self._console = console
@@ -80,7 +84,7 @@ class PlainProgress(NoProgress):
 
     def phase(self, name: str, number: int | None = None) -> None:
         self._phase, self._best = name, None
-        self._print(numbered(name, number))
+        self._print(format_phase(name, number))
 
     def stage(self, name: str, done: int, total: int) -> None:
         if time.monotonic() - self._printed >= self._every:
@@ -90,7 +94,7 @@ class PlainProgress(NoProgress):
         better = best_ms is not None and (self._best is None or best_ms < 0.99 * self._best)
         if better or time.monotonic() - self._printed >= self._every:
             self._best = best_ms
-            self._print(f"{self._phase}: {describe(done, total, best_ms, seconds_left)}")
+            self._print(f"{self._phase}: {format_step(done, total, best_ms, seconds_left)}")
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -101,7 +105,7 @@ class PlainProgress(NoProgress):
 
 
 class TerminalProgress(NoProgress):
-    """One live line with a spinner: phase, steps, best so far, time left. Notes scroll by above it."""
+    """Shows one live line with a spinner: phase, steps, best time, time left.  Notes scroll by above it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -113,12 +117,12 @@ class TerminalProgress(NoProgress):
 
     def phase(self, name: str, number: int | None = None) -> None:
         self._finish_phase()
-        self._phase, self._title = name, numbered(name, number)
+        self._phase, self._title = name, format_phase(name, number)
         self._status, self._outcome, self._since = "", "", time.monotonic()
 
     def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
-        self._status = describe(done, total, best_ms, seconds_left)
-        self._outcome = describe(done, total, best_ms, None)
+        self._status = format_step(done, total, best_ms, seconds_left)
+        self._outcome = format_step(done, total, best_ms, None)
 
     def stage(self, name: str, done: int, total: int) -> None:
         self._status = f"{name} {done} of {total}"
@@ -140,9 +144,9 @@ class TerminalProgress(NoProgress):
 
     def _finish_phase(self) -> None:
         if self._phase != "starting":
-            seconds = time.monotonic() - self._since
-            said = ", ".join([self._outcome, f"{seconds:.1f} s"] if self._outcome else [f"{seconds:.1f} s"])
-            self._console.print(f"[green]✓[/] {escape(self._title)}  [dim]{said}[/]", highlight=False)
+            duration = f"{time.monotonic() - self._since:.1f} s"
+            summary = f"{self._outcome}, {duration}" if self._outcome else duration
+            self._console.print(f"[green]✓[/] {escape(self._title)}  [dim]{summary}[/]", highlight=False)
 
     def _line(self) -> Text:
         frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -153,13 +157,13 @@ class TerminalProgress(NoProgress):
         return line
 
 
-def numbered(name: str, number: int | None) -> str:
+def format_phase(name: str, number: int | None) -> str:
     """Return the phase as a user reads it: '[3/6] searching'."""
     return name if number is None else f"[{number}/{PHASES}] {name}"
 
 
-def describe(done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> str:
-    """One step in words, for example '12/40, best 8.213 ms, 31 s left'."""
+def format_step(done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> str:
+    """Return a step as a user reads it: '12/40, best 8.213 ms, 31 s left'."""
     parts = [f"{done}/{total}" if total is not None else str(done)]
     if best_ms is not None:
         parts.append(f"best {best_ms:.3f} ms")
@@ -168,8 +172,8 @@ def describe(done: int, total: int | None, best_ms: float | None, seconds_left: 
     return ", ".join(parts)
 
 
-def progress_on(console: Console, *, quiet: bool) -> NoProgress:
-    """The display that suits the console; use it in a with statement."""
+def choose_progress(console: Console, *, quiet: bool) -> NoProgress:
+    """Return the display that suits the console; use it in a `with`."""
     if quiet:
         return NoProgress()
     return TerminalProgress(console) if console.is_terminal else PlainProgress(console)

@@ -1,7 +1,7 @@
-"""Temporary files of this process, in one folder that does not outlive it.
+"""Temporary files: each process has one folder, which is removed even if the process is killed.
 
-The folder is locked as long as the process lives.  One whose lock is free was left by a process that was
-killed, and the next that needs a folder removes it.
+A process locks its folder as long as it lives.  A folder whose lock is free was left by a process that was
+killed; the next process that needs a folder removes it.
 """
 
 from __future__ import annotations
@@ -20,52 +20,56 @@ from pathlib import Path
 from time import sleep
 from typing import IO, Any
 
-from tensaurus.system.signals import at_end
+from tensaurus.system.signals import call_at_end
 
-__all__ = ["environment", "folder", "spool", "temporary"]
+__all__ = ["child_environment", "open_unnamed_file", "process_folder", "temporary_folder"]
 
-PREFIX = "tensaurus-scratch-"
+PREFIX = "tensaurus-scratch-"  # begins the names of all processes' folders
 
 _lock = threading.RLock()
-_folders: dict[int, tuple[Path, int]] = {}  # of a process (a fork has its own) the folder and its lock
+# process id (a fork has its own folder) -> folder, descriptor that locks it
+_folders: dict[int, tuple[Path, int]] = {}
 
 
-def folder() -> Path:
-    """This process's, made when it is first asked for.  Raises OSError."""
+def process_folder() -> Path:
+    """Return this process's folder, created on the first call.  Raises OSError."""
     with _lock:
         found = _folders.get(os.getpid())
         if found is None or not found[0].is_dir():
             place = Path(tempfile.gettempdir())
             _remove_stale(place)
-            found = _folders[os.getpid()] = _locked(place)
+            found = _folders[os.getpid()] = _create_locked_folder(place)
             tidy = partial(_remove_own, os.getpid(), found[0])
             atexit.register(tidy)
-            at_end(tidy)
+            call_at_end(tidy)
         return found[0]
 
 
 @contextmanager
-def temporary() -> Iterator[Path]:
-    """A new folder, removed at the end of the block."""
-    made = Path(tempfile.mkdtemp(dir=folder()))
+def temporary_folder() -> Iterator[Path]:
+    """Yield a new folder that is removed at the end of the block."""
+    made = Path(tempfile.mkdtemp(dir=process_folder()))
     try:
         yield made
     finally:
-        remove(made)
+        remove_folder(made)
 
 
-def spool() -> IO[bytes]:
-    """A file without a name."""
-    return tempfile.TemporaryFile(dir=folder())
+def open_unnamed_file() -> IO[bytes]:
+    """Return an open file without a name."""
+    return tempfile.TemporaryFile(dir=process_folder())
 
 
-def environment() -> dict[str, str]:
-    """This process's, for a child: what a child leaves behind goes with this process's folder."""
-    return {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder()))}
+def child_environment() -> dict[str, str]:
+    """Return this process's environment for a child, with temporary files inside this process's folder.
+
+    Files that a child leaves behind are then removed with the folder.
+    """
+    return {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(process_folder()))}
 
 
-def remove(path: Path) -> None:
-    """Remove a folder with all that is in it, as far as that is possible; folders that are read-only, too."""
+def remove_folder(path: Path) -> None:
+    """Remove a folder and its contents as far as possible, read-only folders too.  Raises nothing."""
     for _ in range(5):
         shutil.rmtree(path, onerror=_unprotect)
         if not path.exists():
@@ -75,11 +79,11 @@ def remove(path: Path) -> None:
 
 def _remove_own(owner: int, path: Path) -> None:
     if owner == os.getpid():  # not in a fork
-        remove(path)
+        remove_folder(path)
 
 
 def _unprotect(action: Callable[..., Any], path: str, error: Any) -> None:
-    """Of a folder that may not be read or written: now it may, when it is tried again."""
+    """Make the path and its parent folder writable and repeat the failed action (an `onerror` of rmtree)."""
     for locked in (Path(path).parent, Path(path)):
         with suppress(OSError):
             if stat.S_ISDIR(locked.lstat().st_mode):
@@ -89,10 +93,10 @@ def _unprotect(action: Callable[..., Any], path: str, error: Any) -> None:
             action(path)
 
 
-def _locked(place: Path) -> tuple[Path, int]:
-    """A new folder in the place, and the descriptor that locks it.
+def _create_locked_folder(place: Path) -> tuple[Path, int]:
+    """Return a new folder inside `place`, and the descriptor that locks the folder.
 
-    Another process may take it for stale before it is locked, and remove it: then there will be another.
+    Another process may take the new folder for stale and remove it before it is locked; then try again.
     """
     while True:
         made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
@@ -105,15 +109,15 @@ def _locked(place: Path) -> tuple[Path, int]:
         except BlockingIOError:
             os.close(held)
             continue
-        except OSError:  # a file system without locks, where nothing is taken for stale either
+        except OSError:  # a file system without locks, where no folder is taken for stale either
             return made, held
-        if _same(made, held):
+        if _is_same_file(made, held):
             return made, held
         os.close(held)
 
 
 def _remove_stale(place: Path) -> None:
-    """Remove this user's folders in the place whose processes are dead."""
+    """Remove this user's folders inside `place` whose processes are dead."""
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX):
@@ -130,14 +134,14 @@ def _remove_if_stale(path: Path) -> None:
     held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _same(path, held):
-            remove(path)
+        if _is_same_file(path, held):
+            remove_folder(path)
     finally:
         os.close(held)
 
 
-def _same(path: Path, descriptor: int) -> bool:
-    """Whether the path still names what was opened."""
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    """Return whether the path still names the file that was opened as this descriptor."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     return False

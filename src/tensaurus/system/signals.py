@@ -1,10 +1,13 @@
-"""Signals that end the work: Ctrl-C, SIGTERM and SIGHUP.
+"""Handles the signals that end a run: Ctrl-C (SIGINT, an *interrupt*), SIGTERM and SIGHUP.
 
-`install` makes each of them end the process at once, in order: from the signal's handler, as an exception may
-be lost in a finalizer, or break an extension module that is being imported.  An interrupt of work that is
-worth keeping (`keeping`) is an exception in the parts that know what to do with it (`interruptible`), and
-waits outside of them, and while a block of `deadline` is entered or left; a second one gives up.  After
-`commit` an interrupt does nothing.
+`install_handlers` makes each of them end the process in order: children are killed, temporary files removed.
+That happens inside the handler, since an exception may be lost in a finalizer, or break an extension module
+that is being imported.
+
+A search that is interrupted has a result worth keeping.  In a `keep_best_on_interrupt` block the first
+interrupt only raises KeyboardInterrupt, and only in `Interruptible` blocks, which expect it; elsewhere, and
+while a block of `deadline` is entered or left, it waits.  A second interrupt ends the process.  After
+`ignore_interrupts` (a file is being written) interrupts do nothing.
 """
 
 from __future__ import annotations
@@ -19,45 +22,45 @@ from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = [
-    "INTERRUPTED",
+    "INTERRUPT_MESSAGE",
     "Interruptible",
-    "adopt",
-    "announced",
-    "at_end",
-    "close",
-    "commit",
-    "disown",
-    "install",
-    "keeping",
-    "keeping_nothing",
-    "not_at_end",
+    "call_at_end",
+    "cancel_call_at_end",
+    "ignore_interrupts",
+    "ignore_signals",
+    "install_handlers",
+    "keep_best_on_interrupt",
+    "keep_nothing_on_interrupt",
+    "register_child",
+    "unregister_child",
+    "was_interrupt_announced",
 ]
 
-STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
-INTERRUPTED = "interrupted: measuring and checking the best so far; press Ctrl-C again to quit"
-MOMENT = 0.01  # seconds after which an interrupt that was lost comes again
-DEADLINE = "tensaurus.system.deadline"  # the module in whose functions it waits
+EXIT_STATUSES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+INTERRUPT_MESSAGE = "interrupted: measuring and checking the best so far; press Ctrl-C again to quit"
+REDELIVERY_SECONDS = 0.01  # pause before an interrupt whose exception was lost is delivered again
+DEADLINE_MODULE = "tensaurus.system.deadline"  # no interrupt is raised in this module's functions
 
 
 class _State:
-    """What a signal finds; of the main thread, which alone runs handlers."""
+    """The state that signal handlers read; handlers run in the main thread only."""
 
     def __init__(self) -> None:
-        self.installed = 0  # the process that ends by a signal
-        self.words = "interrupted"  # where an interrupt ends the process
-        self.depth = 0  # of `keeping`
-        self.none = False  # no work is worth keeping
-        self.armed = False  # the first interrupt is kept
-        self.asked = False  # it came
-        self.inside = False  # an interruptible part, in which...
-        self.open = False  # ...the interrupt may be raised
-        self.raised = False  # ...it was
-        self.gave_up = False  # an interrupt that was not kept was raised
-        self.again = False  # an interrupt comes that was lost...
-        self.lost = False  # ...and was not raised since
-        self.committed = False
+        self.owner_pid = 0  # the process that signals end in order; 0 before `install_handlers`
+        self.end_message = "interrupted"  # is printed where an interrupt ends the process
+        self.keep_depth = 0  # number of open `keep_best_on_interrupt` blocks
+        self.keeps_nothing = False  # inside `keep_nothing_on_interrupt`
+        self.keeps_first = False  # the first interrupt ends the search only
+        self.is_interrupted = False  # that first interrupt has come
+        self.is_interruptible = False  # inside an `Interruptible` block
+        self.may_raise = False  # the block's interrupt may be raised
+        self.was_raised = False  # the block's interrupt was raised
+        self.gave_up = False  # a second interrupt was raised
+        self.is_redelivery = False  # the next SIGINT is a lost interrupt that is delivered again
+        self.was_lost = False  # an interrupt's exception was lost and not raised since
+        self.ignores_interrupts = False
         self.children: set[int] = set()
-        self.tidying: dict[Callable[[], object], None] = {}
+        self.cleanups: dict[Callable[[], object], None] = {}
 
 
 _state = _State()
@@ -66,56 +69,56 @@ _state = _State()
 # ------------------------------------------------------------------------------------ the end of a process
 
 
-def install() -> None:
-    """From now on the signals end this process in order, those excepted that it was started to ignore."""
-    _state.installed = os.getpid()
-    for number in STATUS:
+def install_handlers() -> None:
+    """Let the signals end this process in order, except those that it was started to ignore."""
+    _state.owner_pid = os.getpid()
+    for number in EXIT_STATUSES:
         if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _on_interrupt if number == signal.SIGINT else _end)
+            signal.signal(number, _on_interrupt if number == signal.SIGINT else _end_process)
     sys.unraisablehook = _on_unraisable
 
 
-def commit() -> None:
-    """What is being written will be: interrupts do nothing until the process ends."""
-    if _state.installed:
-        _state.committed = True
+def ignore_interrupts() -> None:
+    """Ignore interrupts until the process ends, so that files that are being written are completed."""
+    if _state.owner_pid:
+        _state.ignores_interrupts = True
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def close() -> None:
-    """The process ends by itself: its exit status is settled."""
-    if _state.installed:
-        _state.committed = True
-        for number in STATUS:
+def ignore_signals() -> None:
+    """Ignore all three signals: the process ends by itself, and its exit status is settled."""
+    if _state.owner_pid:
+        _state.ignores_interrupts = True
+        for number in EXIT_STATUSES:
             signal.signal(number, signal.SIG_IGN)
 
 
-def adopt(pid: int) -> None:
-    """This child is killed when a signal ends the process."""
+def register_child(pid: int) -> None:
+    """Kill this child if a signal ends the process."""
     _state.children.add(pid)
 
 
-def disown(pid: int) -> None:
-    """It is ended by its owner."""
+def unregister_child(pid: int) -> None:
+    """Forget a child, which its owner ends."""
     _state.children.discard(pid)
 
 
-def at_end(tidy: Callable[[], object]) -> None:
-    """Call it if a signal ends the process."""
-    _state.tidying[tidy] = None
+def call_at_end(cleanup: Callable[[], object]) -> None:
+    """Call `cleanup` if a signal ends the process."""
+    _state.cleanups[cleanup] = None
 
 
-def not_at_end(tidy: Callable[[], object]) -> None:
-    """No more."""
-    _state.tidying.pop(tidy, None)
+def cancel_call_at_end(cleanup: Callable[[], object]) -> None:
+    """Take back a `call_at_end`."""
+    _state.cleanups.pop(cleanup, None)
 
 
-def _end(number: int, frame: FrameType | None = None) -> None:
-    """End the children, tidy up, say so in one line, exit."""
-    status = STATUS[signal.Signals(number)]
-    if os.getpid() != _state.installed:  # in a fork
+def _end_process(number: int, frame: FrameType | None = None) -> None:
+    """Kill the children, call the cleanups, print one line, exit."""
+    status = EXIT_STATUSES[signal.Signals(number)]
+    if os.getpid() != _state.owner_pid:  # in a fork
         os._exit(status)
-    for other in STATUS:
+    for other in EXIT_STATUSES:
         signal.signal(other, signal.SIG_IGN)
     children = sorted(_state.children)
     for pid in children:
@@ -124,41 +127,44 @@ def _end(number: int, frame: FrameType | None = None) -> None:
     for pid in children:
         with suppress(OSError):
             os.waitpid(pid, 0)
-    for tidy in reversed(list(_state.tidying)):
+    for cleanup in reversed(list(_state.cleanups)):
         with suppress(Exception):
-            tidy()
-    with suppress(Exception):  # it may have been in the middle of writing
+            cleanup()
+    with suppress(Exception):  # the handler may have interrupted a write to stdout
         sys.stdout.flush()
-    words = {signal.SIGINT: _state.words, signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-    _say(words[signal.Signals(number)])
+    words = {signal.SIGINT: _state.end_message, signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+    _print_line(words[signal.Signals(number)])
     os._exit(status)
 
 
-def _say(line: str) -> None:
-    """On stderr, past its buffers: a handler may have interrupted one who writes there."""
+def _print_line(line: str) -> None:
+    """Print on stderr without its buffers, as a handler may have interrupted code that writes there."""
     with suppress(OSError):
-        fresh = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""  # instead of a live line; the cursor back
-        os.write(2, f"{fresh}{line}\n".encode())
+        erase = "\r\x1b[2K\x1b[?25h" if os.isatty(2) else ""  # erases the live line, shows the cursor
+        os.write(2, f"{erase}{line}\n".encode())
 
 
 # ------------------------------------------------------------------------------- work that is worth keeping
 
 
 @contextmanager
-def keeping(*, armed: bool = True, words: str | None = None) -> Iterator[None]:
-    """Within it the first interrupt ends the search alone, a second one gives up.
+def keep_best_on_interrupt(*, armed: bool = True, words: str | None = None) -> Iterator[None]:
+    """In this block the first interrupt only ends the search; a second one ends the process.
 
-    Not `armed`: from the first such block within it on, until this one ends; `words` are said where an
-    interrupt ends the process.  In threads beside the main one it does nothing.
+    armed=False  the first interrupt ends the process, too, until an armed block begins inside this one; from
+                 then on to the end of this block the first interrupt is kept
+    words        the message that is printed where an interrupt ends the process
+
+    Does nothing in threads beside the main one.
     """
-    if not _main() or _state.none:
+    if not _is_main_thread() or _state.keeps_nothing:
         yield
         return
-    mine = not _state.installed and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    before, hook = _state.words, sys.unraisablehook
-    _state.words = words or before
-    _state.depth += 1
-    _state.armed = _state.armed or armed
+    mine = not _state.owner_pid and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before, hook = _state.end_message, sys.unraisablehook
+    _state.end_message = words or before
+    _state.keep_depth += 1
+    _state.keeps_first = _state.keeps_first or armed
     try:
         if mine:
             signal.signal(signal.SIGINT, _on_interrupt)
@@ -168,114 +174,120 @@ def keeping(*, armed: bool = True, words: str | None = None) -> Iterator[None]:
         if mine:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.unraisablehook = hook
-        _state.depth -= 1
-        _state.words = before
-        if not _state.depth:
-            _state.armed = _state.asked = _state.gave_up = False
+        _state.keep_depth -= 1
+        _state.end_message = before
+        if not _state.keep_depth:
+            _state.keeps_first = _state.is_interrupted = _state.gave_up = False
 
 
 @contextmanager
-def keeping_nothing() -> Iterator[None]:
-    """Within it every interrupt gives up: a part of work that is worth nothing without the rest."""
-    before, _state.none = _state.none, True
+def keep_nothing_on_interrupt() -> Iterator[None]:
+    """In this block every interrupt ends the process: results of a part are worth nothing alone."""
+    before, _state.keeps_nothing = _state.keeps_nothing, True
     try:
         yield
     finally:
-        _state.none = before
+        _state.keeps_nothing = before
 
 
 class Interruptible:
-    """The part of such work that an interrupt may end, with KeyboardInterrupt.
+    """A block that an interrupt may end with KeyboardInterrupt, inside `keep_best_on_interrupt`.
 
-    One that came before is raised at its beginning; one that was lost in it, at its end.  What encloses such
-    a part is interruptible again after it.
+    An interrupt that came before the block is raised at its beginning; one whose exception was lost in the
+    block is raised at its end.  After a nested block the enclosing block is interruptible again.
     """
 
     def __enter__(self) -> None:
-        if _main():
-            self._enclosed = _state.inside
-            _state.raised = False
-            _state.inside = _state.open = True
-            if _state.asked:
-                _state.inside = _state.open = False
+        if _is_main_thread():
+            self._enclosed = _state.is_interruptible
+            _state.was_raised = False
+            _state.is_interruptible = _state.may_raise = True
+            if _state.is_interrupted:
+                _state.is_interruptible = _state.may_raise = False
                 raise KeyboardInterrupt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if _main():
-            _state.inside, _state.open = self._enclosed, self._enclosed and not _state.asked
-            if (_state.raised or isinstance(error, KeyboardInterrupt)) and not _state.gave_up:
-                _state.lost = False  # what would come again is raised here
-            if _state.raised and not isinstance(error, KeyboardInterrupt):
+        if _is_main_thread():
+            _state.is_interruptible, _state.may_raise = (
+                self._enclosed,
+                self._enclosed and not _state.is_interrupted,
+            )
+            if (_state.was_raised or isinstance(error, KeyboardInterrupt)) and not _state.gave_up:
+                _state.was_lost = False  # the lost interrupt is raised here
+            if _state.was_raised and not isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt from error
 
 
-def _main() -> bool:
+def _is_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
-    if _state.committed:
+    if _state.ignores_interrupts:
         return
-    if _state.again:
-        _state.again = False
-        if _state.lost and (_state.inside or _state.gave_up):
-            _state.open = False
-            _raise(frame)
+    if _state.is_redelivery:
+        _state.is_redelivery = False
+        if _state.was_lost and (_state.is_interruptible or _state.gave_up):
+            _state.may_raise = False
+            _raise_interrupt(frame)
         return
-    if not _state.armed or _state.asked:
-        if _state.installed:
-            _end(number)
+    if not _state.keeps_first or _state.is_interrupted:
+        if _state.owner_pid:
+            _end_process(number)
         _state.gave_up = True
-        _raise(frame)
+        _raise_interrupt(frame)
         return
-    _state.asked = True
-    if _state.installed:
-        _say(INTERRUPTED)
-    if _state.open:
-        _state.open, _state.raised = False, True
-        _raise(frame)
+    _state.is_interrupted = True
+    if _state.owner_pid:
+        _print_line(INTERRUPT_MESSAGE)
+    if _state.may_raise:
+        _state.may_raise, _state.was_raised = False, True
+        _raise_interrupt(frame)
 
 
-def _raise(frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt; in a moment, where a block with a deadline is being entered or left, as that
+def _raise_interrupt(frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt now, or a moment later while a `DeadlineBlock` is entered or left: else that
     block would stay open."""
     while frame is not None:
-        if frame.f_globals.get("__name__") == DEADLINE:
-            _come_again()
+        if frame.f_globals.get("__name__") == DEADLINE_MODULE:
+            _deliver_again_later()
             return
         frame = frame.f_back
-    _state.lost = False
+    _state.was_lost = False
     raise KeyboardInterrupt
 
 
-def _come_again() -> None:
-    """Let the interrupt arrive once more, in a moment."""
-    _state.lost = True
-    again = threading.Timer(MOMENT, _redeliver)
+def _deliver_again_later() -> None:
+    """Deliver the interrupt once more after `REDELIVERY_SECONDS`."""
+    _state.was_lost = True
+    again = threading.Timer(REDELIVERY_SECONDS, _deliver_again)
     again.daemon = True
     again.start()
 
 
-def announced() -> bool:
-    """Whether the user was told that the interrupt was heard."""
-    return bool(_state.installed) and _state.asked
+def was_interrupt_announced() -> bool:
+    """Return whether the handler has printed that the first interrupt was heard."""
+    return bool(_state.owner_pid) and _state.is_interrupted
 
 
 def _on_unraisable(lost: Any) -> None:
-    """Python goes on where a finalizer fails: an interrupt in one comes again, outside of it."""
+    """Deliver an interrupt again that was raised in a finalizer, where Python ignores exceptions."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        if _state.raised or _state.gave_up:
-            _come_again()
-    elif not (_state.committed and isinstance(lost.exc_value, OSError) and "race" in str(lost.exc_value)):
-        sys.__unraisablehook__(lost)  # but for a signal that came while it began to be ignored
-
-
-def _redeliver() -> None:
-    if not _state.lost:  # it was raised at the end of its part
+        if _state.was_raised or _state.gave_up:
+            _deliver_again_later()
         return
-    _state.again = True
+    # a signal that comes while it begins to be ignored is an OSError about a race
+    is_race = isinstance(lost.exc_value, OSError) and "race" in str(lost.exc_value)
+    if not (_state.ignores_interrupts and is_race):
+        sys.__unraisablehook__(lost)
+
+
+def _deliver_again() -> None:
+    if not _state.was_lost:  # the interrupt was raised at the end of its block
+        return
+    _state.is_redelivery = True
     ident = threading.main_thread().ident
     assert ident is not None
-    signal.pthread_kill(ident, signal.SIGINT)  # ends what the thread waits in, too
+    signal.pthread_kill(ident, signal.SIGINT)  # also ends a system call that the thread waits in

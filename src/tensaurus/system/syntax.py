@@ -1,7 +1,7 @@
-"""Python's own parser, for texts that are never run: one thread at a time.
+"""Parse texts in Python's syntax that are never run (sizes, scopes, rules), one thread at a time.
 
-CPython 3.11 keeps the depth of its recursion for the whole interpreter: of threads that parse at once one may
-be told of a "recursion depth mismatch" (python/cpython#106905).
+CPython 3.11 keeps one recursion depth of its parser for the whole interpreter: two threads that parse at the
+same time may fail with "recursion depth mismatch" (python/cpython#106905).
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import ast
 from threading import RLock
 
-__all__ = ["expression", "statements"]
+__all__ = ["parse_expression", "parse_statements"]
 
-_parsing = RLock()  # what is collected meanwhile may parse in the same thread
+_parsing = RLock()  # reentrant: a finalizer that the garbage collector runs meanwhile may parse, too
 
 
-def expression(text: str) -> ast.expr:
-    """The tree of an expression.  Raises SyntaxError, and RecursionError or MemoryError of one too deep."""
+def parse_expression(text: str) -> ast.expr:
+    """Return an expression's tree.  Raises SyntaxError; RecursionError or MemoryError if it is too deep."""
     with _parsing:
         return ast.parse(text, mode="eval").body
 
 
-def statements(text: str) -> list[ast.stmt]:
-    """The trees of statements, likewise."""
+def parse_statements(text: str) -> list[ast.stmt]:
+    """Return the trees of statements.  Raises as `parse_expression` does."""
     with _parsing:
         return ast.parse(text).body

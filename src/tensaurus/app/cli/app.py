@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tensaurus._version import __version__
 from tensaurus.app.report.failure import failure
-from tensaurus.system.errors import note
+from tensaurus.system.errors import attach_circumstances
 
 
 class _OneLineErrors(TyperGroup):
@@ -61,7 +61,7 @@ class Command(TyperCommand):
         except Exception as error:
             given = [ctx.params.get(p.name) for p in self.params if p.param_type_name == "argument"]
             words = [str(word) for v in given if v for word in (v if isinstance(v, list | tuple) else [v])]
-            note(error, file=", ".join(words), phase=f"running `{ctx.command_path}`")
+            attach_circumstances(error, file=", ".join(words), phase=f"running `{ctx.command_path}`")
             raise
 
 

@@ -22,7 +22,7 @@ from tensaurus.app.cli.options import (
     show,
 )
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import replacing, require_writable
+from tensaurus.system.files import replace_file, require_writable
 
 if TYPE_CHECKING:
     from tensaurus.app.report.bench_records import Record
@@ -98,7 +98,7 @@ def bench(
         from tensaurus.graph.onnx.model_file import load_model
         from tensaurus.optimizer.run.options import AUTO
         from tensaurus.runtimes import backends
-        from tensaurus.system.progress import progress_on
+        from tensaurus.system.progress import choose_progress
 
         subjects = select(words, shapes, ranges)
         for file in files:
@@ -116,7 +116,7 @@ def bench(
             had = {record.model for record in earlier}
             subjects = [subject for subject in subjects if subject.name not in had]
         failed = 0
-        with progress_on(console_on(stderr=True), quiet=False) as progress:
+        with choose_progress(console_on(stderr=True), quiet=False) as progress:
             progress.phase("measuring the machine's peaks")
             setting = setting_here(threads)
             contest = Contest(
@@ -164,5 +164,5 @@ def _write_page(records: list[Record], path: Path) -> None:
     folder = path.with_suffix("")
     folder.mkdir(exist_ok=True)
     plots = {caption: os.path.relpath(file, path.parent) for caption, file in draw(records, folder).items()}
-    with replacing(path) as beside:
+    with replace_file(path) as beside:
         beside.write_text(page(records, plots), encoding="utf-8")

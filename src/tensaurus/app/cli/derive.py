@@ -9,7 +9,7 @@ import typer
 
 from tensaurus.app.cli.app import Command, app
 from tensaurus.app.cli.options import Shapes, parse_shapes
-from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
 if TYPE_CHECKING:
     from tensaurus.finders.derive.derivation_search import Derived
@@ -72,7 +72,7 @@ def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     from tensaurus.graph.onnx.onnx_import import import_model
 
     name = str(path)
-    with naming(name):
+    with name_file_in_errors(name):
         program = import_model(inlined(load_model(path), name), shapes, name)
     found: dict[tuple[Node, ...], Part] = {}
     for part in parts_of(program):

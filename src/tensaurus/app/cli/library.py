@@ -11,7 +11,7 @@ import typer
 from tensaurus.app.cli.app import Command, app
 from tensaurus.app.cli.options import DatabaseFile, Seed
 from tensaurus.system.errors import NotEqualError, TensaurusError
-from tensaurus.system.files import replacing, require_writable
+from tensaurus.system.files import replace_file, require_writable
 
 if TYPE_CHECKING:
     from tensaurus.rules.language.rule import Rule
@@ -72,7 +72,7 @@ def rules_verify(
         raise NotEqualError(f"{counts}, {overclaimed} not proved as their file says")
     if write and file is not None:
         text, _ = annotated(file.read_text("utf-8"))
-        with replacing(file) as beside:
+        with replace_file(file) as beside:
             beside.write_text(text, encoding="utf-8")
 
 
@@ -127,7 +127,7 @@ def rules_generate(
         shard=(place - 1, shards),
         journal=resume,
     )
-    with replacing(output) as beside:
+    with replace_file(output) as beside:
         beside.write_text(written(found, size, seed, (place, shards)), encoding="utf-8")
     typer.echo(f"{output}: {len(found)} rules")
 

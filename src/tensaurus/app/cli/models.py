@@ -24,9 +24,9 @@ from tensaurus.app.cli.options import (
     require_distinct,
     show,
 )
-from tensaurus.system.errors import NotEqualError, TensaurusError, naming
-from tensaurus.system.files import replacing, require_writable
-from tensaurus.system.signals import commit, keeping
+from tensaurus.system.errors import NotEqualError, TensaurusError, name_file_in_errors
+from tensaurus.system.files import replace_file, require_writable
+from tensaurus.system.signals import ignore_interrupts, keep_best_on_interrupt
 
 
 @app.command(cls=Command)
@@ -128,13 +128,13 @@ def optimize(
     for path in (output, json):
         if path is not None:
             require_writable(path)
-    with keeping(armed=False, words="interrupted: nothing was written"):
+    with keep_best_on_interrupt(armed=False, words="interrupted: nothing was written"):
         from tensaurus.graph.onnx.kernel_libraries import place_beside, require_place
         from tensaurus.optimizer.optimize import optimize as run
-        from tensaurus.system.progress import progress_on
+        from tensaurus.system.progress import choose_progress
 
         require_place(output)
-        with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+        with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
             result = run(
                 model,
                 shapes=shapes,
@@ -164,10 +164,10 @@ def optimize(
         if not result.summary.equivalence.passed:
             verdict = result.summary.equivalence.render().plain
             raise NotEqualError(f"no result was written: {verdict}", file=model)
-        commit()
+        ignore_interrupts()
         result.save(output)
     if json is not None:
-        with replacing(json) as beside:
+        with replace_file(json) as beside:
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
     if not quiet:
         show(result.summary.render())
@@ -196,13 +196,13 @@ def tune(
     from tensaurus.optimizer.result.summary import shortened
     from tensaurus.optimizer.run.options import Options
     from tensaurus.optimizer.run.tune_ahead import tuned
-    from tensaurus.system.progress import progress_on
+    from tensaurus.system.progress import choose_progress
 
     options = Options(
         shapes=parse_shapes(shape or ()), threads=threads, cpu=cpu, tuning=seconds, database=database
     )
     done = 0
-    with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+    with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
         for kernel in tuned(model, options, progress):
             figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.share:.0%}", str(kernel.places)]
             words = [kernel.name, kernel.schedule or "none", shortened(kernel.scope)]
@@ -236,13 +236,13 @@ def verify(
     from tensaurus.check.inputs.draw_inputs import require_ranges
     from tensaurus.graph.onnx.model_file import load_model
     from tensaurus.runtimes import backends
-    from tensaurus.system.progress import progress_on
+    from tensaurus.system.progress import choose_progress
 
     backends.require(backend)
     if ranges:
-        with naming(a):
+        with name_file_in_errors(a):
             require_ranges(load_model(a), ranges)
-    with progress_on(console_on(stderr=True), quiet=False) as progress:
+    with choose_progress(console_on(stderr=True), quiet=False) as progress:
         progress.phase("comparing the models")
         equality = compare_models(
             a,

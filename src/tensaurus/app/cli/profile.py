@@ -23,7 +23,7 @@ from tensaurus.app.cli.options import (
     require_distinct,
     show,
 )
-from tensaurus.system.files import replacing, require_writable
+from tensaurus.system.files import replace_file, require_writable
 
 
 @app.command(cls=Command)
@@ -53,7 +53,7 @@ def profile(
         require_writable(json)
     from tensaurus.app.report.profile import profiled
     from tensaurus.optimizer.run.options import Options
-    from tensaurus.system.progress import progress_on
+    from tensaurus.system.progress import choose_progress
 
     options = Options(
         shapes=shapes,
@@ -65,9 +65,9 @@ def profile(
         seed=seed,
         database=database,
     )
-    with progress_on(console_on(stderr=True), quiet=quiet) as progress:
+    with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
         told = profiled(model, options, progress)
     if json is not None:
-        with replacing(json) as beside:
+        with replace_file(json) as beside:
             beside.write_text(told.to_json() + "\n", encoding="utf-8")
     show(told.render(each=each))

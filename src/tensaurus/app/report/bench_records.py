@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensaurus.runtimes.measure.comparison import Comparison
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 __all__ = ["Record", "Setting", "append_records", "compared", "read_records"]
 
@@ -90,7 +90,7 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
     new = list(records)
     measured = {record.model for record in new}
     old = [record for record in read_records(path) if record.model not in measured] if path.exists() else []
-    with replacing(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
+    with replace_file(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         names = [part.name for part in fields(Record)]
         names = names[names.index("model") :] + names[: names.index("model")]
         writer = csv.DictWriter(file, names, lineterminator="\n")

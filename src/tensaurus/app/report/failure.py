@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensaurus._version import __version__
-from tensaurus.system.errors import TensaurusError, circumstances
+from tensaurus.system.errors import TensaurusError, get_circumstances
 from tensaurus.system.files import cache_folder
 
 __all__ = ["FAULT", "Failure", "failure"]
@@ -42,7 +42,7 @@ def failure(error: Exception) -> Failure:
     """What is to be said of the error.  Of a fault the traceback is kept in a file that the line names."""
     if isinstance(error, TensaurusError):
         return Failure(str(error), error.exit_code)
-    file, phase = circumstances(error)
+    file, phase = get_circumstances(error)
     during = f" while {phase}" if phase else ""
     if isinstance(error, MemoryError):
         detail = f": {error}" if str(error) else ""

@@ -11,7 +11,7 @@ import numpy as np
 from tensaurus.app.report.bench_records import Record
 from tensaurus.app.report.benchmark_page import best, by_model, gain
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 __all__ = ["PLOTS", "draw"]
 
@@ -35,7 +35,7 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
         paint(figure.add_subplot(), records)
         for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             path = folder / f"{name}.{ending}"
-            with replacing(path) as beside:
+            with replace_file(path) as beside:
                 figure.savefig(beside, format=ending, dpi=110, metadata=metadata)
         paths[caption] = folder / f"{name}.png"
     return paths

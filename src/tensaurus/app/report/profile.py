@@ -31,7 +31,7 @@ from tensaurus.runtimes.measure.runtime_kernels import nodes_of
 from tensaurus.runtimes.measure.worker import RUN_LIMIT_REMEDY, Worker
 from tensaurus.runtimes.price.operation_counts import bytes_of, operations
 from tensaurus.runtimes.price.roofline import Roofline
-from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.errors import TensaurusError, name_file_in_errors
 from tensaurus.system.progress import NoProgress, Progress
 
 __all__ = ["profiled"]
@@ -52,7 +52,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
     runtime = backends.require(name)
     if not isinstance(runtime, backends.Profiling):
         raise TensaurusError(f"{name} cannot tell where the time of a model goes")
-    with naming(original.name), Database(options.database) as records:
+    with name_file_in_errors(original.name), Database(options.database) as records:
         roofline = Roofline.here(records, machine)
         build, shapes, ranges = Build.at(model), options.shapes or {}, options.ranges
         require_ranges(original.model, ranges or {})

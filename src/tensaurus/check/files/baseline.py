@@ -42,8 +42,8 @@ from tensaurus.check.inputs.try_shapes import (
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.progress import Stage, silent
-from tensaurus.system.scratch import temporary
+from tensaurus.system.progress import Stage, report_nothing
+from tensaurus.system.scratch import temporary_folder
 
 PERTURBED_COPIES = 4  # copies of the original one rounding away that run on the runtime
 MAX_NEAR_CONSTANTS = 36  # shapes near constants of the models that are tried, at most
@@ -68,7 +68,7 @@ class Baseline:
         threads: int,
         ranges: Mapping[str, tuple[int, int]],
         limit: float = RUN_LIMIT,
-        stage: Stage = silent,
+        stage: Stage = report_nothing,
         given: Mapping[str, Any] | None = None,
         answers: ReferenceAnswers | None = None,
         rows: Sequence[tuple[Feed, Mapping[str, Sequence[int]]]] = (),
@@ -158,7 +158,7 @@ class Baseline:
                     self._add_input(item, sizes, words if before > own else "")
                 except WorkerError as error:
                     if place == 1:
-                        if not self._worker.alive and not own:
+                        if not self._worker.is_alive and not own:
                             raise TensaurusError(f"the original does not run: {error}") from error
                         first = first or error  # the sizes may not fit each other
                         self._restart_worker()
@@ -224,7 +224,7 @@ class Baseline:
 
     def _restart_worker(self) -> None:
         """Start a worker for the original again if a run has ended it."""
-        if not self._worker.alive:
+        if not self._worker.is_alive:
             self._worker = self.start_worker(self.original)
 
     def _add_input(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
@@ -318,7 +318,7 @@ class Baseline:
             seed = self.seed * 1_000_003 + number
             try:
                 self._restart_worker()
-                with temporary() as folder:  # a runtime that has compiled a model needs its files no more
+                with temporary_folder() as folder:  # a compiled model needs its files no more
                     self._worker.compile(self.original.perturbed(seed, self.shared_numbers, folder))
                 for row in wanted:
                     results = run_inputs(self._worker, row.feed.perturb(seed))
@@ -326,7 +326,7 @@ class Baseline:
                         original.add_perturbed(result)
             except WorkerError as error:
                 self.note(f"a perturbed copy of the original does not run: {error}")
-                if not self._worker.alive:
+                if not self._worker.is_alive:
                     return
 
     def run_neighbours(self, rows: Iterable[ComparisonRow]) -> None:

@@ -14,7 +14,7 @@ from tensaurus.check.files.near_ties import PinnedPair, pin_scores
 from tensaurus.check.inputs.draw_inputs import Feed
 from tensaurus.graph.onnx.build import Build
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["recheck_with_pinned_scores"]
 
@@ -38,7 +38,7 @@ def recheck_with_pinned_scores(
     if wrong - pair.dependent_outputs or not (wrong or _is_astray(base, pair)):
         return findings
     try:
-        with temporary() as folder, _pinned_baseline(base, pair, folder) as pinned:
+        with temporary_folder() as folder, _pinned_baseline(base, pair, folder) as pinned:
             pinned_findings = CandidateTrial(pinned, margin).judge()
     except TensaurusError as error:  # a WorkerError is one
         base.note(f"near ties were not examined: the models with pinned scores do not run: {error}")

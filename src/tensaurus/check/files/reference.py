@@ -44,8 +44,8 @@ class NoReference(ChildError):
 
 
 class _Evaluator(Child):
-    error = NoReference
-    resting = True
+    error_type = NoReference
+    pauses_when_idle = True
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class _ReferenceProcess:
     def child_with_model(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
         """Return the child process, holding this model.  Raises NoReference."""
         child = _evaluator(os.getpid(), self._number)
-        if not child.alive:  # it died, or computes an answer that nobody wants any more
+        if not child.is_alive:  # it died, or computes an answer that nobody wants any more
             child.close()
             _evaluators.pop((os.getpid(), self._number), None)
             child, self._loaded = _evaluator(os.getpid(), self._number), None
@@ -185,7 +185,7 @@ class _ReferenceProcess:
         """Let the process forget its model; end it where it does not answer."""
         child = _evaluators.get((os.getpid(), self._number))
         self._loaded = None
-        if child is not None and child.alive:
+        if child is not None and child.is_alive:
             child.ask("drop")
         elif child is not None:
             child.close()

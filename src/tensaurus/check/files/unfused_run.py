@@ -30,7 +30,7 @@ class UnfusedRunner:
     def outputs(self, whose: str, model: ComparedModel, arrays: Mapping[str, Any]) -> list[Any]:
         """Return all outputs of a model; `whose` names its process.  Raises WorkerError."""
         worker = self._workers.get(whose)
-        if worker is None or not worker.alive:
+        if worker is None or not worker.is_alive:
             worker = start_worker(
                 model.build, self.name, threads=self._threads, limit=self._limit, plain=True
             )

@@ -25,9 +25,9 @@ from tensaurus.check.program.field_check import FieldCheck
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.measure.machine import usable_threads
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, WorkerError
-from tensaurus.system.errors import naming
-from tensaurus.system.progress import Stage, silent
-from tensaurus.system.scratch import temporary
+from tensaurus.system.errors import name_file_in_errors
+from tensaurus.system.progress import Stage, report_nothing
+from tensaurus.system.scratch import temporary_folder
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def verify(
     kinds: Sequence[str] = KINDS,
     field: FieldCheck | None = None,
     limit: float = RUN_LIMIT,
-    stage: Stage = silent,
+    stage: Stage = report_nothing,
     answers: ReferenceAnswers | None = None,
     margin: float = 1.0,
 ) -> Verdict:
@@ -100,12 +100,12 @@ def verify(
 
     Raises TensaurusError where a file is no model, or the original does not run.
     """
-    with temporary() as folder:
+    with temporary_folder() as folder:
         original = ComparedModel.read(a, shapes or {}, folder)
         candidate = ComparedModel.read(b, shapes or {}, folder)
         if differences := interface_differences(original.proto, candidate.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
-        with naming(original.name):
+        with name_file_in_errors(original.name):
             started = Baseline(
                 original,
                 candidate,

@@ -55,7 +55,7 @@ def sample_feeds(
                 seconds = _timed_run(worker, arrays)
             except WorkerError as error:
                 refusal = refusal or str(error)
-                if not worker.alive:
+                if not worker.is_alive:
                     break
                 continue
             return arrays, words, seconds

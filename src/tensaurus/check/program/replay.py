@@ -32,7 +32,7 @@ from tensaurus.rules.language.evidence import Bounded, Derived
 from tensaurus.rules.prove.subnormal_constants import refute_flush
 from tensaurus.runtimes.price.operation_counts import number_of, operations
 from tensaurus.system.child import available_memory
-from tensaurus.system.progress import Stage, silent
+from tensaurus.system.progress import Stage, report_nothing
 
 OPERATIONS_PER_ELEMENT = 500  # cost of one element of a tensor, in scalar operations, however it is computed
 ALWAYS_REPLAYED_ELEMENTS = 1 << 25  # of one tensor; larger ones are replayed where there is memory
@@ -98,7 +98,9 @@ class Tally:
         return FieldCheck(True, compared, self.degree, min(1.0, self.bound), detail, self.sampled)
 
 
-def check_rewrites(candidates: Sequence[Candidate], seed: int = 0, stage: Stage = silent) -> FieldCheck:
+def check_rewrites(
+    candidates: Sequence[Candidate], seed: int = 0, stage: Stage = report_nothing
+) -> FieldCheck:
     """Check every rewrite along the candidates' chains; `trials` counts those with an error bound.
 
     `stage` is called with the number of the rewrite that is being checked.

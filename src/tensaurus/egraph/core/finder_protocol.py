@@ -18,7 +18,7 @@ from tensaurus.graph.analysis.cancellation import cancels, is_large
 from tensaurus.graph.ir.node import CONSTANT, Node, again
 from tensaurus.graph.ir.program import topological
 from tensaurus.rules.language.equation import Equation
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 
 __all__ = [
     "Finder",
@@ -88,7 +88,7 @@ class TimedFinder:
         left, granted, self._granted = self.deadline - began, self._granted, 0.0
         if left <= 0 or self.ended:
             return proposals
-        with Bounded(began + min(left, TIME_SHARE * left + granted)) as call:
+        with DeadlineBlock(began + min(left, TIME_SHARE * left + granted)) as call:
             for proposal in islice(self.finder(graph, room), MAX_PROPOSALS):
                 proposals.append(proposal)
         spent = monotonic() - began

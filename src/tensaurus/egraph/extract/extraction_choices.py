@@ -22,7 +22,7 @@ from tensaurus.graph.ir.node import CONSTANT, Node, Type
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType
-from tensaurus.system.garbage_collector import collector_resting
+from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["Choices", "Place"]
 
@@ -52,7 +52,7 @@ class Choices:
               constant, each kind reads a copy, which is a choice of its own
     """
 
-    @collector_resting()
+    @pause_collector()
     def __init__(
         self,
         graph: EGraph,

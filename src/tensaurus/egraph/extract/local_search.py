@@ -16,7 +16,7 @@ from time import monotonic
 
 from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
-from tensaurus.system.garbage_collector import collector_resting
+from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["improve_choice", "quick_extraction"]
 
@@ -304,7 +304,7 @@ def _total(problem: Problem, choice: Choice) -> float:
     return sum(problem.costs[number] for number in choice.values()) if choice else inf
 
 
-@collector_resting()
+@pause_collector()
 def quick_extraction(problem: Problem, start: Choice | None = None, deadline: float = inf) -> dict[int, int]:
     """Return a good choice within about a second, without a proof: the cheapest trees, improved by moves.
 

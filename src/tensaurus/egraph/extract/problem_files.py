@@ -16,7 +16,7 @@ from typing import Any
 
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 __all__ = ["read_problem", "write_choice"]
 
@@ -109,5 +109,5 @@ def write_choice(
 ) -> None:
     """Write {class: node} for the classes that the roots need, children first, as JSON."""
     needed = {classes[group]: nodes[choice[group]] for group in problem.order(choice) or ()}
-    with replacing(path) as beside:
+    with replace_file(path) as beside:
         beside.write_text(json.dumps(needed, indent=1) + "\n", encoding="utf-8")

@@ -27,7 +27,7 @@ from tensaurus.egraph.match.rewrite import Plan
 from tensaurus.egraph.match.ruleset import PatternFamily, RuleEntry, Ruleset
 from tensaurus.rules.language.equation import Equation, instance
 from tensaurus.rules.language.match import Binding, build
-from tensaurus.system.garbage_collector import collector_resting
+from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner", "saturate"]
 
@@ -172,7 +172,7 @@ class Runner:
         self.cut = False  # whether a pattern met the limit of matches in this round
         self.merged: dict[int, tuple[int, ...]] = {}  # the roots that an e-node has merged
 
-    @collector_resting()
+    @pause_collector()
     def explore(self, watch: Callable[[int, int], None] = lambda rounds, nodes: None) -> Exploration:
         """Apply rules of one root within half of the room, then multi-pattern rules, then the first again."""
         start = monotonic()

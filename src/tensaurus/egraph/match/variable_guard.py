@@ -12,7 +12,7 @@ from tensaurus.egraph.core.class_analysis import Analysis, types_of_code, types_
 from tensaurus.ops.element_type import REAL_TYPES
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import FUNCTIONS, Fact, Undefined, holds
-from tensaurus.system.syntax import expression
+from tensaurus.system.syntax import parse_expression
 
 __all__ = ["ASKS_CONTENT", "Guard", "ClassFact", "called_functions", "variable_guards"]
 
@@ -94,7 +94,7 @@ def _anonymize(name: str, condition: ast.expr) -> str:
 
 @cache
 def _guard(conditions: tuple[str, ...], floats: bool) -> Guard:
-    return Guard([expression(text) for text in conditions], "_", floats)
+    return Guard([parse_expression(text) for text in conditions], "_", floats)
 
 
 def called_functions(tree: ast.expr) -> set[str]:

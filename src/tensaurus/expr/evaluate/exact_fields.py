@@ -18,7 +18,7 @@ from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS, MONOID_FUNCTIONS
 from tensaurus.expr.sizes.polynomial import Atom, Poly, polynomial
 from tensaurus.expr.sizes.symbol import Symbol
-from tensaurus.system.deadline import cancelling
+from tensaurus.system.deadline import cancel_at_deadline
 
 
 class Exact(Field):
@@ -262,7 +262,7 @@ class Terms(Exact):
         solver = self.z3.Solver()
         solver.set("timeout", 10_000)
         solver.add(self.z3.Or(*pairs))
-        with cancelling(self.z3.main_ctx().interrupt):
+        with cancel_at_deadline(self.z3.main_ctx().interrupt):
             answer = solver.check()
         return True if answer == self.z3.unsat else solver.model() if answer == self.z3.sat else None
 

@@ -28,7 +28,7 @@ from tensaurus.expr.ir.scope import (
     table,
 )
 from tensaurus.expr.sizes.size import Axis, Symbol, floordiv, largest, mod, polynomial, smallest
-from tensaurus.system.syntax import expression
+from tensaurus.system.syntax import parse_expression
 
 _DECLARATION = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # ; only within quotes
 
@@ -81,7 +81,7 @@ def parse_size(text: str, names: Mapping[str, Any] | None = None) -> Any:
 
 def _parse_python(text: str) -> ast.expr:
     try:
-        return expression(text.strip())
+        return parse_expression(text.strip())
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {text[:80]!r}: {error}") from None
 

@@ -16,7 +16,7 @@ from tensaurus.ops import Op
 from tensaurus.rules.language.match import commutes
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Term, show_term
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["generated", "written"]
 
@@ -41,7 +41,7 @@ def generated(
     Raises TensaurusError where the journal cannot be used.
     """
     if journal is None:
-        with temporary() as folder:  # worlds ask about the same laws
+        with temporary_folder() as folder:  # worlds ask about the same laws
             return generated(worlds, size, seed, note, watch, sample=sample, shard=shard, journal=folder)
     Journal(journal)  # refused before anything is grown
     jobs = [Job(world, size or world.size, seed, sample, shard, journal) for world in worlds]

@@ -20,7 +20,7 @@ from tensaurus.finders.synthesis.world import World
 from tensaurus.graph.ir.program_text import parse_program
 from tensaurus.rules.language.rule import parse_rule
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.system.child import tied
+from tensaurus.system.child import die_with_parent
 
 __all__ = ["Grown", "Job", "side_by_side"]
 
@@ -93,7 +93,7 @@ _notes: SimpleQueue[str] | None = None  # of a process of the pool
 
 def _telling(parent: int, notes: SimpleQueue[str]) -> None:
     global _notes
-    if not tied(parent):
+    if not die_with_parent(parent):
         os._exit(1)
     _notes = notes
 

@@ -50,7 +50,7 @@ from tensaurus.graph.ir.program import Program, topological
 from tensaurus.graph.ir.subnormal import subnormal_share
 from tensaurus.graph.ir.tensor_data import Data, numpy_dtype
 from tensaurus.ops import TensorType, registry
-from tensaurus.system.syntax import expression, statements
+from tensaurus.system.syntax import parse_expression, parse_statements
 
 FEW = 8  # numbers of a constant that stand in the text itself
 
@@ -221,7 +221,7 @@ class _Reader:
         head, _, types = line.rpartition(" -> ")
         if not head or line.startswith("output("):
             head, types = line, ""
-        statement = statements(head.strip())
+        statement = parse_statements(head.strip())
         kinds = tuple(map(self.type, _items(_expression(types)))) if types else ()
         match statement:
             case [ast.Expr(ast.Call(func=ast.Name(id="symbol"), args=[ast.Constant(str(name)), least]))]:
@@ -307,7 +307,7 @@ class _Reader:
 
 
 def _expression(text: str) -> ast.expr:
-    return expression(text.strip())
+    return parse_expression(text.strip())
 
 
 def _items(node: ast.expr) -> list[ast.expr]:

@@ -12,7 +12,7 @@ from onnx.inliner import inline_local_functions
 
 from tensaurus.graph.onnx.onnx_frame import bodies_of
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
-from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
 MOST = 200_000  # nodes of a model whose calls are written out: onnx takes seconds for so many
 
@@ -27,7 +27,7 @@ def inlined(model: ModelProto, file: str | Path | None = None) -> ModelProto:
     """
     if not model.functions:
         return model
-    with naming("the model" if file is None else file):
+    with name_file_in_errors("the model" if file is None else file):
         functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
         _require_own_names(functions)
         _require_finite(model, functions)

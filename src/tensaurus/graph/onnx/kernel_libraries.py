@@ -13,7 +13,7 @@ from onnx import ModelProto, StringStringEntryProto
 
 from tensaurus.graph.onnx.model_file import save_model
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import file_hash, replacing
+from tensaurus.system.files import file_hash, replace_file
 
 __all__ = ["METADATA_KEY", "libraries_of", "place_beside", "require_place", "save_with_libraries"]
 
@@ -87,7 +87,7 @@ def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence
     with ExitStack() as stack:
         for library, place in zip(libraries, places, strict=True):
             _require_free(place, Path(path), library)
-            shutil.copyfile(library, stack.enter_context(replacing(place)))
+            shutil.copyfile(library, stack.enter_context(replace_file(place)))
         save_model(_naming(model, dict(zip((p.name for p in places), libraries, strict=True))), path)
 
 

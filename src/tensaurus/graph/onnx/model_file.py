@@ -17,7 +17,7 @@ from tensaurus.graph.onnx.normalize_for_checker import in_form, sort_nodes
 from tensaurus.graph.onnx.onnx_frame import graphs_in, light_copy, tensors_of
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import replacing
+from tensaurus.system.files import replace_file
 
 TWO_GIGABYTES = 2**31 - 2**20
 
@@ -195,12 +195,12 @@ def _extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
 def save_model(model: ModelProto, path: str | Path) -> None:
     """Write the model, beside first and then renamed; above 2 GB its weights go to PATH.data."""
     if weight_of(model) < TWO_GIGABYTES:
-        with replacing(path) as beside:
+        with replace_file(path) as beside:
             beside.write_bytes(model.SerializeToString(deterministic=True))
         return
     location = f"{Path(path).name}.data"
     stored = light_copy(model)
-    with replacing(Path(path).with_name(location)) as data, replacing(path) as beside:
+    with replace_file(Path(path).with_name(location)) as data, replace_file(path) as beside:
         with data.open("wb") as file:
             for tensor, light in zip(_weights(model), _weights(stored), strict=True):
                 if (

@@ -19,7 +19,7 @@ from tensaurus.graph.onnx.value_types import Types, fix_shapes
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code, dtype_name
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.garbage_collector import collector_resting
+from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["import_model"]
 
@@ -49,7 +49,7 @@ def import_model(
     functions = frozenset((f.domain, f.name) for f in model.functions)
     importer = GraphImporter(opsets_of(model), functions, Types(light), graph=model.graph)
     try:
-        with collector_resting():  # nodes are many, and none is garbage
+        with pause_collector():  # nodes are many, and none is garbage
             for value in inputs:
                 importer.take(value)
             importer.run(model.graph, overridable)

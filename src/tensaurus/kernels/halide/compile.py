@@ -24,7 +24,7 @@ from tensaurus.kernels.stages.pack_weights import packing_scope as packing_scope
 from tensaurus.kernels.stages.sketch import Schedule, nest_changes, nest_sketches, select_packs
 from tensaurus.kernels.stages.sketch import format_schedule as show_schedule
 from tensaurus.ops import TensorType
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["NATIVE", "compile_object", "compile_kernel", "halide_features", "jit", "kernel_with_code"]
 
@@ -78,7 +78,7 @@ def compile_object(
     `compile_kernel`.
     """
     name = _kernel_name(scope, inputs, output, schedule, cpu)
-    with temporary() as folder, raising_lowering_errors():
+    with temporary_folder() as folder, raising_lowering_errors():
         types, own, _ = kernel_interface(scope, inputs, schedule)
         stages, read_inputs = schedulable_stages(own, input_tensors(types), nest_changes(schedule))
         lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))

@@ -20,8 +20,8 @@ from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.files import cache_folder, replacing
-from tensaurus.system.scratch import folder, temporary
+from tensaurus.system.files import cache_folder, replace_file
+from tensaurus.system.scratch import process_folder, temporary_folder
 
 __all__ = ["find_compiler", "link_library", "linked_library"]
 
@@ -70,7 +70,7 @@ def link_library(kernels: Collection[Kernel], path: Path) -> Path:
     if twins := [kernel.name for kernel in kernels if by_name[kernel.name] != kernel]:
         raise TensaurusError(f"two kernels have the name {twins[0]}")
     ordered = [by_name[name] for name in sorted(by_name)]
-    with temporary() as place:
+    with temporary_folder() as place:
         objects = [f"{number}.o" for number in range(len(ordered))]
         for kernel, file in zip(ordered, objects, strict=True):
             (place / file).write_bytes(kernel.code)
@@ -78,7 +78,7 @@ def link_library(kernels: Collection[Kernel], path: Path) -> Path:
         (place / "exports.map").write_text(EXPORTS_MAP, encoding="utf-8")
         shutil.copyfile(SHIM, place / SHIM.name)
         _run_compiler([*command, *COMPILER_OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], place)
-        with replacing(path) as beside:
+        with replace_file(path) as beside:
             shutil.copyfile(place / "kernels.so", beside)
     return path
 
@@ -89,7 +89,7 @@ def linked_library(kernels: Collection[Kernel]) -> Path:
     Raises as `link_library`.
     """
     parts = sorted(repr(kernel) for kernel in set(kernels))
-    path = folder() / f"{sha256(''.join(parts).encode()).hexdigest()[:16]}.kernels.so"
+    path = process_folder() / f"{sha256(''.join(parts).encode()).hexdigest()[:16]}.kernels.so"
     return path if path.exists() else link_library(kernels, path)
 
 

@@ -19,7 +19,7 @@ from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.kernels.halide.compile import compile_object, input_tensors
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_schedule
 from tensaurus.ops import TensorType
-from tensaurus.system.child import Child, ChildError, tied
+from tensaurus.system.child import Child, ChildError, die_with_parent
 
 __all__ = ["ObjectCompiler", "ForkingCompiler"]
 
@@ -66,7 +66,7 @@ class ObjectCompiler:
         return self._last[1]
 
     def _begin(self, task: _Task) -> None:
-        if self._child is None or not self._child.alive:
+        if self._child is None or not self._child.is_alive:
             self.close()
             self._child = Child(
                 "the compiler of kernels", f"{__name__}:ForkingCompiler", self.cpu, timeout=TIMEOUT_SECONDS
@@ -112,7 +112,7 @@ class ForkingCompiler:
         if (pid := os.fork()) == 0:
             answer = bytes([FAILED])
             try:
-                if tied(own):
+                if die_with_parent(own):
                     answer = bytes([COMPILED]) + self._compile_in_fork(scope, types, output, schedule)
             except BaseException as error:
                 answer += (str(error) or type(error).__name__).encode()

@@ -139,7 +139,7 @@ class TimingProcesses:
 
     def _restart_if_dead(self, child: Child | None, threads: int) -> Child:
         """Returns the process, or a new one if it is dead."""
-        if child is not None and child.alive:
+        if child is not None and child.is_alive:
             return child
         if child is not None:
             child.close()

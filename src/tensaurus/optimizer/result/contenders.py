@@ -25,7 +25,7 @@ from tensaurus.runtimes.measure.comparison import Comparison
 from tensaurus.runtimes.measure.end_to_end_times import SECONDS, contest_pairs, contest_times
 from tensaurus.runtimes.measure.measure import Pairs
 from tensaurus.runtimes.measure.worker import WorkerError
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["Contender", "Contenders", "Winner", "contenders", "needed_gain"]
@@ -123,7 +123,7 @@ class Contenders:
             progress.phase("confirming the speedup in new processes", 5)
             until = inf if limit is None else limit.again
             why = ""
-            with Bounded(until if limit is None else until + limit.patience(2)) as comparing:
+            with DeadlineBlock(until if limit is None else until + limit.patience(2)) as comparing:
                 try:
                     pairs = _pairs(self.target, row, until)
                     comparison = pairs.comparison
@@ -200,7 +200,7 @@ def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) ->
     for reason in dict.fromkeys(row.closed for row in rows if row.closed):
         target.progress.note(f"a candidate runs only at {target.original.fixed}: {reason}")
     latest = inf if limit is None else max(until, monotonic()) + limit.patience(len(rows) + 1)
-    with Bounded(latest) as measuring:
+    with DeadlineBlock(latest) as measuring:
         base, *times = _times(target, [row.build for row in rows], until)
         rows = [replace(row, seconds=seconds) for row, seconds in zip(rows, times, strict=True)]
     if measuring.ended and limit is not None:
@@ -215,7 +215,7 @@ def _written(
     """A candidate, flushed, and its model; None, and a note, where there is none, or not in half of the time
     left."""
     now, why = monotonic(), ""
-    with Bounded(now + max(WRITING, (until - now) / 2)) as writing:
+    with DeadlineBlock(now + max(WRITING, (until - now) / 2)) as writing:
         try:
             if SUBNORMALS not in target.options.without:
                 candidate = settle(candidate)

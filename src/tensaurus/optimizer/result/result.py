@@ -27,7 +27,7 @@ from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Pairs
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["Result"]
 
@@ -139,7 +139,7 @@ class Result:
         `options` are the backend's own: onnxruntime's SessionOptions, or a dict of openvino's properties;
         `providers` are onnxruntime's.  Raises BackendError for what the backend does not take.
         """
-        with temporary() as folder:
+        with temporary_folder() as folder:
             build = Build.of(self.model, folder, self.libraries)
             return opened(build, self.summary.backend, self.summary.threads, options, providers)
 

@@ -22,7 +22,7 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.worker import start_worker
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["Trial"]
 
@@ -94,7 +94,7 @@ class Trial:
                 exact = reference.run(source, feed.arrays, sizes or {})
                 rows.append(list(map(OriginalOutput, exact, run_inputs(worker, feed.arrays))))
             for seed in () if original.large else range(PERTURBED_COPIES):
-                with temporary() as folder:
+                with temporary_folder() as folder:
                     worker.compile(original.perturbed(seed, (), folder))
                 for feed, outputs in zip(feeds, rows, strict=True):
                     copies = run_inputs(worker, feed.perturb(seed))

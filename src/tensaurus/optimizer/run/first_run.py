@@ -13,7 +13,7 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes.backends import Array
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 
 __all__ = ["FirstRun", "TooSlow"]
 
@@ -52,7 +52,7 @@ class FirstRun:
         require_ranges(model, ranges)
         given, began = load_user_inputs(options.inputs, model, shapes), monotonic()
         patience = inf if options.steps is not None else max(STARTING, SHARE * options.time_limit)
-        with Bounded(began + patience):
+        with DeadlineBlock(began + patience):
             feeds, words, run = sample_feeds(
                 model, shapes, options.seed, source, options.first, threads, ranges, options.run_limit, given
             )

@@ -43,10 +43,10 @@ from tensaurus.runtimes.measure.measure import Stopwatch
 from tensaurus.runtimes.measure.observe import Observation, Observer
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import Roofline
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import Progress
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["Target"]
 
@@ -86,7 +86,7 @@ class Target:
         self.limit = TimeLimit(options.time_limit, start) if options.steps is None else None
         with ExitStack() as stack:
             self.records = stack.enter_context(Database(options.database))
-            self._folder = stack.enter_context(temporary())
+            self._folder = stack.enter_context(temporary_folder())
             self.source = Build.of(original.model, self._folder, original.libraries)
             self.answers = ReferenceAnswers(self.source)
             self._feed()
@@ -162,7 +162,7 @@ class Target:
             with Reference(self.machine.threads, self.options.run_limit) as reference:
                 for reference.answers, part in ((None, LEARNING), (self.answers, RUNNING)):
                     start = monotonic()
-                    with Bounded(start + part * self.options.time_limit) as running:
+                    with DeadlineBlock(start + part * self.options.time_limit) as running:
                         reference.run(self.source, self.feeds, shapes)
                     seconds = monotonic() - start
                     if running.ended:
@@ -199,7 +199,7 @@ class Target:
     def _error(self, program: Program) -> float | None:
         """The largest error of an equal program, infinite where there is no time to tell; None where the
         model's opset has no standard operators for it."""
-        with Bounded(self._trials_end):
+        with DeadlineBlock(self._trials_end):
             return self._tried(program)
         return inf
 

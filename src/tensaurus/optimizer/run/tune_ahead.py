@@ -17,7 +17,7 @@ from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.roofline import Roofline, estimate
-from tensaurus.system.errors import TensaurusError, naming
+from tensaurus.system.errors import TensaurusError, name_file_in_errors
 from tensaurus.system.progress import Progress
 
 __all__ = ["TunedKernel", "tuned"]
@@ -46,7 +46,7 @@ def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[T
     progress.phase("reading the model")
     original, machine = Original.read(model, options), Machine.here(options.threads)
     with (
-        naming(original.name),
+        name_file_in_errors(original.name),
         Database(options.database) as records,
         KernelBudget.of_run(options, options.first, machine, records) as kernels,
     ):

@@ -13,7 +13,7 @@ from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.strategies import Effort, Runtime, Strategy
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
 from tensaurus.system import signals
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.progress import Progress
 
 __all__ = ["ModelSearch"]
@@ -50,10 +50,10 @@ class ModelSearch:
                 first = begin(better)
         return go_on_from(first, self.search(first.program)), [*flushed, *bodies]
 
-    def _flushing(self) -> Bounded:
+    def _flushing(self) -> DeadlineBlock:
         """A block that ends after a part of the time left; what is not flushed then stays as it is."""
         now, deadline = monotonic(), self.effort.deadline
-        return Bounded(inf if deadline is None else now + max(LEAST, FLUSHING * (deadline - now)))
+        return DeadlineBlock(inf if deadline is None else now + max(LEAST, FLUSHING * (deadline - now)))
 
     def search(self, program: Program) -> Outcome:
         """The outcome for one of them."""
@@ -70,8 +70,8 @@ class ModelSearch:
         outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
             self.interrupted = True
-            if not signals.announced():
-                self.progress.note(signals.INTERRUPTED)
+            if not signals.was_interrupt_announced():
+                self.progress.note(signals.INTERRUPT_MESSAGE)
         for note in dict.fromkeys(outcome.notes):
             if note not in self.noted:
                 self.noted.add(note)

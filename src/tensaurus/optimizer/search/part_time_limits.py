@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from tensaurus.egraph.extract.problem import Choice, Problem
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 
 __all__ = ["Extractor", "Extractors", "Patience"]
 
@@ -39,9 +39,9 @@ class Patience:
         """Return the time of a search that has a deadline, or none."""
         return cls(inf if deadline is None else deadline)
 
-    def part(self) -> Bounded:
+    def part(self) -> DeadlineBlock:
         """Return a block for a part that looks at the clock itself: it ends a little after the deadline."""
-        return Bounded(max(self.deadline, monotonic()) + self.grace)
+        return DeadlineBlock(max(self.deadline, monotonic()) + self.grace)
 
     @property
     def extraction(self) -> float:
@@ -71,7 +71,7 @@ class Extractors:
             return start
         began, seconds = monotonic(), self.patience.extraction
         late = inf if self.patience.deadline == inf else began + 2 * seconds
-        with Bounded(late):
+        with DeadlineBlock(late):
             return extract(problem, seconds, start)
         spent = f"{monotonic() - began:.1f} s"
         self.ended[extract] = f"one extraction was stopped after {spent}; its method is not tried again"

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from tensaurus.ops import Op, registry
 from tensaurus.rules.language.side_conditions import FUNCTIONS
-from tensaurus.system.syntax import expression as parsed
+from tensaurus.system.syntax import parse_expression
 
 OPTIONAL = "_optional_"
 
@@ -100,7 +100,7 @@ def expression(text: str) -> ast.expr:
 
 def _tree(text: str) -> ast.expr:
     try:
-        return parsed(re.sub(r"\b(\w+)\?", rf"{OPTIONAL}\1", text.strip()))
+        return parse_expression(re.sub(r"\b(\w+)\?", rf"{OPTIONAL}\1", text.strip()))
     except SyntaxError as error:
         raise RuleError(f"cannot read {text!r}: {error.msg}") from error
 

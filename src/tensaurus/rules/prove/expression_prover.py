@@ -29,7 +29,7 @@ from tensaurus.rules.prove.attribute_domain import REAL
 from tensaurus.rules.prove.factor_out_of_max import taken_out
 from tensaurus.rules.prove.solve_sizes import solved
 from tensaurus.rules.prove.z3_terms import PlacedTerms, SolverTerms
-from tensaurus.system.deadline import cancelling
+from tensaurus.system.deadline import cancel_at_deadline
 
 MOVED = "moved"
 STRENGTH = (MOVED, "algebra", "z3")
@@ -173,7 +173,7 @@ def _asked(
         solver.set("timeout", TIMEOUT)
         solver.add(*terms.facts)
         solver.add(left != right)
-        with cancelling(z3.main_ctx().interrupt):
+        with cancel_at_deadline(z3.main_ctx().interrupt):
             answer = solver.check()
     except (NotImplementedError, TypeError, z3.Z3Exception) as error:
         return Open(f"canonical forms differ, and Z3 has no {error}")

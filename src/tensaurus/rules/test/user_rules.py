@@ -11,7 +11,7 @@ from tensaurus.rules.language.evidence import Allowed, Evidence
 from tensaurus.rules.language.rule import Rule, read_rules
 from tensaurus.rules.language.term import RuleError
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["own_rules", "rules_of"]
@@ -50,7 +50,7 @@ def own_rules(
             names.add(rule.name)
             if "off" in rule.tags:
                 continue
-            with Bounded(deadline) as verifying:
+            with DeadlineBlock(deadline) as verifying:
                 own.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
             if verifying.ended:
                 note(f"rule {rule.name} is not used: verifying it takes longer than the time limit allows")

@@ -18,7 +18,7 @@ from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, desc
 from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half
 from tensaurus.runtimes.backends._onnxruntime_graph import trace_kernels
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.scratch import temporary
+from tensaurus.system.scratch import temporary_folder
 
 if TYPE_CHECKING:
     import onnx
@@ -135,7 +135,7 @@ class _OnnxRuntime(Backend):
         """Time the kernels by onnxruntime's events; the time of an If or Loop includes the nodes inside."""
         options = _options(threads)
         options.enable_profiling = True
-        with temporary() as folder:
+        with temporary_folder() as folder:
             options.profile_file_prefix = str(folder / "profile")
             # each session gives other names to the conversions that it inserts, so its own graph is read
             session, running = _open_saving_graph(build, options, folder)
@@ -245,7 +245,7 @@ def _nodes_before_layouts(build: Build) -> list[onnx.NodeProto]:
 
 def _optimized_nodes(build: Build, options: Any) -> list[onnx.NodeProto]:
     """Return the nodes of the graph into which onnxruntime turns the model."""
-    with temporary() as folder:
+    with temporary_folder() as folder:
         return _open_saving_graph(build, options, folder)[1]
 
 

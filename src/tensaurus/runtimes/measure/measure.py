@@ -326,13 +326,13 @@ class Stopwatch:
 
         Weights must be initializers of the model: these the runtime prepares only once.
         """
-        if self._worker is None or not self._worker.alive:
+        if self._worker is None or not self._worker.is_alive:
             self.close()
             self._worker = Worker(self._backend, threads=self._threads, timeout=self._timeout)
         try:
             taken, disturbed = self._worker.measure(build, feeds, seconds=self._seconds, runs=self._runs)
         except WorkerError as error:
-            self.failure, self.ended = str(error), not self._worker.alive
+            self.failure, self.ended = str(error), not self._worker.is_alive
             return None
         self.failure, self.ended = None, False
         self.disturbed += disturbed

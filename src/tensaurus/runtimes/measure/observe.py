@@ -133,7 +133,7 @@ class Observer:
         return kernels
 
     def _live_worker(self) -> Worker:
-        if self._worker is None or not self._worker.alive:
+        if self._worker is None or not self._worker.is_alive:
             self._worker = self._start_worker()
         return self._worker
 
@@ -151,7 +151,7 @@ class Observer:
             self._first = (build, timing.median)
             return timing.median
         first, base = self._first
-        if self._first_worker is None or not self._first_worker.alive:
+        if self._first_worker is None or not self._first_worker.is_alive:
             self._first_worker = self._start_worker()
             warm_up(self._first_worker, first, self._feeds, turn)
         names = ["the first program", "the program"]

@@ -55,8 +55,8 @@ class Worker(Child):
     Used by one thread at a time; `close` it or use it in a `with`.  The child cannot outlive this process.
     """
 
-    error = WorkerError
-    resting = True
+    error_type = WorkerError
+    pauses_when_idle = True
 
     def __init__(
         self, backend: str, *, threads: int, timeout: float = 300.0, remedy: str | None = None

@@ -21,7 +21,7 @@ from tensaurus.runtimes.price.operation_counts import UNKNOWN_SIZE, is_alias, is
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline, estimate
 from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.runtimes.price.weight_costs import copies_to_measure, round_weight_bytes
-from tensaurus.system.deadline import Bounded
+from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["OperatorCosts"]
@@ -187,7 +187,7 @@ class OperatorCosts:
         self.measuring()
         seconds: float | None = None
         now = monotonic()
-        with Bounded(now + max(MIN_LIMIT_SECONDS, TIME_SHARE * (self.deadline - now))) as measuring:
+        with DeadlineBlock(now + max(MIN_LIMIT_SECONDS, TIME_SHARE * (self.deadline - now))) as measuring:
             seconds = self._measure_copies(piece) if all(map(self.supports, piece.inner)) else None
         self.measured += 1
         value = inf if seconds is None else seconds
