@@ -120,7 +120,7 @@ def test_summary_reads_well() -> None:
     assert "equal: max error 1.5e-06 absolute, 2e-05 relative (20 inputs)" in said
     assert "600 typed, 3 opaque, passed through untouched: Shape 2, LSTM 1" in said
     assert "31.5 s, 210 measurements, time limit reached" in said
-    assert "--shape x=1,3,48,320 would let more" in said
+    assert "--shape x=1,3,48,320 lets more" in said
     assert said.index("fold-scale") < said.index("hardswish") < said.index("merge-conv")
 
 

@@ -513,7 +513,7 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert not held.allows(found.convolution, (best_algorithm(6, 3),) * 2)
     beyond = Accuracy(level, whole, PEAKS, judged(2 * ERROR_FACTORS[level]), notes.append)
     assert not beyond.limit and not beyond.allows(found.convolution, (best_algorithm(2, 3),) * 2)
-    assert f"would be {2 * ERROR_FACTORS[level]:.2g} of what" in notes[-1]
+    assert f"would use {2 * ERROR_FACTORS[level]:.2g} of the" in notes[-1]
     unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
     assert unsaid.limit == LIMITS[1] * ERROR_FACTORS[level]
 

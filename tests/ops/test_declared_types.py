@@ -40,7 +40,10 @@ def test_a_range_of_a_size_is_of_its_type(dtype: str, range_: str) -> None:
 @pytest.mark.parametrize(
     ("stated", "reason"),
     [
-        (helper.make_tensor_value_info("a", TensorProto.INT64, [2, 3]), "[2, 3], but declared as int64"),
+        (
+            helper.make_tensor_value_info("a", TensorProto.INT64, [2, 3]),
+            "float32[2, 3], but declared as int64",
+        ),
         (helper.make_tensor_value_info("a", TensorProto.FLOAT, [2, 3]), ""),
         (helper.make_tensor_value_info("a", TensorProto.FLOAT, ["N", None]), ""),
     ],

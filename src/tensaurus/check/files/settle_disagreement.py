@@ -84,7 +84,7 @@ def _settle_rounding(comparison: BaselineView) -> None:
         if size:
             what = f"rounding makes {size:.2g} of the largest element of output {name} on {kind} inputs"
             comparison.note(
-                f"{what}, and is intended: the original's own results are the reference"
+                f"{what}, so it is part of the model: the original's own results are the reference"
             )
 
 
