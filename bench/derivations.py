@@ -55,7 +55,7 @@ from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops.eop import eop
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -231,13 +231,13 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
     found = {}
     with temporary_folder() as folder, Database(folder / "times.db") as records:
         program, feeds = standalone_model(piece, OPSET)
-        build = Builds(folder, expander(library()), folded=False)(program)
+        build = Builds(folder, make_expander(library()), folded=False)(program)
         for backend in ("onnxruntime", "openvino"):
             found[backend] = timed(backend, build, feeds, machine.threads)
         if piece.generated:
             tuner = Tuner(records, machine, "native")
             kernels = TunedKernels(tuner, lambda: tuning)
-            build = Builds(folder, expander(library()), kernels, linked_library, folded=False)(program)
+            build = Builds(folder, make_expander(library()), kernels, linked_library, folded=False)(program)
             tuner.close()
             found["kernels"] = timed("onnxruntime", build, feeds, machine.threads)
     return found

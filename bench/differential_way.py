@@ -26,7 +26,7 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.language.match import Matcher, expander
+from tensaurus.rules.language.match import Matcher, make_expander
 from tensaurus.rules.language.rule import Rule, library
 from tensaurus.runtimes.backends import BackendError
 from tensaurus.runtimes.backends.reference import evaluate, evaluate_all
@@ -140,7 +140,7 @@ def by_head() -> dict[Any, list[Matcher]]:
 
 @cache
 def expand() -> Any:
-    return expander(library())
+    return make_expander(library())
 
 
 def case(sketch: Sketch, rng: Random) -> Case:
@@ -241,7 +241,7 @@ def _changes(program: Program) -> Iterator[tuple[Rule, dict[Node, Node]]]:
                     yield matcher.rule, {node: applied[0]}
     for matcher in matchers():
         if len(matcher.heads) > 1:
-            for changes in islice(matcher.joint(program), 3):
+            for changes in islice(matcher.joint_rewrites(program), 3):
                 yield matcher.rule, changes
 
 

@@ -38,7 +38,7 @@ from tensaurus.optimizer.search.strategies import (
     Strategy,
 )
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import Rule, library
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
@@ -123,7 +123,7 @@ def walk_through(path: Path, phase: Say) -> Walked:
     flat = inlined(original, path)
     phase("import")
     program = import_model(flat, {}, path)
-    expand = expander(rules())
+    expand = make_expander(rules())
     phase("feed")
     strange = [v for v in required_inputs(original) if not v.type.HasField("tensor_type")]
     feeds: list[dict[str, Any]] = []

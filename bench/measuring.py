@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -30,7 +30,7 @@ def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCo
             Stopwatch(backend, threads=machine.threads) as stopwatch,
             temporary_folder() as folder,
         ):
-            opset, expand = program.frame.opset, expander(library())
+            opset, expand = program.frame.opset, make_expander(library())
             builds = Builds(folder, expand, folded=False)
             roofline = Roofline.here(database, machine)
             yield OperatorCosts(

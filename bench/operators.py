@@ -33,7 +33,7 @@ from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops import registry
 from tensaurus.ops.examples import parse_example
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.database import Database
@@ -161,7 +161,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         tuner = Tuner(records, machine, "native")
         kernels = TunedKernels(tuner, lambda: tuning)
         begin = monotonic()
-        builds = Builds(folder, expander(library()), kernels, linked_library, folded=False)
+        builds = Builds(folder, make_expander(library()), kernels, linked_library, folded=False)
         program, feeds = standalone_model(kernel, OPSET)
         build = builds(program)
         seconds = monotonic() - begin

@@ -39,10 +39,10 @@ from typing import TypeAlias
 from rows import read, write
 
 from tensaurus.rules.language.evidence import Evidence
-from tensaurus.rules.language.match import commutes
+from tensaurus.rules.language.match import is_commutative
 from tensaurus.rules.language.rule import Rule, library, read_rules
-from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, expression
-from tensaurus.rules.prove.case_split import Cases, Steps, Stopped
+from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_expression
+from tensaurus.rules.prove.case_split import CaseSplit, ProofStopped, StepBudget
 from tensaurus.rules.prove.proof import TYPES
 from tensaurus.rules.test.verify_rule import STEPS, Refuted, verify
 from tensaurus.system.files import replace_file
@@ -116,7 +116,8 @@ def branched(rule: Rule) -> Iterator[Mutant]:
         return replace(rule, where=tuple(where), rhs=rhs, text=f"{rule.text} {ast.unparse(said)}")
 
     def question() -> ast.expr:
-        return expression(random.choice(QUESTIONS).format(random.choice(names), random.choice(THRESHOLDS)))
+        question = random.choice(QUESTIONS)
+        return parse_expression(question.format(random.choice(names), random.choice(THRESHOLDS)))
 
     for place, condition in enumerate(rule.where):
         if guides(condition):
@@ -201,7 +202,7 @@ def _freed(term: Term) -> Iterator[tuple[str, Term]]:
 
 def _swapped(term: Term) -> Iterator[tuple[str, Term]]:
     match term:
-        case Apply(op, (a, b), attrs, rest) if a is not None and a != b and not commutes(op):
+        case Apply(op, (a, b), attrs, rest) if a is not None and a != b and not is_commutative(op):
             yield f"operands of {op}", Apply(op, (b, a), attrs, rest)
     yield from _inside(term, _swapped)
 
@@ -247,12 +248,12 @@ def _fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
 
 def applies(mutant: Rule, steps: float) -> bool:
     """Whether there is a case of it, as far as so many steps show: where they do not, there may be."""
-    left = Steps(steps)
+    left = StepBudget(steps)
     kinds = TYPES if "any" in mutant.tags else TYPES[:1]
     every = ((kind, rank) for kind in kinds for rank in range(RANK + 1))
     try:
-        return any(True for kind, rank in every for _ in Cases(mutant, rank, dtypes=kind, steps=left))
-    except (Stopped, RecursionError):  # sizes that are nested too deeply
+        return any(True for kind, rank in every for _ in CaseSplit(mutant, rank, dtypes=kind, steps=left))
+    except (ProofStopped, RecursionError):  # sizes that are nested too deeply
         return True
 
 

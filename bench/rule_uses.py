@@ -45,7 +45,7 @@ from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.saturation import Saturation
 from tensaurus.optimizer.search.strategies import compile_rulesets
 from tensaurus.rules.language.occurrences import outer_first
-from tensaurus.rules.language.rule import IDLE, Rule, library, read_rules
+from tensaurus.rules.language.rule import UNUSED_RULES_FILE, Rule, library, read_rules
 from tensaurus.rules.language.term import Literal, Term, show_term
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
@@ -277,7 +277,7 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
     note = "# made by bench/rule_uses.py: rules that help no model, and that make none smaller"
-    for file, text in ((TABLE, lines), (GENERATED / IDLE, [note, *idle])):
+    for file, text in ((TABLE, lines), (GENERATED / UNUSED_RULES_FILE, [note, *idle])):
         with replace_file(file) as beside:
             beside.write_text("\n".join(text) + "\n", encoding="utf-8")
 

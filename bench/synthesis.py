@@ -30,7 +30,7 @@ from tensaurus.finders.synthesis.parallel_worlds import Grown
 from tensaurus.finders.synthesis.world import WORLDS
 from tensaurus.graph.ir.node import INPUT, Node, source
 from tensaurus.graph.ir.program import topological
-from tensaurus.rules.language.match import Binding, build, scalar_value
+from tensaurus.rules.language.match import Binding, build_term, scalar_value
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.test.instances import instances
@@ -317,7 +317,7 @@ def follows(left: str, right: str, kinds: str, ruleset: Ruleset) -> bool:
         for short, full in (("T", "perm=(1, 0)"), ("C", CONV), ("P", POOL)):
             text = text.replace(f", {short})", f", {full})")
         rule: Rule = parse_rule(f"law: {text} => {text}")[0]
-        node = build(rule.lhs[0], Binding(dict(nodes), {}), "float32")
+        node = build_term(rule.lhs[0], Binding(dict(nodes), {}), "float32")
         assert node is not None
         return node
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from tensaurus.rules.language.side_conditions import Fact, holds
-from tensaurus.rules.language.term import expression
+from tensaurus.rules.language.term import parse_expression
 
 # questions of a matrix x, each of which is answered by yes at some sizes and by no at others
 SIZES = (
@@ -115,7 +115,7 @@ class _Matrix(Fact):
 
 def answers(question: str, applies: Callable[[int, int], bool]) -> set[bool]:
     """What the question is answered by at sizes at which a law applies."""
-    tree = expression(question)
+    tree = parse_expression(question)
     sizes = product(range(1, LARGEST + 1), repeat=2)
     return {holds(tree, {"x": _Matrix(n, m)}) for n, m in sizes if applies(n, m)}
 

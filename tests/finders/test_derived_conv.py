@@ -51,7 +51,7 @@ from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summar
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived
 from tensaurus.rules.language.evidence import Tested as Replayed
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -159,10 +159,11 @@ def derived(case: Case, name: str, off: int = 0) -> Equation:
     made = apply(EOP, [x, w], {"scope": FORMS[name](case, conv.tensor.shape, off)})
 
     def step(law: str, left: Node, right: Node) -> Equation:
-        return Equation(law, f"{said(left)} => {said(right)}", (left,), (right,), (x, w), USED)
+        text = f"{format_nodes(left)} => {format_nodes(right)}"
+        return Equation(law, text, (left,), (right,), (x, w), USED)
 
     steps = step("conv-expression", conv, own), step(name, own, made)
-    law = f"{said(conv)} => {said(made)}"
+    law = f"{format_nodes(conv)} => {format_nodes(made)}"
     return Equation(f"conv-as-{name}", law, (conv,), (made,), (x, w), Derived(steps))
 
 

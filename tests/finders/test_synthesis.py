@@ -41,7 +41,7 @@ from tensaurus.ops import TensorType, registry
 from tensaurus.optimizer.run.options import Options
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.match import Matcher
-from tensaurus.rules.language.rule import IDLE, library, parse_rule, read_rules
+from tensaurus.rules.language.rule import UNUSED_RULES_FILE, library, parse_rule, read_rules
 from tensaurus.rules.language.term import Literal, Variable, parse_terms
 from tensaurus.rules.test.verify_rule import Refuted, run, verify
 from tensaurus.runtimes.measure.machine import Machine
@@ -371,10 +371,10 @@ def follows(text: str, rules: list[Any]) -> bool:
     (rule,) = parse_rule(f"law: {text}")
     world = WORLDS["matrices"]
     nodes = {name: source(name, world.kinds[0]) for name in rule.variables}
-    from tensaurus.rules.language.match import Binding, build
+    from tensaurus.rules.language.match import Binding, build_term
 
     binding = Binding(dict(nodes), {})
-    left, right = (build(side[0], binding, "float32") for side in (rule.lhs, rule.rhs))
+    left, right = (build_term(side[0], binding, "float32") for side in (rule.lhs, rule.rhs))
     assert left is not None and right is not None
     return derived([left], [right], Ruleset(rules))
 
@@ -548,7 +548,7 @@ def test_variables_are_listed_in_order() -> None:
 
 def test_rules_that_no_model_uses_are_generated_and_left_to_long_searches() -> None:
     folder = files("tensaurus.rules") / "library" / "generated"
-    lines = folder.joinpath(IDLE).read_text("utf-8").splitlines()
+    lines = folder.joinpath(UNUSED_RULES_FILE).read_text("utf-8").splitlines()
     idle = {line for line in lines if not line.startswith("#")}
     every, short = library(ops=()), library(long=False)
     text = folder.joinpath("worlds.rules").read_text("utf-8")

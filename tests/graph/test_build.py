@@ -23,7 +23,7 @@ from tensaurus.graph.onnx.onnx_export import export
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.optimize import Result
 from tensaurus.optimizer.result.summary import Summary
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import BackendError, Configurable
@@ -306,7 +306,7 @@ def test_who_takes_no_options_says_so() -> None:
 def test_every_operator_has_its_tensors(name: str, opset: int) -> None:
     """Those of expansions stand for what was expanded."""
     program = small(PROGRAMS[name])
-    model, tensors = export(program, expand=expander(library()))
+    model, tensors = export(program, expand=make_expander(library()))
     made = {output for node in model.graph.node for output in node.output}
     assert set(tensors.written) <= made and set(tensors.computed) == made
     assert frozenset().union(*tensors.computed.values()) == set(program.active)

@@ -22,7 +22,7 @@ from tensaurus.optimizer.result.contenders import CLOSED, MARGIN
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary
 from tensaurus.optimizer.run.open_sizes import NotGeneral, _align, fixed_sizes, opened, other_sizes
 from tensaurus.optimizer.search.flush_constants import begin
-from tensaurus.rules.language.equation import instance
+from tensaurus.rules.language.equation import instantiate_rule
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.runtimes.measure.observe import Observer
@@ -142,7 +142,7 @@ def rewritten(line: str, fixed: Program, at: Node) -> tuple[Candidate, Rule]:
     (binding,) = matcher.bindings((at,))
     made = matcher.apply((at,), binding)
     assert made is not None
-    equation = instance(rule, binding, (at,), made)
+    equation = instantiate_rule(rule, binding, (at,), made)
     step = Rewritten(lambda: (equation,), Candidate(fixed, 1.0))
     return Candidate(fixed.replaced({at: made[0]}), 1.0, step), rule
 

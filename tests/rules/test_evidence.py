@@ -66,7 +66,7 @@ def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
     from tensaurus.check.program.replay import refute_equation
     from tensaurus.graph.ir.node import apply, source
     from tensaurus.ops import TensorType, registry
-    from tensaurus.rules.language.equation import matched
+    from tensaurus.rules.language.equation import equation_of_rewrite
     from tensaurus.rules.language.rule import parse_rule
 
     x = source("x", TensorType("float32", (2, 3)))
@@ -74,8 +74,8 @@ def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
     twice = apply(registry["Relu"], [relu], {})
     (right,) = parse_rule("right: Relu(Relu(x)) => Relu(x) | tested(gf, by no one)")
     (wrong,) = parse_rule("wrong: Relu(Relu(x)) => x | tested(gf, by no one)")
-    assert refute_equation(matched(right, (twice,), (relu,))) is None
-    assert refute_equation(matched(wrong, (twice,), (x,))) is not None
+    assert refute_equation(equation_of_rewrite(right, (twice,), (relu,))) is None
+    assert refute_equation(equation_of_rewrite(wrong, (twice,), (x,))) is not None
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_no_memory_holds_is_not_replayed(
     from tensaurus.check.program import replay
     from tensaurus.graph.ir.node import apply, source
     from tensaurus.ops import TensorType, registry
-    from tensaurus.rules.language.equation import matched
+    from tensaurus.rules.language.equation import equation_of_rewrite
     from tensaurus.rules.language.rule import parse_rule
 
     monkeypatch.setattr(replay, "ALWAYS_REPLAYED_ELEMENTS", room)
@@ -96,7 +96,7 @@ def test_what_no_memory_holds_is_not_replayed(
     x = source("x", TensorType("float32", (2, 3)))
     twice = apply(registry["Neg"], [apply(registry["Neg"], [x], {})], {})
     (law,) = parse_rule("law: Neg(Neg(x)) => x | tested(gf, by no one)")
-    reason = replay.refute_equation(matched(law, (twice,), (x,)))
+    reason = replay.refute_equation(equation_of_rewrite(law, (twice,), (x,)))
     assert reason is None if replayed else "of 6 elements needs more memory" in str(reason)
 
 

@@ -24,7 +24,7 @@ from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.examples import parse_example
-from tensaurus.rules.language.match import Binding, Rewriter, build, commutes, expander
+from tensaurus.rules.language.match import Binding, Rewriter, build_term, is_commutative, make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.rules.language.term import parse_terms
 from tensaurus.rules.test.verify_rule import run
@@ -186,7 +186,7 @@ def roots(text: str, shapes: dict[str, str]) -> list[Node]:
         for names, text in shapes.items()
         for name in names
     }
-    built = [build(term, Binding(leaves, {}), "float32") for term in parse_terms(text)]
+    built = [build_term(term, Binding(leaves, {}), "float32") for term in parse_terms(text)]
     assert None not in built
     return [node for node in built if node is not None]
 
@@ -204,7 +204,7 @@ FINDERS = (nest, commute)
 def key(node: Node) -> object:
     """The node, but for the order of commutative arguments."""
     args = [None if a is None else key(a) for a in node.args]
-    if node.declared and len(args) == 2 and commutes(node.op):  # type: ignore[arg-type]
+    if node.declared and len(args) == 2 and is_commutative(node.op):  # type: ignore[arg-type]
         args.sort(key=repr)
     return (str(node.op), tuple(args), str(node.attrs))
 
@@ -272,9 +272,10 @@ def test_a_kernel_is_enlarged_to_another_and_merged() -> None:
     one, three = (constant(np.ones((6, 4, n, n), np.float32)) for n in (1, 3))
     small, large = (apply(registry["Conv"], [leaf, w], {"pads": (p,) * 4}) for w, p in ((one, 0), (three, 1)))
     program = Program((leaf,), (("y", small), ("z", large)))
-    (enlarge,) = (each for each in REWRITER.several if each.rule.name == "enlarge-kernel-without-b-c")
-    enlarged = [program.replaced(found) for found in enlarge.joint(program)]
-    merged = [p.replaced(found) for p in enlarged for each in REWRITER.several for found in each.joint(p)]
+    (enlarge,) = (each for each in REWRITER.multi_root if each.rule.name == "enlarge-kernel-without-b-c")
+    enlarged = [program.replaced(found) for found in enlarge.joint_rewrites(program)]
+    pairs = ((p, each) for p in enlarged for each in REWRITER.multi_root)
+    merged = [p.replaced(found) for p, each in pairs for found in each.joint_rewrites(p)]
     assert min(sum(n.op is registry["Conv"] for n in p.active) for p in merged) == 1
 
 
@@ -293,7 +294,7 @@ def exported(node: Node, inputs: Sequence[Node], opset: int) -> ModelProto:
         (helper.make_tensor_value_info("y", code(node), node.tensor.shape),),
     )
     frame.model.ir_version = 8
-    return export_model(Program(tuple(inputs), (("y", node),), frame=frame), expand=expander(library()))
+    return export_model(Program(tuple(inputs), (("y", node),), frame=frame), expand=make_expander(library()))
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13, 17])

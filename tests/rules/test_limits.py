@@ -11,7 +11,7 @@ from explored import equal
 
 from tensaurus.graph.ir.node import Node, apply, item, source
 from tensaurus.ops import TensorType, registry
-from tensaurus.rules.language.equation import matched
+from tensaurus.rules.language.equation import equation_of_rewrite
 from tensaurus.rules.language.evidence import Proved, parse_evidence
 from tensaurus.rules.language.evidence_limits import Limits
 from tensaurus.rules.language.match import Matcher
@@ -115,7 +115,7 @@ def test_what_a_proof_does_not_reach_is_no_match(kind: str) -> None:
     rule = proved(law.format(other=wrong))
     made = Matcher(rule).rewrite(within)
     assert made is not None and equal(within, made, [rule]) is not None
-    assert matched(rule, [within], [made]).evidence == rule.evidence
+    assert equation_of_rewrite(rule, [within], [made]).evidence == rule.evidence
     free = Matcher(replace(rule, evidence=None)).rewrite(beyond)
     assert free is not None
     assert Matcher(rule).rewrite(beyond) is None
@@ -128,7 +128,7 @@ def test_what_is_right_beyond_it_is_shown_at_its_types(kind: str) -> None:
     rule = proved(law.format(other=RIGHT[kind]))
     made = Matcher(rule).rewrite(beyond)
     assert made is not None and equal(beyond, made, [rule]) is not None
-    assert str(matched(rule, [beyond], [made]).evidence) == "proved(algebra, at these types)"
+    assert str(equation_of_rewrite(rule, [beyond], [made]).evidence) == "proved(algebra, at these types)"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_evidence_says_its_limits(evidence: str, node: Node, covered: bool) -> N
     (rule,) = parse_rule(f"r [any]: Relu(x) => Max(x, 0) | {evidence}")
     assert rule.evidence == parse_evidence(evidence)
     binding = next(Matcher(replace(rule, evidence=None)).bindings([call("Relu", node)]))
-    assert Limits(rule).within(binding.facts(), binding.values) is covered
+    assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 
 def test_what_never_varied_is_as_it_was() -> None:
@@ -157,10 +157,10 @@ def test_what_never_varied_is_as_it_was() -> None:
         "r: Softmax(x, axis=k, **a) => Softmax(x, axis=k, **a) "
         "| tested(gf, 9 instances, never varied: a.flatten=0 k=1, 2 trials, error < 2^-90)"
     )
-    assert Limits(rule).constant == {"a.flatten": "0", "k": "1"}
+    assert Limits(rule).constant_attributes == {"a.flatten": "0", "k": "1"}
     for axis in (0, 1):
         (binding,) = Matcher(rule).bindings([call("Softmax", tensor(2, 3), axis=axis)])
-        assert Limits(rule).within(binding.facts(), binding.values) is (axis == 1)
+        assert Limits(rule).covers(binding.facts(), binding.values) is (axis == 1)
 
 
 def test_a_size_of_one_that_meets_another_is_a_limit() -> None:
@@ -172,16 +172,16 @@ def test_a_size_of_one_that_meets_another_is_a_limit() -> None:
     for first, second, covered in (((1, 3), (1, 3), True), ((1, 3), (2, 3), False), ((1,), (3,), True)):
         nodes = [source(name, TensorType("float32", shape)) for name, shape in (("x", first), ("y", second))]
         binding = next(iter(facts.bindings([call("Add", *nodes)])))
-        assert Limits(rule).within(binding.facts(), binding.values) is covered
+        assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 
 def test_every_limit_of_the_library_is_read() -> None:
     said = [(rule, Limits(rule)) for rule in library() if "off" not in rule.tags]
-    assert all((limits.rank < 9) == bool(re.search(r"ranks \d", limits.said)) for _, limits in said)
-    assert all((limits.ones < 9) == ("sizes of one" in limits.said) for _, limits in said)
+    assert all((limits.max_rank < 9) == bool(re.search(r"ranks \d", limits.text)) for _, limits in said)
+    assert all((limits.max_broadcast_rank < 9) == ("sizes of one" in limits.text) for _, limits in said)
     for rule, limits in said:
-        if isinstance(rule.evidence, Proved) and limits.rank == float("inf") and "as in" in limits.said:
-            assert limits._asked, rule.name
+        if isinstance(rule.evidence, Proved) and limits.max_rank == float("inf") and "as in" in limits.text:
+            assert limits._limited_attributes, rule.name
 
 
 SEVERAL = [
@@ -230,5 +230,5 @@ def test_coverage_names_what_limits_a_rule() -> None:
         coverage.add(nodes, {"k": 1, "a.mode": (size,), "a.axes": (0, 1)})
     said = f"tested(gf, {coverage}, 2 trials, no error bound)"
     limits = Limits(replace(rule, evidence=parse_evidence(said)))
-    assert (limits.least, limits.rank, limits.types) == (2, 2, {"float32", "int8"})
-    assert limits.constant == {"k": "1", "a.axes": "(0, 1)"}
+    assert (limits.min_rank, limits.max_rank, limits.element_types) == (2, 2, {"float32", "int8"})
+    assert limits.constant_attributes == {"k": "1", "a.axes": "(0, 1)"}

@@ -25,10 +25,10 @@ from tensaurus.graph.ir.node import Node, apply, constant, item, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.examples import parse_example
-from tensaurus.rules.language.nested_calls import joins, parted
+from tensaurus.rules.language.nested_calls import can_join_nested, merge_split_attributes
 from tensaurus.runtimes.price.weight_costs import packing_key
 
-JOINED = [name for name, op in registry.items() if joins(op)]
+JOINED = [name for name, op in registry.items() if can_join_nested(op)]
 PARTED = [name for name, op in registry.items() if op.merge_nested is not None]
 
 
@@ -55,7 +55,7 @@ def test_variadic_operators_that_nest_are_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Mean", "Einsum", "Add", "MatMul"])
 def test_what_does_not_nest_is_left_alone(name: str) -> None:
-    assert not joins(registry[name])
+    assert not can_join_nested(registry[name])
 
 
 def test_a_mean_of_means_stays() -> None:
@@ -132,7 +132,7 @@ def test_declared_attributes_of_one_call_are_those_of_its_parts(name: str) -> No
                 size = part.shape[dict(outer)["axis"]]
                 cut = (size,) if count == 1 else (size - size // 2, size // 2)
                 inner = op.canonical((part,), {"axis": dict(outer)["axis"], "split": cut})
-                attrs = parted(op, kind, outer, index, inner)
+                attrs = merge_split_attributes(op, kind, outer, index, inner)
                 assert attrs is not None
                 x = source("x", kind)
                 first = apply(op, [x], dict(outer), 0)
@@ -143,7 +143,7 @@ def test_declared_attributes_of_one_call_are_those_of_its_parts(name: str) -> No
                 assert check_field(whole, other).passed
                 shown += 1
         elsewhere = tuple((k, 9 if k == "axis" else v) for k, v in outer)
-        assert parted(op, kind, outer, 0, elsewhere) is None
+        assert merge_split_attributes(op, kind, outer, 0, elsewhere) is None
     assert shown
 
 

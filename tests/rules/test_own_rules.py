@@ -50,7 +50,7 @@ def test_what_is_not_known_is_refused_unless_it_is_allowed(tmp_path: Path) -> No
     ("line", "reason"),
     [
         ("add-zero: Add(x, 0) => x", "a rule named add-zero already exists"),
-        ("odd: Add(x, 0) => x where rnk(x) == 1", "there is no function rnk; rank is meant?"),
+        ("odd: Add(x, 0) => x where rnk(x) == 1", "there is no function rnk; did you mean rank?"),
         ("odd: Ad(x, 0) => x", "no operator Ad"),
         ("odd Add(x, 0)", "no rule"),
     ],

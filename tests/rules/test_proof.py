@@ -14,7 +14,7 @@ from tensaurus.ops import Op, Untypable, registry
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import library, parse_rule
-from tensaurus.rules.prove.attribute_domain import KNOWN, domain, least
+from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, domain_of, lower_bound
 from tensaurus.rules.prove.proof import NOWHERE, Unproved, prove
 from tensaurus.rules.prove.size_assumptions import LEAST, ways
 
@@ -335,7 +335,7 @@ SIZES = [
     (op, name)
     for op in registry.values()
     for name in op.attributes
-    if examples_of(op) and domain(op, name).kind == "sizes"
+    if examples_of(op) and domain_of(op, name).kind == "sizes"
 ]
 
 
@@ -351,14 +351,14 @@ def test_a_number_that_is_assumed_not_to_be_negative_is_refused_where_it_is(op: 
                 tried[place] = -rng.randint(1, 5)
             if len(tried) > 1 and rng.random() < 0.5:  # what is asked of their sum holds
                 tried[-1] += sum(value) - sum(tried)
-            if min(tried, default=0) >= 0 or least(op, name) == LEAST:
+            if min(tried, default=0) >= 0 or lower_bound(op, name) == LEAST:
                 continue
-            with pytest.raises((Untypable, *KNOWN)):
+            with pytest.raises((Untypable, *UNKNOWN_VALUE_ERRORS)):
                 op.scopes(kinds, op.canonical(kinds, {**dict(attrs), name: tuple(tried)}))
 
 
 def test_which_numbers_may_be_negative() -> None:
-    bounds = {(op.name, name): least(op, name) for op, name in SIZES}
+    bounds = {(op.name, name): lower_bound(op, name) for op, name in SIZES}
     assert bounds["Split", "split"] == 0 and bounds["MaxPool", "pads"] == 0
     assert bounds["Pad", "pads"] == LEAST and bounds["Slice", "starts"] == LEAST
     assert bounds["Reshape", "shape"] == LEAST  # -1 is what is left

@@ -16,7 +16,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType
-from tensaurus.rules.language.equation import Equation, instance
+from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.match import Matcher
 
 N, M = polynomial(Symbol("N")), polynomial(Symbol("M"))
@@ -116,4 +116,4 @@ def _applied(line: str, root: Node) -> Equation:
     (rule,) = rules(line)
     matcher = Matcher(rule)
     (binding, *_) = matcher.bindings([root])
-    return instance(rule, binding, [root], matcher.apply([root], binding))
+    return instantiate_rule(rule, binding, [root], matcher.apply([root], binding))

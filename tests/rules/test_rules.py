@@ -16,7 +16,7 @@ from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.ops.onnx_form import node_proto
 from tensaurus.ops.schema import NotInOpset
 from tensaurus.rules.language.evidence import Axiom, Evidence
-from tensaurus.rules.language.match import Matcher, Rewriter, commutes
+from tensaurus.rules.language.match import Matcher, Rewriter, is_commutative
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.language.term import RuleError
@@ -61,10 +61,10 @@ def test_rule_is_found_inside_a_program(rule: Rule) -> None:
         roots = [op("Neg", root) if root.types[0].dtype != "bool" else root for root in instance.left]
         program = Program((), tuple((str(k), root) for k, root in enumerate(roots)))
         if len(rule.lhs) == 1:
-            made = rewriter.one(rule, instance.left[0])
+            made = rewriter.rewrite_node(rule, instance.left[0])
             changes = None if made is None else {instance.left[0]: made}
         else:
-            changes = next(rewriter.several[0].joint(program), None)
+            changes = next(rewriter.multi_root[0].joint_rewrites(program), None)
         if changes is not None:
             break
     assert changes is not None
@@ -144,12 +144,12 @@ def test_what_broadcasts_by_chance_is_no_match() -> None:
     right = op("Add", op("Concat", a, b, axis=0), op("Concat", c, d, axis=0))
     assert left.types == right.types
     rewriter = Rewriter(LIBRARY, explore=True)
-    assert all(made is not right for _, made in rewriter.local(left))
-    assert all(made is not left for _, made in rewriter.local(right))
+    assert all(made is not right for _, made in rewriter.rewrites_at(left))
+    assert all(made is not left for _, made in rewriter.rewrites_at(right))
 
 
 def applied(left: Node) -> set[str]:
-    return {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(left)}
+    return {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).rewrites_at(left)}
 
 
 def test_a_window_in_the_padding_alone_averages_nothing() -> None:
@@ -174,7 +174,7 @@ def test_explored_rules_are_left_out_unless_asked_for() -> None:
 
 
 def test_commutativity_is_derived_from_expressions() -> None:
-    found = {o.name for o in registry.values() if commutes(o)}
+    found = {o.name for o in registry.values() if is_commutative(o)}
     assert found >= {"Add", "Mul", "Equal", "And", "Or", "Xor", "Max", "Sum"}
     assert not found & {"Sub", "Div", "Pow", "MatMul", "Less", "Conv", "Concat"}
 
@@ -227,7 +227,7 @@ def test_rules_of_several_roots_share_what_they_bind() -> None:
     left, right = op("MatMul", x(2, 3), weights(3, 4)), op("MatMul", x(2, 3), weights(3, 5))
     other = op("MatMul", source("y", TensorType("float32", (2, 3))), weights(3, 6))
     program = Program((), (("a", left), ("b", right), ("c", other)))
-    found = list(Matcher(rule).joint(program))
+    found = list(Matcher(rule).joint_rewrites(program))
     assert {frozenset(changes) for changes in found} == {frozenset({left, right})}
     merged = program.replaced(found[0])
     assert sum(node.op.name == "MatMul" for node in merged.active) == 2
@@ -257,7 +257,7 @@ def test_bad_text_is_one_clear_error(text: str) -> None:
 
 
 def test_a_typo_in_a_condition_names_what_is_meant() -> None:
-    with pytest.raises(RuleError, match=r"no function rnk; rank is meant\?"):
+    with pytest.raises(RuleError, match=r"no function rnk; did you mean rank\?"):
         parse_rule("r: Add(x, 0) => x where rnk(x) == 2")
 
 
@@ -292,7 +292,7 @@ def test_relu_and_max_where_no_window_is_padding(
         op("MaxPool", op("Relu", x(1, 2, size, size)), **attrs),
         op("Relu", op("MaxPool", x(1, 2, size, size), **attrs)),
     ):
-        found = {rule.name for rule, _ in rewriter.local(root)}
+        found = {rule.name for rule, _ in rewriter.rewrites_at(root)}
         assert bool(found & {"relu-through-max", "relu-through-max-back"}) == applies
 
 
@@ -303,10 +303,10 @@ def test_an_average_is_a_convolution_where_a_window_fits(low: int, applies: bool
     image = source("x", TensorType("float32", (1, 2, height, 5)))
     pooled = op("AveragePool", image, kernel_shape=(3, 3))
     rewriter = Rewriter(LIBRARY, explore=True)
-    assert ("average-as-conv" in {rule.name for rule, _ in rewriter.local(pooled)}) == applies
+    assert ("average-as-conv" in {rule.name for rule, _ in rewriter.rewrites_at(pooled)}) == applies
     channels = source("x", TensorType("float32", (1, polynomial(Symbol("C", 1)), 5, 5)))
     pooled = op("AveragePool", channels, kernel_shape=(3, 3))
-    assert [rule for rule, _ in rewriter.local(pooled)] == []  # as many groups as there are channels
+    assert [rule for rule, _ in rewriter.rewrites_at(pooled)] == []  # as many groups as there are channels
 
 
 def test_no_rule_fails_where_there_are_no_output_channels() -> None:
@@ -317,13 +317,13 @@ def test_no_rule_fails_where_there_are_no_output_channels() -> None:
         op("Conv", found, source("w", TensorType("float32", (0, 2, 3, 3))))
     with pytest.raises(Untypable):
         op("ConvTranspose", found, source("w", TensorType("float32", (2, 0, 3, 3))))
-    assert list(rewriter.local(found)) == []
+    assert list(rewriter.rewrites_at(found)) == []
 
 
 @pytest.mark.parametrize(("bound", "applies"), [(6.0, True), (0.0, True), (-1.0, False)])
 def test_a_clip_has_its_bounds_in_order(bound: float, applies: bool) -> None:
     root = op("Min", op("Relu", x(2, 3)), constant(np.float32(bound)))
-    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).rewrites_at(root)}
     assert ("relu6-of-min" in found) == applies
 
 
@@ -331,7 +331,7 @@ def test_a_clip_has_its_bounds_in_order(bound: float, applies: bool) -> None:
 def test_a_pool_is_larger_than_its_padding(kernel: tuple[int, ...], pad: int, applies: bool) -> None:
     mean = op("MeanKernel", channels=2, kernel_shape=kernel)
     root = op("Conv", x(1, 2, 5, 5), mean, group=2, pads=(pad,) * 4)
-    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).local(root)}
+    found = {rule.name for rule, _ in Rewriter(LIBRARY, explore=True).rewrites_at(root)}
     assert ("conv-as-average" in found) == applies
 
 

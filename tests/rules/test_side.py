@@ -13,7 +13,7 @@ from tensaurus.ops import TensorType, registry
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import parse_rule
 from tensaurus.rules.language.side_conditions import Undefined, evaluate_expression, holds
-from tensaurus.rules.language.term import expression
+from tensaurus.rules.language.term import parse_expression
 
 N, M = polynomial(Symbol("n", 1)), polynomial(Symbol("m", 1))
 NAMES = {"n": N, "m": M, "s": (N, M), "t": (N, 3)}
@@ -32,7 +32,7 @@ NAMES = {"n": N, "m": M, "s": (N, M), "t": (N, 3)}
 )
 def test_what_an_open_size_decides_has_no_value(text: str) -> None:
     with pytest.raises(Undefined):
-        holds(expression(text), NAMES)
+        holds(parse_expression(text), NAMES)
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_what_an_open_size_decides_has_no_value(text: str) -> None:
     ],
 )
 def test_what_it_does_not_decide_has_one(text: str, value: bool) -> None:
-    assert holds(expression(text), NAMES) is value
+    assert holds(parse_expression(text), NAMES) is value
 
 
 def test_a_set_has_each_size_once() -> None:
-    assert evaluate_expression(expression("len(set((n, n, n + 1)))"), NAMES) == 2
+    assert evaluate_expression(parse_expression("len(set((n, n, n + 1)))"), NAMES) == 2
 
 
 @pytest.mark.parametrize("branch", ["dim(x, 0) == 8", "dim(x, 0) != 8", "dim(x, 0) - 8", "dim(x, 0) in (8,)"])

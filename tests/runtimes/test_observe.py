@@ -24,7 +24,7 @@ from tensaurus.graph.onnx.builds import Builds
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op, TensorType
 from tensaurus.optimizer.search.saturation import Saturation
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Kernel
@@ -51,7 +51,7 @@ def records(tmp_path: Path) -> Iterator[Database]:
 
 def observer(backend: str, records: Database, folder: Path) -> Observer:
     feeds = {"x": np.ones((1, 8, 6, 6), np.float32)}
-    return Observer(feeds, backend, Machine.here(1), records, Builds(folder, expander(library())))
+    return Observer(feeds, backend, Machine.here(1), records, Builds(folder, make_expander(library())))
 
 
 @pytest.mark.parametrize("backend", RUNTIMES)

@@ -20,8 +20,8 @@ from tensaurus.expr.sizes.open_questions import (
 from tensaurus.expr.sizes.size import Axis, Symbol, is_nonnegative, is_same_size, polynomial
 from tensaurus.ops import registry
 from tensaurus.rules.language.rule import parse_rule
-from tensaurus.rules.prove.attribute_domain import least
-from tensaurus.rules.prove.case_split import Case, Cases
+from tensaurus.rules.prove.attribute_domain import lower_bound
+from tensaurus.rules.prove.case_split import Case, CaseSplit
 from tensaurus.rules.prove.size_assumptions import naming, symbol
 
 N, M, K = (polynomial(Symbol(name, 1)) for name in "NMK")
@@ -115,7 +115,7 @@ def test_the_cases_of_a_rule_are_the_same_again() -> None:
     """So what another proof has computed is of use, and no proof depends on those before it."""
     (rule,) = parse_rule("law: Conv(Add(x, y), w, **a) => Add(Conv(x, w, **a), Conv(y, w, **a))")
     first, _, again = (
-        [str(case.state) for case in Cases(other, 3) if isinstance(case, Case)]
+        [str(case.state) for case in CaseSplit(other, 3) if isinstance(case, Case)]
         for other in (rule, *parse_rule("law: MatMul(Add(x, y), w) => Add(MatMul(x, w), MatMul(y, w))"), rule)
     )
     assert first and first == again
@@ -124,12 +124,12 @@ def test_the_cases_of_a_rule_are_the_same_again() -> None:
 @pytest.mark.parametrize("op", ["Conv", "MaxPool", "AveragePool", "ConvTranspose"])
 @pytest.mark.parametrize("attribute", ["strides", "dilations"])
 def test_numbers_that_are_always_refused_are_no_unknowns(op: str, attribute: str) -> None:
-    assert least(registry[op], attribute) == 1
+    assert lower_bound(registry[op], attribute) == 1
 
 
 def test_a_pad_may_be_negative() -> None:
-    assert least(registry["Conv"], "pads") < 0
-    assert not is_nonnegative(symbol("pad", least(registry["Conv"], "pads")))
+    assert lower_bound(registry["Conv"], "pads") < 0
+    assert not is_nonnegative(symbol("pad", lower_bound(registry["Conv"], "pads")))
 
 
 ATOMS = [Symbol("N", 1), Symbol("N", 0, polynomial(Symbol("M"))), Axis("i", N)]

@@ -42,7 +42,7 @@ def derive(
     from tensaurus.finders.derive.derivation_search import Search
     from tensaurus.finders.derive.derivation_text import derivation
     from tensaurus.finders.derive.joint_search import searched
-    from tensaurus.rules.language.nested_calls import said
+    from tensaurus.rules.language.nested_calls import format_nodes
 
     parts = _parts_of(Path(subject[0]), parse_shapes(shape or ())) if _is_file(subject) else [_alone(subject)]
     if not parts:
@@ -50,7 +50,8 @@ def derive(
     known: dict[tuple[Node, ...], list[Derived]] = {}
     for part in parts:
         if (made := part.expressions()) is None:
-            typer.echo(f"{said(*part.forms)}\n  what lies around a product does more than move elements")
+            product = format_nodes(*part.forms)
+            typer.echo(f"{product}\n  what lies around a product does more than move elements")
             continue
         search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
         found = searched(part, *made, search, [known.get(one.forms, []) for one in part.alone])

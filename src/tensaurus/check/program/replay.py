@@ -143,7 +143,7 @@ def _equations_of(run: Sequence[Candidate]) -> Iterator[Equation]:
 
 
 def _holds_in_every_field(equation: Equation) -> bool:
-    return equation.evidence.exact
+    return equation.evidence.is_exact
 
 
 def _check_run(

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 from tensaurus.system.errors import NotEqualError
 
 __all__ = ["Refutation", "check"]
@@ -32,5 +32,5 @@ def check(graph: EGraph, refutation: Refutation) -> None:
     for source in graph.sources:
         for equation in source.evidence(graph)[0]:
             if (reason := refutation(equation)) is not None:
-                left, right = (", ".join(map(said, side)) for side in (equation.left, equation.right))
+                left, right = (", ".join(map(format_nodes, side)) for side in (equation.left, equation.right))
                 raise NotEqualError(f"rule {equation.name}: {left} is not {right}: {reason}")

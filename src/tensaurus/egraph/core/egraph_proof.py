@@ -15,7 +15,7 @@ from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import topological
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived, Lemma
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["Proof", "follows", "prove"]
 
@@ -33,7 +33,7 @@ class Proof:
         for equation in self.equations:
             lines.append(f"{equation.name}: {equation.law} | {equation.evidence}")
             pairs = zip(equation.left, equation.right, strict=True)
-            lines += [f"    {said(a)} = {said(b)}" for a, b in pairs]
+            lines += [f"    {format_nodes(a)} = {format_nodes(b)}" for a, b in pairs]
         return "\n".join(lines)
 
     def holds(self) -> bool:
@@ -43,7 +43,7 @@ class Proof:
     def equation(self, name: str, leaves: Sequence[Node]) -> Equation:
         """Return the pairs as one equation over these leaves, derived from those of the proof."""
         left, right = zip(*self.pairs, strict=True)
-        law = ", ".join(f"{said(a)} = {said(b)}" for a, b in self.pairs)
+        law = ", ".join(f"{format_nodes(a)} = {format_nodes(b)}" for a, b in self.pairs)
         return Equation(name, law, left, right, tuple(leaves), Derived(self.equations))
 
 

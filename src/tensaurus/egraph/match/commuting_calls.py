@@ -16,8 +16,8 @@ from tensaurus.graph.ir.node import Type, source
 from tensaurus.ops import Op
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Proved
-from tensaurus.rules.language.match import commutes
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.match import is_commutative
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["commute"]
 
@@ -28,7 +28,9 @@ def commute(graph: EGraph, room: int) -> Iterator[Proposal]:
     """Yield the equalities of calls that are in the e-graph in both orders."""
     for number, alive in enumerate(graph.is_live):
         head = graph.heads[number]
-        if not alive or len(graph.args[number]) != 2 or not isinstance(head.op, Op) or not commutes(head.op):
+        if not alive or len(graph.args[number]) != 2:
+            continue
+        if not isinstance(head.op, Op) or not is_commutative(head.op):
             continue
         a, b = map(graph.find, graph.args[number])
         other = graph.peek(head, (b, a)) if a < b else None
@@ -43,4 +45,5 @@ def _swapped(head: Head, first: Type, second: Type) -> Equation:
     x, y = source("x", first), source("y", second)
     left, right = head.build([x, y]), head.build([y, x])
     name = f"commute-{str(head.op).lower()}"
-    return Equation(name, f"{said(left)} => {said(right)}", (left,), (right,), (x, y), SYMMETRIC)
+    law = f"{format_nodes(left)} => {format_nodes(right)}"
+    return Equation(name, law, (left,), (right,), (x, y), SYMMETRIC)

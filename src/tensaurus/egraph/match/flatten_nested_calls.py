@@ -23,7 +23,7 @@ from tensaurus.graph.ir.node import ITEM, Node, Type, item, source
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.declare import Attributes
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.nested_calls import joins, nested_equation, parted
+from tensaurus.rules.language.nested_calls import can_join_nested, merge_split_attributes, nested_equation
 
 __all__ = ["nest"]
 
@@ -41,7 +41,7 @@ def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
 @cache
 def _nests_in_argument(op: object) -> bool | None:
     """Return True if an operator's calls nest in arguments (Concat), False if in outputs (Split), or None."""
-    if not isinstance(op, Op) or (op.merge_nested is None and not joins(op)):
+    if not isinstance(op, Op) or (op.merge_nested is None and not can_join_nested(op)):
         return None
     return op.merge_nested is None
 
@@ -136,7 +136,9 @@ class _NestedCalls:
             alike = (other for other in readers if graph.heads[other].op is op)
             calls = [call for other in alike if isinstance(call := self._call(other, depth), _SplittingCall)]
             best = max(calls, key=lambda call: (call.size, -call.number), default=None)
-            if best is not None and (flat := parted(op, kinds[0], attrs, place, best.attrs)) is not None:
+            if best is None:
+                continue
+            if (flat := merge_split_attributes(op, kinds[0], attrs, place, best.attrs)) is not None:
                 inside[place], attrs = best, flat
         return _SplittingCall(number, tuple(inside), attrs)
 

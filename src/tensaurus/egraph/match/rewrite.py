@@ -26,11 +26,11 @@ from tensaurus.graph.lower.primitives import exact_number, literal
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.ops.element_type import REAL_TYPES
 from tensaurus.rules.language import occurrences
-from tensaurus.rules.language.attribute_terms import attributes_given, attributes_match, output_of
-from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.attribute_terms import evaluate_attributes, match_attributes, output_index
+from tensaurus.rules.language.evidence_limits import Limits, prove_match
 from tensaurus.rules.language.integer_division import added_divisors
-from tensaurus.rules.language.match import Binding, build, orders
-from tensaurus.rules.language.operand_partners import regrouped
+from tensaurus.rules.language.match import Binding, argument_orders, build_term
+from tensaurus.rules.language.operand_partners import regrouped_variables
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
@@ -117,20 +117,21 @@ class Rewrite:
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
         self.rule, self.side, self.limits = rule, side, Limits(rule)
         self.dtypes = None if "any" in rule.tags else REAL_TYPES
-        written = [tree for root in (*rule.lhs, *rule.rhs) for tree in occurrences.attributes(root)]
+        roots = (*rule.lhs, *rule.rhs)
+        written = [tree for root in roots for tree in occurrences.attribute_expressions(root)]
         self.asks_content = any(called_functions(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
         self.once = "once" in rule.tags
         gone = {name for root in rule.lhs for name in occurrences.variables(root)}
         gone -= {name for root in rule.rhs for name in occurrences.variables(root)}
         gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
         self.dropped = gone if self.dtypes is not None else set()  # rules for any types only move elements
-        self.regrouped = regrouped(side, rule.rhs)
+        self.regrouped = regrouped_variables(side, rule.rhs)
         self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
         self.foreign = [self._names_other_roots(root) for root in side]
 
     def _names_other_roots(self, root: Term) -> bool:
         """Return whether a root's attributes name tensors of other roots."""
-        nodes = (node for tree in occurrences.attributes(root) for node in ast.walk(tree))
+        nodes = (node for tree in occurrences.attribute_expressions(root) for node in ast.walk(tree))
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         return bool(names & (self.rule.variables.keys() - occurrences.variables(root).keys()))
 
@@ -207,7 +208,7 @@ class Rewrite:
         written = [writer.write(root) for root in self.rule.rhs]
         if any(types != analysis.types for (_, types), analysis in zip(written, roots, strict=True)):
             return None
-        if not self.limits.within(names, values) and not self._is_proved_at(names, values, dtype):
+        if not self.limits.covers(names, values) and not self._is_proved_at(names, values, dtype):
             return None
         steps = tuple(writer.steps)
         static = {place for place, analysis in enumerate(analyses) if analysis.static}
@@ -227,10 +228,10 @@ class Rewrite:
         nodes = {name: source(name, TensorType(fact.dtype, fact.shape)) for name, fact in facts.items()}
         binding = Binding(nodes, dict(values))
         left, right = (
-            [node for root in side if (node := build(root, binding, dtype)) is not None]
+            [node for root in side if (node := build_term(root, binding, dtype)) is not None]
             for side in (self.side, self.rule.rhs)
         )
-        return shown(left, right, nodes, facts) is not None
+        return prove_match(left, right, nodes, facts) is not None
 
 
 def _constant_steps(steps: Sequence[Step], static: set[int]) -> tuple[int, ...]:
@@ -261,7 +262,7 @@ def _match_attributes(
             if not all(_match_attributes(arg, matched, known, names, values) for arg in args):
                 return False
             kinds = partial(_kinds, args, matched, known)
-            return attributes_match(term, matched[id(term)].attrs, names, values, kinds)
+            return match_attributes(term, matched[id(term)].attrs, names, values, kinds)
     return True
 
 
@@ -319,7 +320,7 @@ class _Writer:
                 return self._constant(value)
             case Item(inner, index):
                 ref, types = self.write(inner, every=True)
-                place = output_of(index, self.values, inner.op, len(types))
+                place = output_index(index, self.values, inner.op, len(types))
                 if len(types) == 1:
                     return ref, types
                 return self._step(Step(output_head(place), (ref,), types_only((types[place],)), None))
@@ -327,7 +328,7 @@ class _Writer:
                 written = [None if arg is None else self.write(arg) for arg in args]
                 while written and written[-1] is None:
                     written.pop()
-                given = attributes_given(term, self.names, self.values)
+                given = evaluate_attributes(term, self.names, self.values)
                 kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in written)
                 canonical = op.canonical(kinds, given)
                 types = op.types(kinds, canonical)
@@ -348,5 +349,5 @@ class _Writer:
 
 def commuted_rewrites(rule: Rule) -> list[Rewrite]:
     """Return a rewrite for every order of the arguments of commutative operators."""
-    sides = product(*(orders(root) for root in rule.lhs))
+    sides = product(*(argument_orders(root) for root in rule.lhs))
     return [Rewrite(rule, side) for side in sides]  # type: ignore[arg-type]

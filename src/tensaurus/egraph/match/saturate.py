@@ -25,8 +25,8 @@ from tensaurus.egraph.match.multi_pattern_join import Dependencies, JointMatch, 
 from tensaurus.egraph.match.pattern import Match, Pattern
 from tensaurus.egraph.match.rewrite import Plan
 from tensaurus.egraph.match.ruleset import PatternFamily, RuleEntry, Ruleset
-from tensaurus.rules.language.equation import Equation, instance
-from tensaurus.rules.language.match import Binding, build
+from tensaurus.rules.language.equation import Equation, instantiate_rule
+from tensaurus.rules.language.match import Binding, build_term
 from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner", "saturate"]
@@ -83,14 +83,14 @@ class RuleMatch:
             entry.patterns, self.matches, entry.slots, rule.rhs, strict=True
         ):
             bound = tuple(terms[slot] for slot in slots)
-            made = build(rhs, binding, self.plan.dtype)
+            made = build_term(rhs, binding, self.plan.dtype)
             assert made is not None
             left.append(pattern.instance(graph, match, bound))
             right.append(made)
             own = pattern.bind(graph.original_args, match)
             needs += [(a, b) for a, b in zip(bound, own, strict=True) if a != b]
             needs += pattern.needs(graph, match)
-        return [instance(rule, binding, left, right)], needs
+        return [instantiate_rule(rule, binding, left, right)], needs
 
 
 @dataclass

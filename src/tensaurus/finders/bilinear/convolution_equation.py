@@ -13,7 +13,7 @@ from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Tested
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["fast_convolution_equation", "format_algorithms"]
 
@@ -43,7 +43,7 @@ def fast_convolution_equation(node: Node, algorithms: Algorithms) -> Equation | 
         return None
     points = "; ".join(dict.fromkeys(str(a) for a in algorithms if a))
     evidence = Tested("gf", f"{points}: multiplied out; and where it is used")
-    law = f"{said(node)} => {said(right)}"
+    law = f"{format_nodes(node)} => {format_nodes(right)}"
     name = format_algorithms(algorithms)
     return _ConvolutionEquation(name, law, (node,), (right,), leaves, evidence, algorithms)
 
@@ -60,5 +60,5 @@ class _ConvolutionEquation(Equation):
         (node,) = self.left
         left = again(node, tuple(arg and leaves.get(arg, arg) for arg in node.args))
         if (equation := fast_convolution_equation(left, self.algorithms)) is None:
-            raise Untypable(f"{said(left)} is no convolution at these sizes")
+            raise Untypable(f"{format_nodes(left)} is no convolution at these sizes")
         return equation

@@ -9,7 +9,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived as Following
 from tensaurus.rules.language.evidence import Tested
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["equation", "steps"]
 
@@ -23,7 +23,7 @@ def steps(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) -> 
     before = nodes
     for name, state in pairs:
         if state.results != before:
-            law = f"{said(*before)} => {said(*state.results)}"
+            law = f"{format_nodes(*before)} => {format_nodes(*state.results)}"
             yield Equation(name, law, before, state.results, leaves, USED)
         before = state.results
 
@@ -34,5 +34,5 @@ def equation(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) 
     if made == nodes or any(a.types != b.types for a, b in zip(made, nodes, strict=True)):
         return None
     name = "-".join(("derived", *(str(op).lower() for op in found.operators)))
-    law = f"{said(*nodes)} => {said(*made)}"
+    law = f"{format_nodes(*nodes)} => {format_nodes(*made)}"
     return Equation(name, law, nodes, made, leaves, Following(tuple(steps(nodes, leaves, found))))

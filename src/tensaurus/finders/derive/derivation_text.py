@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from tensaurus.finders.derive.derivation_search import Derived, Search
 from tensaurus.graph.ir.node import INPUT, Node
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["derivation"]
 
 
 def derivation(nodes: Sequence[Node], found: Sequence[Derived], search: Search) -> Iterator[str]:
     """The lines about one part: what the search saw, and the derivations found, each step with its rule."""
-    yield said(*nodes)
+    yield format_nodes(*nodes)
     cut = ", which was cut" if search.cut else ""
     yield (
         f"  {search.explored} expressions explored, {search.met} met of which {search.pruned} were known;"
@@ -30,4 +30,4 @@ def derivation(nodes: Sequence[Node], found: Sequence[Derived], search: Search) 
 
 
 def _said(node: Node) -> str:
-    return f"{said(node)}   {node.types[0]}"
+    return f"{format_nodes(node)}   {node.types[0]}"

@@ -30,7 +30,7 @@ from tensaurus.ops import TensorType, Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Tested
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline, estimate
 
 __all__ = [
@@ -164,9 +164,8 @@ def _block_indices(indices: Iterable[Size], width: int) -> tuple[Size, ...]:
 def inverse_equation(node: Node, width: int) -> Equation:
     """Returns the equation unblock(block(x)) = x for the node's type."""
     left = unblock_tensor(block_tensor(node, width))
-    return Equation(
-        "unblocked", f"{said(left)} => {said(node)}", (left,), (node,), (node,), TESTED_WHERE_USED
-    )
+    law = f"{format_nodes(left)} => {format_nodes(node)}"
+    return Equation("unblocked", law, (left,), (node,), (node,), TESTED_WHERE_USED)
 
 
 def blocked_equation(node: Node, inputs: Collection[int], output: bool, width: int) -> Equation | None:
@@ -183,7 +182,7 @@ def blocked_equation(node: Node, inputs: Collection[int], output: bool, width: i
     right, left = apply(eop, args, {"scope": scope}), block_tensor(node, width) if output else node
     if right.types != left.types:
         return None
-    law = f"{said(left)} => {said(right)}"
+    law = f"{format_nodes(left)} => {format_nodes(right)}"
     origin = node, frozenset(inputs), output, width
     return _BlockedEquation(
         "in-blocks", law, (left,), (right,), _distinct_args(node), TESTED_WHERE_USED, *origin
@@ -244,7 +243,7 @@ class _BlockedEquation(Equation):
         equation = blocked_equation(node, self.inputs, self.output, self.width) if fits else None
         if equation is not None:
             return equation
-        raise Untypable(f"{said(node)} is not in blocks of {self.width} at these sizes")
+        raise Untypable(f"{format_nodes(node)} is not in blocks of {self.width} at these sizes")
 
 
 class _ReadBlockedTensors(Rewriting):

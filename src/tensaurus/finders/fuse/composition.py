@@ -24,7 +24,7 @@ from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Evidence, Proved, Tested
 from tensaurus.rules.language.match import scalar_value
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["FUSED_PREFIX", "compose_region"]
 
@@ -55,7 +55,7 @@ def _compose_over_leaves(left: Node, leaves: tuple[Node, ...]) -> Equation | Non
 
 
 def _make_equation(name: str, left: Node, right: Node, leaves: tuple[Node, ...]) -> Equation:
-    law = f"{said(left)} => {said(right)}"
+    law = f"{format_nodes(left)} => {format_nodes(right)}"
     return _Composition(name, law, (left,), (right,), leaves, partial(_find_evidence, left, right, leaves))
 
 
@@ -75,7 +75,7 @@ class _Composition(Equation):
         kept = tuple(dict.fromkeys(replaced[leaf] for leaf in self.leaves))
         right = _compose_node(left, kept)
         if right is None:
-            raise Untypable(f"{said(left)} has no composition")
+            raise Untypable(f"{format_nodes(left)} has no composition")
         return _make_equation(self.name, left, right, kept)
 
 

@@ -32,7 +32,7 @@ from tensaurus.graph.ir.node import INPUT, Node, source
 from tensaurus.graph.ir.program import Program, topological
 from tensaurus.graph.ir.program_text import show
 from tensaurus.ops import Op
-from tensaurus.rules.language.match import Matcher, commutes
+from tensaurus.rules.language.match import Matcher, is_commutative
 from tensaurus.rules.language.rule import Rule
 
 __all__ = ["Found", "Generation", "Roots", "shown"]
@@ -254,7 +254,7 @@ def _same(first: Node, second: Node) -> bool:
     if first.op is not second.op or first.attrs != second.attrs:
         return False
     orders = [second.args]
-    if len(second.args) == 2 and isinstance(second.op, Op) and commutes(second.op):
+    if len(second.args) == 2 and isinstance(second.op, Op) and is_commutative(second.op):
         orders.append(second.args[::-1])
     return any(
         len(order) == len(first.args)

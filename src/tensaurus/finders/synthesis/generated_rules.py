@@ -13,7 +13,7 @@ from tensaurus.finders.synthesis.parallel_worlds import Grown, Job, side_by_side
 from tensaurus.finders.synthesis.prune import pruned
 from tensaurus.finders.synthesis.world import WORLDS, World
 from tensaurus.ops import Op
-from tensaurus.rules.language.match import commutes
+from tensaurus.rules.language.match import is_commutative
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Term, show_term
 from tensaurus.system.scratch import temporary_folder
@@ -60,7 +60,7 @@ def _unordered(rule: Rule) -> str:
     """What a rule says, the same in whichever order operands that commute are said."""
 
     def arranged(op: Op, args: list[str]) -> list[str]:
-        return sorted(args) if len(args) == 2 and commutes(op) else args
+        return sorted(args) if len(args) == 2 and is_commutative(op) else args
 
     def said(term: Term) -> str:
         return show_term(term, arranged)

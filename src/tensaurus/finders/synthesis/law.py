@@ -21,7 +21,7 @@ from tensaurus.finders.synthesis.world import World
 from tensaurus.rules.language.evidence import Proved, parse_evidence
 from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.rules.language.term import RuleError
-from tensaurus.rules.prove.attribute_domain import RANK
+from tensaurus.rules.prove.attribute_domain import MAX_RANK
 from tensaurus.rules.prove.expression_prover import Means
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
@@ -158,18 +158,18 @@ def _most_general(
             solved = [(each, _proved(each.where(conditions), STEPS, journal, False)) for each in open_ones]
             open_ones.clear()
             others += [(each, conditions, made) for each, made in solved if isinstance(made, Stated)]
-            if any(isinstance(made, Stated) and _ranks(made)[1] >= RANK for _, made in solved):
+            if any(isinstance(made, Stated) and _ranks(made)[1] >= MAX_RANK for _, made in solved):
                 break
             rest = [more for more in order[place + 1 :] if not _of_one_rank(more)]
             asked = algebra and saying is not every[0] and not one_rank and rest
             if asked and isinstance(_proved(every[0].where(rest[-1]), STEPS, journal, algebra), Stated):
                 return _most_general(every[:1], rest, known, journal, wrong, algebra)
-            if _by(found) == "algebra" and _ranks(found)[1] >= RANK:
+            if _by(found) == "algebra" and _ranks(found)[1] >= MAX_RANK:
                 return _weakened(saying, conditions, found, journal)
             if _by(found) == "algebra" and saying is every[0] and not one_rank:
                 return found
             others.append((saying, conditions, found))
-            if _ranks(found)[1] >= RANK:  # what it is said for fewer attributes follows
+            if _ranks(found)[1] >= MAX_RANK:  # what it is said for fewer attributes follows
                 break
     if not others:
         return tuple(reasons)

@@ -15,7 +15,7 @@ from tensaurus.finders.synthesis.derivable import derived
 from tensaurus.ops import Op, registry
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.evidence import Proved
-from tensaurus.rules.language.match import commutes
+from tensaurus.rules.language.match import is_commutative
 from tensaurus.rules.language.occurrences import inner_first
 from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.rules.prove.data_movement import moved_inputs, swaps
@@ -43,7 +43,7 @@ class _Call:
         variadic = op.is_variadic and count == 2
         if not variadic and (count > len(op.inputs) or not all(optional[count:])):
             return False
-        if self.numbers[0] and commutes(op):
+        if self.numbers[0] and is_commutative(op):
             return False  # the number may as well come last
         if _outputs(op) > 1 or _is_its_input(op):
             return False

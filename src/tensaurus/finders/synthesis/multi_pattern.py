@@ -24,7 +24,7 @@ from tensaurus.finders.synthesis.terms import Term
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import parse_terms
-from tensaurus.rules.prove.case_split import Cases
+from tensaurus.rules.prove.case_split import CaseSplit
 from tensaurus.rules.prove.rule_case import Case, Gap, State
 
 __all__ = ["parted", "symmetric", "together"]
@@ -85,7 +85,7 @@ def parted(
     return ", ".join(parts), ", ".join(f"{text}[{place}]" for place in range(len(parts)))
 
 
-class _Typed(Cases):
+class _Typed(CaseSplit):
     """The cases in which a term types."""
 
     def _case(self, state: State, sides: Any, asked: Any) -> Iterator[Case | Gap]:

@@ -15,7 +15,7 @@ from tensaurus.expr.sizes.size import polynomial
 from tensaurus.graph.ir.node import Node, apply, item
 from tensaurus.graph.lower.primitives import literal
 from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.rules.prove.attribute_domain import domain
+from tensaurus.rules.prove.attribute_domain import domain_of
 
 __all__ = ["Call", "Number", "Use"]
 
@@ -104,7 +104,7 @@ class Call(Use):
         return self.op.attributes
 
     def any_numbers(self, name: str) -> bool:
-        return domain(self.op, name).kind == "sizes"
+        return domain_of(self.op, name).kind == "sizes"
 
     def from_end(self, name: str, value: Any) -> Any:
         if self.any_numbers(name):

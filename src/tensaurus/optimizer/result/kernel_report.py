@@ -19,7 +19,7 @@ from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.optimizer.result.summary import AppliedKernel, shortened
 from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.nested_calls import said
+from tensaurus.rules.language.nested_calls import format_nodes
 
 __all__ = ["applied_kernels", "titles"]
 
@@ -37,7 +37,7 @@ def applied_kernels(
     for equation in equations:
         for left, right in zip(equation.left, equation.right, strict=True):
             if right.op is eop:
-                replaced.setdefault(right.attrs, said(left))
+                replaced.setdefault(right.attrs, format_nodes(left))
     used: dict[str, Any] = {}  # attributes of the eOperator, by the name of its kernel
     for candidate in candidates:
         for node in candidate.program.active:

@@ -24,7 +24,7 @@ from tensaurus.graph.ir.program import Program, topological
 from tensaurus.graph.onnx.graph_importer import symbol_of
 from tensaurus.graph.onnx.onnx_frame import sizes_of
 from tensaurus.ops import TensorType, Untypable
-from tensaurus.rules.language.equation import Equation, instance
+from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.evidence import Bounded
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.nested_calls import nested_equation
@@ -142,7 +142,7 @@ class _Opening:
             rule = self.rules.get(equation.name)
             if rule is not None:
                 made = self._instance(rule, equation, left)
-            elif isinstance(equation.ground, Bounded):
+            elif isinstance(equation.evidence_source, Bounded):
                 made = self._bounded(equation, left)
             else:
                 made = self._shown(equation, left)
@@ -163,7 +163,7 @@ class _Opening:
                     for node in [node for node in found if node not in self.known]:
                         self.twins.setdefault(_kind(node), []).append(found[node])
                     self.known = found
-                    return instance(rule, binding, left, right)
+                    return instantiate_rule(rule, binding, left, right)
         return None
 
     def _bounded(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
@@ -200,7 +200,7 @@ class _Opening:
         if len(left) != 1 or [n.types for n in left] != [n.types for n in right]:
             return None
         made = nested_equation(equation.name, left[0], right[0], leaves)
-        return made if made.evidence.exact and str(made.evidence).startswith("proved") else None
+        return made if made.evidence.is_exact and str(made.evidence).startswith("proved") else None
 
 
 def _kind(node: Node) -> object:

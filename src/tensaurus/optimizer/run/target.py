@@ -33,7 +33,7 @@ from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original as Given
 from tensaurus.optimizer.run.time_limit import TimeLimit
 from tensaurus.optimizer.search.strategies import Effort, Runtime
-from tensaurus.rules.language.match import expander
+from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import Rule
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Array
@@ -91,7 +91,7 @@ class Target:
             self.answers = ReferenceAnswers(self.source)
             self._feed()
             generated = KernelBudget.of_run(options, self.backend, self.machine, self.records)
-            self.kernels, expand = stack.enter_context(generated), expander(rules)
+            self.kernels, expand = stack.enter_context(generated), make_expander(rules)
             if generated.reason_absent:
                 progress.note(f"no kernels are generated: {generated.reason_absent}")
             most, libraries = self.memory, original.libraries

@@ -23,7 +23,7 @@ from tensaurus.graph.ir.node import Node, again
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.part_time_limits import Patience
-from tensaurus.rules.language.equation import Equation, matched
+from tensaurus.rules.language.equation import Equation, equation_of_rewrite
 from tensaurus.rules.language.match import Rewriter
 from tensaurus.rules.language.rule import Rule
 from tensaurus.system.signals import Interruptible
@@ -145,8 +145,8 @@ class Backtrack:
         for rule in self._matching(current.program):
             made, changes = self.everywhere(current.program, rule)
             yield from self._child(current, made, rule, changes)
-        for matcher in self.rewriter.several:
-            for merges in itertools.islice(matcher.joint(current.program), JOINT):
+        for matcher in self.rewriter.multi_root:
+            for merges in itertools.islice(matcher.joint_rewrites(current.program), JOINT):
                 change = (tuple(merges), tuple(merges.values()))
                 yield from self._child(current, current.program.replaced(merges), matcher.rule, [change])
 
@@ -155,7 +155,7 @@ class Backtrack:
         counts = self._matching(current.program)
         for node in current.program.nodes:
             if not node.static:
-                for rule, replacement in self.rewriter.local(node):
+                for rule, replacement in self.rewriter.rewrites_at(node):
                     if counts[rule] > 1:
                         made = current.program.replaced({node: replacement})
                         yield from self._child(current, made, rule, [((node,), (replacement,))])
@@ -163,7 +163,7 @@ class Backtrack:
     def _matching(self, program: Program) -> Counter[Rule]:
         """The rules that apply, in order of their first place, and at how many places."""
         return Counter(
-            rule for node in program.nodes if not node.static for rule, _ in self.rewriter.local(node)
+            rule for node in program.nodes if not node.static for rule, _ in self.rewriter.rewrites_at(node)
         )
 
     def _child(
@@ -186,7 +186,7 @@ class Backtrack:
             if made.static:
                 return made
             for _ in range(REPEATS):
-                rewritten = self.rewriter.one(rule, made)
+                rewritten = self.rewriter.rewrite_node(rule, made)
                 if rewritten is None:
                     break
                 changes.append(((made,), (rewritten,)))
@@ -198,4 +198,4 @@ class Backtrack:
 
 def _equations(rule: Rule, changes: Sequence[Change]) -> tuple[Equation, ...]:
     """The rule at each place."""
-    return tuple(matched(rule, before, after) for before, after in changes)
+    return tuple(equation_of_rewrite(rule, before, after) for before, after in changes)

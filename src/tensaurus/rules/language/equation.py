@@ -1,7 +1,7 @@
-"""An equality of programs that stands on its own: what it says, over what, and why it is right.
+"""An equality of concrete programs, with its leaves and its evidence.
 
-Whoever finds an equality gives it out as one of these: an instance of a rule, nested calls that are one, and
-whatever comes later.  It is checked over its leaves, and no rule is needed for that.
+Every finder reports its equalities as equations: instances of rules, merged nested calls, fused kernels.  An
+equation can be checked over its leaves without the rule or the finder that made it.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from functools import cached_property, lru_cache, partial
 
 from tensaurus.graph.ir.node import Node, again
 from tensaurus.rules.language.evidence import Derived, Evidence, Tested
-from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.evidence_limits import Limits, prove_match
 from tensaurus.rules.language.match import Binding, Matcher
 from tensaurus.rules.language.rule import Rule
 
-__all__ = ["Equation", "instance"]
+__all__ = ["Equation", "instantiate_rule"]
 
-UNPROVED = Tested("float64", "where it is used")
+TESTED_AT_USE = Tested("float64", "where it is used")
 
 
 @dataclass(frozen=True)
 class Equation:
-    """Programs that are equal pair by pair, whatever their leaves are.
+    """Programs that are equal pair by pair, for all values of the leaves.
 
-    name      of the law, as a rule's
-    law       in words, as a rule's line
-    left      the programs before
-    right     those after, of the same types
-    leaves    the nodes that may be anything of their types; constants among them stay what they are
-    ground    its evidence, or what finds it when it is asked for
+    name             the rule's name, or the finder's name for the law
+    law              the law as text, as in a rule's line
+    left             the programs before
+    right            the programs after, of the same types
+    leaves           nodes that may have any value of their types; constants among them keep their value
+    evidence_source  the evidence, or a function that finds it when it is first needed
     """
 
     name: str
@@ -38,15 +38,15 @@ class Equation:
     left: tuple[Node, ...]
     right: tuple[Node, ...]
     leaves: tuple[Node, ...]
-    ground: Evidence | Callable[[], Evidence] = field(compare=False)
+    evidence_source: Evidence | Callable[[], Evidence] = field(compare=False)
 
     @cached_property
     def evidence(self) -> Evidence:
-        """Why it holds."""
-        return self.ground() if callable(self.ground) else self.ground
+        """Why the equation holds."""
+        return self.evidence_source() if callable(self.evidence_source) else self.evidence_source
 
     def over(self, leaves: Mapping[Node, Node]) -> Equation:
-        """The same of other leaves; raises Untypable where their types are others and do not fit."""
+        """Return the equation over other leaves; raises Untypable where their types do not fit."""
         new = dict(leaves)
 
         def visit(node: Node) -> Node:
@@ -55,41 +55,43 @@ class Equation:
             return new[node]
 
         left, right = (tuple(map(visit, side)) for side in (self.left, self.right))
-        kept = dict.fromkeys(map(visit, self.leaves))
-        return replace(
-            self, left=left, right=right, leaves=tuple(kept), ground=lambda: _over(self.evidence, leaves)
-        )
+
+        def find_evidence() -> Evidence:
+            return _replace_evidence_leaves(self.evidence, leaves)
+
+        new_leaves = tuple(dict.fromkeys(map(visit, self.leaves)))
+        return replace(self, left=left, right=right, leaves=new_leaves, evidence_source=find_evidence)
 
 
-def _over(evidence: Evidence, leaves: Mapping[Node, Node]) -> Evidence:
-    """The evidence of the same over other leaves: its steps are over those, too."""
+def _replace_evidence_leaves(evidence: Evidence, leaves: Mapping[Node, Node]) -> Evidence:
+    """Return the evidence of an equation over other leaves, with the steps of a derivation over them, too."""
     if not isinstance(evidence, Derived):
         return evidence
     steps = (step.over(leaves) if isinstance(step, Equation) else step for step in evidence.steps)
     return Derived(tuple(steps))
 
 
-def instance(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:
-    """A rule at one place."""
+def instantiate_rule(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Equation:
+    """Return the equation that a rule gives for one match."""
     leaves = tuple(dict.fromkeys(binding.nodes.values()))
     sides = tuple(left), tuple(right)
-    return Equation(rule.name, rule.law, *sides, leaves, partial(_ground, rule, binding, *sides))
+    return Equation(rule.name, rule.law, *sides, leaves, partial(_find_evidence, rule, binding, *sides))
 
 
-def _ground(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Evidence:
-    """The rule's evidence where it covers the place, else what shows that both sides are equal there."""
+def _find_evidence(rule: Rule, binding: Binding, left: Sequence[Node], right: Sequence[Node]) -> Evidence:
+    """Return the rule's evidence where it covers the match, else a proof that both sides are equal there."""
     facts = binding.facts()
-    if Limits(rule).within(facts, binding.values):
-        return rule.evidence or UNPROVED
-    return shown(left, right, binding.nodes, facts) or UNPROVED
+    if Limits(rule).covers(facts, binding.values):
+        return rule.evidence or TESTED_AT_USE
+    return prove_match(left, right, binding.nodes, facts) or TESTED_AT_USE
 
 
-def matched(rule: Rule, left: Sequence[Node], right: Sequence[Node]) -> Equation:
-    """The same, of programs that the rule is known to rewrite; raises ValueError where it does not."""
+def equation_of_rewrite(rule: Rule, left: Sequence[Node], right: Sequence[Node]) -> Equation:
+    """Return the equation of a rewrite that the rule is known to make.  Raises ValueError if it does not."""
     matcher = _matcher(rule)
     for binding in matcher.bindings(left):
         if matcher.apply(left, binding) == tuple(right):
-            return instance(rule, binding, left, right)
+            return instantiate_rule(rule, binding, left, right)
     raise ValueError(f"the rule {rule.name} does not rewrite {left} to {right}")
 
 

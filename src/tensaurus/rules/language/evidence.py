@@ -1,4 +1,10 @@
-"""Why an equality is right.  As rule files write it: `kind(by, detail)`."""
+"""Evidence: why an equality is right.  Rule files write it as `kind(by, detail)`.
+
+    proved(algebra, all sizes, ranks 0-5)        tested(gf, 40 instances, 2 trials, error < 2^-58)
+
+Every rule and every equation carries its evidence, so that a result can say what its correctness rests on.
+`is_exact` tells whether the evidence holds in every field: such an equation can be replayed in GF(p).
+"""
 
 from __future__ import annotations
 
@@ -16,26 +22,26 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Axiom:
-    """Taken for granted."""
+    """An equality that is taken for granted."""
 
     kind: ClassVar[str] = "axiom"
     by: str = ""
 
     @property
-    def exact(self) -> bool:
-        """Whether it holds in every field: nobody says."""
+    def is_exact(self) -> bool:
+        """Always False: an axiom claims nothing about fields other than the reals."""
         return False
 
     def __str__(self) -> str:
-        return _said(self.kind, self.by)
+        return _format_evidence(self.kind, self.by)
 
 
 @dataclass(frozen=True)
 class Proved:
-    """Shown for everything that `covers` says.
+    """An equality that is proved for everything that `covers` names.
 
-    by      "algebra" (canonical forms of both sides) or "z3" (for the order of the reals)
-    covers  sizes and ranks; what is a sample in spite of the proof
+    by      "algebra" (canonical forms of both sides) or "z3" (uses the order of the reals)
+    covers  the sizes and ranks of the proof, and what was only sampled in spite of the proof
     """
 
     kind: ClassVar[str] = "proved"
@@ -43,23 +49,23 @@ class Proved:
     covers: str
 
     @property
-    def exact(self) -> bool:
-        """Whether it holds in every field; the order of the reals no other has."""
+    def is_exact(self) -> bool:
+        """Whether the equality holds in every field: only the reals have the order that Z3 uses."""
         return self.by == "algebra"
 
     def __str__(self) -> str:
-        return _said(self.kind, self.by, self.covers)
+        return _format_evidence(self.kind, self.by, self.covers)
 
 
 @dataclass(frozen=True)
 class Tested:
-    """Compared at instances.
+    """An equality that was compared on instances.
 
     field     "gf" (GF(2^31-1)), "z3" (all reals, at these instances), "float64"
-    coverage  the instances: how many, what was varied
-    trials    of each instance
-    bits      wrong with a probability below 2^-bits; 0 where there is no bound
-    sampled   whether there were integers or truths, too, of which those drawn are a sample
+    coverage  how many instances there were, and what was varied among them
+    trials    number of trials of each instance
+    bits      a wrong equality passes with a probability below 2^-bits; 0 where no bound is known
+    sampled   whether the bound is for the drawn integers and booleans only
     """
 
     kind: ClassVar[str] = "tested"
@@ -71,28 +77,28 @@ class Tested:
 
     @property
     def by(self) -> str:
-        """As of what is proved."""
+        """The field, under the name that all evidence shares."""
         return self.field
 
     @property
-    def exact(self) -> bool:
-        """Whether it holds in every field."""
+    def is_exact(self) -> bool:
+        """Whether the equality holds in every field."""
         return self.field == "gf"
 
     def __str__(self) -> str:
         bound = f"error < 2^-{self.bits}{SAMPLED if self.sampled else ''}" if self.bits else "no error bound"
         trials = f"{self.trials} trials, {bound}"
-        return _said(self.kind, self.field, self.coverage, trials if self.trials else "")
+        return _format_evidence(self.kind, self.field, self.coverage, trials if self.trials else "")
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """The two sides differ, by less than floats can tell.
+    """The two sides differ by less than the rounding of floats.
 
-    by        what bounds the difference
-    reach     how large values at run time may be for that
-    distance  how far an output is moved at most; 0: each sum that is moved rounds that away
-    within    whether the sides are outputs of a body, which nothing may move
+    by        the method that bounds the difference
+    reach     largest magnitude of values at run time for which the bound holds
+    distance  largest change of an output; 0 if every sum that is changed rounds the change away
+    within    whether the sides are outputs of a body (of an If, Loop or Scan), which must not change at all
     """
 
     kind: ClassVar[str] = "bounded"
@@ -102,17 +108,17 @@ class Bounded:
     within: bool = False
 
     @property
-    def exact(self) -> bool:
-        """Whether it holds in every field: in none."""
+    def is_exact(self) -> bool:
+        """Always False: the sides differ in every field."""
         return False
 
     def __str__(self) -> str:
         moved = f"outputs move by {self.distance:.1g} at most" if self.distance else "all is rounded away"
-        return _said(self.kind, self.by, f"{moved} while no value exceeds {self.reach:.1g}")
+        return _format_evidence(self.kind, self.by, f"{moved} while no value exceeds {self.reach:.1g}")
 
 
 class Lemma(Protocol):
-    """One equality of several that another follows from: an `equation.Equation`."""
+    """One of the equalities that a derived equality follows from: an `equation.Equation`."""
 
     @property
     def name(self) -> str: ...
@@ -129,7 +135,7 @@ class Lemma(Protocol):
 
 @dataclass(frozen=True)
 class Derived:
-    """Follows from other equalities by congruence, in this order."""
+    """An equality that follows from others by congruence, in this order."""
 
     kind: ClassVar[str] = "derived"
     steps: tuple[Lemma, ...]
@@ -140,38 +146,38 @@ class Derived:
         return ", ".join(dict.fromkeys(step.name for step in self.steps))
 
     @property
-    def exact(self) -> bool:
-        """Whether it holds in every field: where all steps do."""
-        return all(step.evidence.exact for step in self.steps)
+    def is_exact(self) -> bool:
+        """Whether all steps hold in every field."""
+        return all(step.evidence.is_exact for step in self.steps)
 
     def __str__(self) -> str:
-        return _said(self.kind, self.by)
+        return _format_evidence(self.kind, self.by)
 
 
 @dataclass(frozen=True)
-class _Unshown:
-    """What nothing shows: it holds in no field that anybody knows of."""
+class _WithoutProof:
+    """Evidence of a rule that no proof or test supports."""
 
     kind: ClassVar[str]
     by: str
 
     @property
-    def exact(self) -> bool:
-        """Whether it holds in every field: no, or nobody knows."""
+    def is_exact(self) -> bool:
+        """Always False."""
         return False
 
     def __str__(self) -> str:
-        return _said(self.kind, self.by)
+        return _format_evidence(self.kind, self.by)
 
 
-class Allowed(_Unshown):
-    """Neither shown nor refuted, and used because somebody allowed it."""
+class Allowed(_WithoutProof):
+    """A rule that is neither proved nor refuted, and that the user allowed."""
 
     kind = "unproved"
 
 
-class Disproved(_Unshown):
-    """Of a rule that is off: where its sides differ."""
+class Disproved(_WithoutProof):
+    """A rule with the tag `off`: where its sides differ."""
 
     kind = "refuted"
 
@@ -182,11 +188,11 @@ _TRIALS = re.compile(
     r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, "
     r"(?:error < 2\^-(?P<bits>\d+)(?P<sampled> .*)?|no error bound)$"
 )
-SAMPLED = " for the integers drawn"
+SAMPLED = " for the integers drawn"  # the part of a tested evidence that stands for `sampled`
 
 
 def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed | Disproved:
-    """What a rule file says; raises ValueError where it is none."""
+    """Parse the evidence of a rule file; raises ValueError where the text is no evidence."""
     kind, _, inside = text.removesuffix(")").partition("(")
     by, _, detail = inside.partition(", ")
     if kind == "axiom":
@@ -206,5 +212,5 @@ def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed | Disproved:
     raise ValueError(f"no evidence: {text}")
 
 
-def _said(kind: str, *parts: str) -> str:
+def _format_evidence(kind: str, *parts: str) -> str:
     return f"{kind}({', '.join(filter(None, parts))})"

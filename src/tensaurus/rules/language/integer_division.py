@@ -28,7 +28,7 @@ __all__ = ["added_divisors", "divisor_inputs"]
 
 @cache
 def divisor_inputs(op: Op) -> frozenset[int]:
-    """Return the places of the inputs by whose integer elements the operator divides."""
+    """Return the numbers of the inputs by whose integer elements the operator divides."""
     found: set[int] = set()
     for tensors, scopes in scopes_at_examples(op):
         places = {t: k for k, t in enumerate(tensors) if t is not None and is_integer(t.dtype)}
@@ -49,7 +49,7 @@ def added_divisors(left: Sequence[Term], right: Sequence[Term]) -> frozenset[str
 
 
 def _element_variables(term: Term | None) -> Iterator[str]:
-    """The variables of whose elements the term's elements are made: not the indices of a Gather."""
+    """Yield the variables whose elements the term's elements are made of: not the indices of a Gather."""
     match term:
         case Variable(name):
             yield name
@@ -63,6 +63,7 @@ def _element_variables(term: Term | None) -> Iterator[str]:
 
 
 def _divisors(roots: Sequence[Term]) -> Iterator[Term]:
+    """Yield the terms by whose integer elements a side divides."""
     for call in (call for root in roots for call in outer_first(root)):
         for place in divisor_inputs(call.op):
             if place < len(call.args) and (divisor := call.args[place]) is not None:
@@ -70,7 +71,7 @@ def _divisors(roots: Sequence[Term]) -> Iterator[Term]:
 
 
 def _is_moved(term: Term, known: set[str]) -> bool:
-    """Whether every element of the term is an element of a known one, or a number other than 0."""
+    """Return whether every element of the term is an element of a known term, or a number other than 0."""
     if show_term(term) in known:
         return True
     match term:

@@ -1,7 +1,8 @@
-"""Where a rule applies to a node, and what it puts there.
+"""Match rules against nodes, and build the nodes that replace a match.
 
-Nodes are immutable and interned, so what a single-root rule makes of a node is a function of the node:
-`Rewriter` computes it once, and every program that holds the node shares the answer.
+`Matcher` applies one rule, `Rewriter` a set of rules.  Nodes are immutable and interned, so the result of a
+single-root rule at a node is a function of the node: `Rewriter` computes it once for all programs that share
+the node.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.lower.primitives import exact_number, literal
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.element_type import REAL_TYPES
-from tensaurus.rules.language.attribute_terms import attributes_given, attributes_match, output_of
-from tensaurus.rules.language.evidence_limits import Limits, shown
+from tensaurus.rules.language.attribute_terms import evaluate_attributes, match_attributes, output_index
+from tensaurus.rules.language.evidence_limits import Limits, prove_match
 from tensaurus.rules.language.integer_division import added_divisors
-from tensaurus.rules.language.operand_partners import regrouped
+from tensaurus.rules.language.operand_partners import regrouped_variables
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Fact, Undefined, holds
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable
 
 
 class NodeFact(Fact):
-    """A node as conditions see it."""
+    """What conditions may ask of a node that a variable is bound to."""
 
     def __init__(self, node: Node):
         kind = node.tensor
@@ -61,7 +62,7 @@ class NodeFact(Fact):
 
 
 def filled_value(node: Node) -> Fraction | None:
-    """The exact number that all elements of a constant are."""
+    """Return the exact number that all elements of a constant equal; None where they differ."""
     if node.op is not CONSTANT:
         return None
     data = node.attribute("data").array
@@ -72,7 +73,7 @@ def filled_value(node: Node) -> Fraction | None:
 
 
 def scalar_value(node: Node) -> Fraction | None:
-    """The exact value of a one-element constant of numbers."""
+    """Return the exact value of a numeric constant of one element; None for any other node."""
     if node.op is not CONSTANT:
         return None
     data = node.attribute("data")
@@ -84,7 +85,7 @@ def scalar_value(node: Node) -> Fraction | None:
 
 @dataclass
 class Binding:
-    """What a match has bound: tensors to nodes, attribute names to values (rests to dicts)."""
+    """What a match has bound: variables to nodes, attribute names to values (rests to dicts of values)."""
 
     nodes: dict[str, Node]
     values: dict[str, Any]
@@ -93,21 +94,21 @@ class Binding:
         return Binding(dict(self.nodes), dict(self.values))
 
     def facts(self) -> Mapping[str, Fact]:
-        """What conditions may ask of the tensors."""
+        """Return what conditions may ask of the variables, by name."""
         return {name: NodeFact(node) for name, node in self.nodes.items()}
 
     def names(self) -> dict[str, Any]:
-        """What conditions may read."""
+        """Return everything that conditions may read, by name."""
         return {**self.facts(), **self.values}
 
 
 @cache
-def commutes(op: Op) -> bool:
-    """True where the declaration is symmetric in two inputs, as its expressions show."""
+def is_commutative(op: Op) -> bool:
+    """Return whether the declaration of an operator is symmetric in two inputs, as its expressions show."""
     if op.attributes or not (op.is_variadic or len(op.inputs) == 2):
         return False
     symmetries: list[bool] = []
-    # a product of vectors commutes, one of matrices does not: every rank has its say
+    # products of vectors commute, products of matrices do not: so several ranks are tested
     for kind in (TensorType(dtype, shape) for dtype in ("float32", "bool") for shape in ((2,), (3, 3))):
         try:
             op.types((kind, kind), ())
@@ -120,21 +121,23 @@ def commutes(op: Op) -> bool:
     return bool(symmetries) and all(symmetries)
 
 
-def orders(term: Term | None) -> list[Term | None]:
-    """The term with the arguments of commutative operators in every order."""
+def argument_orders(term: Term | None) -> list[Term | None]:
+    """Return the term with the arguments of commutative operators in every order."""
     match term:
         case Apply(op, args, attrs, rest):
-            inner = [list(choice) for choice in product(*(orders(a) for a in args))]
-            if len(args) == 2 and commutes(op) and args[0] != args[1]:
+            inner = [list(choice) for choice in product(*(argument_orders(a) for a in args))]
+            if len(args) == 2 and is_commutative(op) and args[0] != args[1]:
                 inner += [choice[::-1] for choice in inner]
             return [Apply(op, tuple(choice), attrs, rest) for choice in inner]
         case Item(inner_term, index):
-            return [Item(t, index) for t in orders(inner_term) if isinstance(t, Apply)]
+            return [Item(t, index) for t in argument_orders(inner_term) if isinstance(t, Apply)]
     return [term]
 
 
-def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
-    """Whether the term matches the node; extends the binding (which is spoiled where it does not)."""
+def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
+    """Return whether the term matches the node, and extend the binding; a failed match leaves the binding
+    spoiled.
+    """
     if term is None or node is None:
         return term is None and node is None
     match term:
@@ -157,21 +160,23 @@ def matches(term: Term | None, node: Node | None, binding: Binding, dtypes: froz
             place = node.attribute("index")
             if place != (binding.values.setdefault(index, place) if isinstance(index, str) else index):
                 return False
-            return matches(inner, node.args[0], binding, dtypes)
+            return match_term(inner, node.args[0], binding, dtypes)
         case Apply(op, args):
             if node.op is not op or len(node.args) != len(args):
                 return False
             for arg, inner_node in zip(args, node.args, strict=True):
-                if not matches(arg, inner_node, binding, dtypes):
+                if not match_term(arg, inner_node, binding, dtypes):
                     return False
             try:
-                return attributes_match(term, node.attrs, binding.facts(), binding.values, node.kinds)
+                return match_attributes(term, node.attrs, binding.facts(), binding.values, node.kinds)
             except (Undefined, Untypable):
                 return False
 
 
-def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
-    """The node of a term, with its first output or with every one.  Raises Untypable or Undefined."""
+def build_term(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
+    """Return the node of a term, with its first output, or with `every` output.  Raises Untypable or
+    Undefined.
+    """
     match term:
         case None:
             return None
@@ -182,13 +187,13 @@ def build(term: Term | None, binding: Binding, dtype: str, every: bool = False) 
         case Literal(value):
             return literal(value, dtype)
         case Item(inner, index):
-            whole = build(inner, binding, dtype, every=True)
+            whole = build_term(inner, binding, dtype, every=True)
             assert whole is not None
-            place = output_of(index, binding.values, whole.op, len(whole.types))
+            place = output_index(index, binding.values, whole.op, len(whole.types))
             return item(whole, place)
         case Apply(op, args):
-            given = attributes_given(term, binding.facts(), binding.values)
-            nodes = [build(a, binding, dtype) for a in args]
+            given = evaluate_attributes(term, binding.facts(), binding.values)
+            nodes = [build_term(a, binding, dtype) for a in args]
             return apply(op, nodes, given, 0 if every else 1)
     raise TypeError(term)
 
@@ -199,57 +204,59 @@ class Matcher:
     def __init__(self, rule: Rule):
         self.rule, self.limits = rule, Limits(rule)
         self.dtypes = None if "any" in rule.tags else REAL_TYPES
-        self.regrouped = regrouped(rule.lhs, rule.rhs)
-        self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
-        self.sides = [tuple(choice) for choice in product(*(orders(root) for root in rule.lhs))]
-        self.heads = tuple(_head(root) for root in rule.lhs)
+        self.regrouped_variables = regrouped_variables(rule.lhs, rule.rhs)
+        self.added_divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
+        self.sides = [tuple(choice) for choice in product(*(argument_orders(root) for root in rule.lhs))]
+        self.heads = tuple(_root_operator(root) for root in rule.lhs)
 
     def rewrite(self, node: Node) -> Node | None:
-        """What a rule of one root makes of this node; None where it does not apply."""
+        """Return what a single-root rule makes of this node; None where the rule does not apply."""
         for binding in self.bindings((node,)):
-            made = self.apply((node,), binding)
-            if made is not None:
-                return made[0]
+            built = self.apply((node,), binding)
+            if built is not None:
+                return built[0]
         return None
 
     def bindings(self, roots: Sequence[Node]) -> Iterator[Binding]:
-        """Every way in which the left side matches these roots, conditions aside."""
+        """Yield every binding by which the left side matches these roots.  Conditions are not checked."""
         for side in self.sides:
             binding = Binding({}, {})
-            if all(matches(t, n, binding, self.dtypes) for t, n in zip(side, roots, strict=True)):
+            if all(match_term(t, n, binding, self.dtypes) for t, n in zip(side, roots, strict=True)):
                 yield binding
 
     def apply(self, roots: Sequence[Node], binding: Binding) -> tuple[Node, ...] | None:
-        """The right-hand sides under a binding, None where a condition, a type or the evidence refuses."""
+        """Return the right side under a binding; None where a condition, a type or the evidence refuses the
+        match.
+        """
         try:
             facts = binding.facts()
-            if any(is_integer(facts[name].dtype) for name in self.divisors & facts.keys()):
+            if any(is_integer(facts[name].dtype) for name in self.added_divisors & facts.keys()):
                 return None
             names = {**facts, **binding.values}
             if not all(holds(condition, names) for condition in self.rule.where):
                 return None
             dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
-            made = tuple(build(root, binding, dtype) for root in self.rule.rhs)
+            built = tuple(build_term(root, binding, dtype) for root in self.rule.rhs)
         except (Untypable, Undefined):
             return None
-        for old, new in zip(roots, made, strict=True):
+        for old, new in zip(roots, built, strict=True):
             if new is None or new.types != old.types:
                 return None
-        if all(a is b for a, b in zip(roots, made, strict=True)):
+        if all(a is b for a, b in zip(roots, built, strict=True)):
             return None
-        if not self.limits.within(facts, binding.values) and not shown(
-            roots, made, binding.nodes, facts  # type: ignore[arg-type]
+        if not self.limits.covers(facts, binding.values) and not prove_match(
+            roots, built, binding.nodes, facts  # type: ignore[arg-type]
         ):
             return None
-        if loses(roots, made, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
+        if loses(roots, built, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
             return None
-        met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped.items())
+        met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped_variables.items())
         if any(node is not None and is_rigid(node, kinds) for node, kinds in met):
             return None
-        return made  # type: ignore[return-value]
+        return built  # type: ignore[return-value]
 
-    def joint(self, program: Program) -> Iterator[dict[Node, Node]]:
-        """The replacements that a rule of several roots makes in a program, one match after another."""
+    def joint_rewrites(self, program: Program) -> Iterator[dict[Node, Node]]:
+        """Yield the replacements that a multi-root rule makes in a program, one match after another."""
         pool = defaultdict(list)
         for node in program.nodes:
             if not node.static:
@@ -265,20 +272,20 @@ class Matcher:
         self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any
     ) -> Iterator[dict[Node, Node]]:
         if len(chosen) == len(side):
-            made = self.apply(chosen, binding)
-            if made is not None:
-                yield dict(zip(chosen, made, strict=True))
+            built = self.apply(chosen, binding)
+            if built is not None:
+                yield dict(zip(chosen, built, strict=True))
             return
         for node in pool[self.heads[len(chosen)]]:
             # one order of the roots is enough where the rule is symmetric; programs list nodes in order
             if node in chosen:
                 continue
             trial = binding.copy()
-            if matches(side[len(chosen)], node, trial, self.dtypes):
+            if match_term(side[len(chosen)], node, trial, self.dtypes):
                 yield from self._join(side, (*chosen, node), trial, pool)
 
 
-def _head(term: Term) -> Any:
+def _root_operator(term: Term) -> Any:
     match term:
         case Apply(op, _, _, _):
             return op
@@ -288,26 +295,26 @@ def _head(term: Term) -> Any:
 
 
 class Rewriter:
-    """A set of rules over interned nodes, with a memo of what each makes of each node.
+    """A set of rules over interned nodes, with a cache of what each rule makes of each node.
 
-    Rules that are off are left out, and those tagged `explore` unless they are asked for.
+    Leaves out rules tagged `off`, and those tagged `explore` unless `explore` asks for them.
     """
 
     def __init__(self, rules: Iterable[Rule], *, explore: bool = False):
         left_out = {"off"} if explore else {"off", "explore"}
         self.matchers = [Matcher(r) for r in rules if not r.tags & left_out]
-        self.single = [m for m in self.matchers if len(m.rule.lhs) == 1]
-        self.several = [m for m in self.matchers if len(m.rule.lhs) > 1]
+        self.single_root = [m for m in self.matchers if len(m.rule.lhs) == 1]
+        self.multi_root = [m for m in self.matchers if len(m.rule.lhs) > 1]
         self.by_head: dict[Any, list[Matcher]] = defaultdict(list)
-        for matcher in self.single:
+        for matcher in self.single_root:
             self.by_head[matcher.heads[0]].append(matcher)
-        self.by_rule = {m.rule: m for m in self.single}
+        self.by_rule = {m.rule: m for m in self.single_root}
         self._memo: dict[Rule, WeakKeyDictionary[Node, Node | None]] = {
-            m.rule: WeakKeyDictionary() for m in self.single
+            m.rule: WeakKeyDictionary() for m in self.single_root
         }
 
-    def one(self, rule: Rule, node: Node) -> Node | None:
-        """What a rule of one root makes of a node, None where it does not apply."""
+    def rewrite_node(self, rule: Rule, node: Node) -> Node | None:
+        """Return what a single-root rule makes of a node; None where the rule does not apply."""
         matcher = self.by_rule[rule]
         head = node.op
         if head is ITEM and matcher.heads[0] is not ITEM:
@@ -320,23 +327,26 @@ class Rewriter:
             memo[node] = matcher.rewrite(node)
         return memo[node]
 
-    def local(self, node: Node) -> Iterator[tuple[Rule, Node]]:
-        """(rule, replacement) of every single-root rule that applies at this node."""
+    def rewrites_at(self, node: Node) -> Iterator[tuple[Rule, Node]]:
+        """Yield (rule, replacement) for every single-root rule that applies at this node."""
         head = node.op
         if head is ITEM:
             assert node.args[0] is not None
             head = node.args[0].op
         for matcher in self.by_head.get(head, ()):
-            made = self.one(matcher.rule, node)
-            if made is not None:
-                yield matcher.rule, made
+            built = self.rewrite_node(matcher.rule, node)
+            if built is not None:
+                yield matcher.rule, built
 
 
-def expander(rules: Iterable[Rule]) -> Callable[[Node, int], Node | None]:
-    """What the rules tagged `expand` make of a node that an opset lacks; None where they say nothing."""
+def make_expander(rules: Iterable[Rule]) -> Callable[[Node, int], Node | None]:
+    """Return a function that rewrites a node which an opset lacks by the rules tagged `expand`.
+
+    The function returns None where no rule applies.
+    """
     rewriter = Rewriter(rule for rule in rules if "expand" in rule.tags)
 
     def expand(node: Node, opset: int) -> Node | None:
-        return next((made for _, made in rewriter.local(node)), None)
+        return next((built for _, built in rewriter.rewrites_at(node)), None)
 
     return expand

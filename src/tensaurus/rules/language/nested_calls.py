@@ -1,11 +1,12 @@
-"""Calls inside calls of one operator that are one call.
+"""Merge a call inside a call of the same operator into one call.
 
     Concat(Concat(x, y), z) = Concat(x, y, z)
     Split(Split(x, (1, 4))[1], (1, 3))[0] = Split(x, (1, 1, 3))[1]
 
-Of a variadic operator its expression tells whether that is so; one with several outputs declares the one
-call's attributes (`nested`).  Each use is an equation of its own, for the sizes at hand, with the canonical
-form of both sides as its proof; of very many arguments it is replayed instead.
+No rule can say this for any number of arguments.  For a variadic operator its expression tells whether nested
+calls merge; an operator with several outputs declares the attributes of the merged call (`merge_nested`).
+Each use is an equation of its own at its sizes, proved by the canonical form of both sides; an equation with
+very many arguments is replayed instead.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ from tensaurus.ops.examples import parse_example
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Evidence, Proved, Tested
 
-SHOWN = 40  # arguments up to which canonical forms are compared: their time grows with the square (100: 6 s)
+# Largest number of leaves for which canonical forms are compared: the time grows with its square (100: 6 s).
+MAX_COMPARED_LEAVES = 40
 
-__all__ = ["calling", "joins", "nested_equation", "parted", "said"]
+__all__ = ["format_call", "can_join_nested", "nested_equation", "merge_split_attributes", "format_nodes"]
 
-SHOWN_EQUAL = Proved("algebra", "at these sizes")
-USED = Tested("gf", "where it is used")
-DEEP = 1000  # calls inside each other that are written out where it is the law
+PROVED_HERE = Proved("algebra", "at these sizes")
+TESTED_AT_USE = Tested("gf", "where it is used")
+LAW_DEPTH = 1000  # levels of nested calls that a law's text shows: all of them
 
 
 @cache
-def joins(op: Op) -> bool:
-    """Whether a call of a variadic operator that another call reads may give way to its arguments.
+def can_join_nested(op: Op) -> bool:
+    """Return whether a nested call of a variadic operator may be replaced by its arguments.
 
-    As far as three arguments like those of its examples show; each use is proved or replayed on its own.
+    Tested with three arguments like those of the operator's examples; each use is proved or replayed by
+    itself.
     """
     if not op.is_variadic:
         return False
@@ -52,17 +55,19 @@ def joins(op: Op) -> bool:
             first, last = (apply(op, some, example.attrs) for some in (leaves[:2], leaves[1:]))
             flat = apply(op, leaves, example.attrs)
             for args in ([first, leaves[2]], [leaves[0], last]):
-                shown.append(_same(apply(op, args, example.attrs), flat, leaves))
+                shown.append(_are_same_function(apply(op, args, example.attrs), flat, leaves))
         except Untypable:
             continue
     return bool(shown) and all(shown)
 
 
 @cache
-def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attributes) -> Attributes | None:
-    """Attributes of one call in place of a call on output `index` of another; None where there is none.
+def merge_split_attributes(
+    op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attributes
+) -> Attributes | None:
+    """Return attributes of one call that replaces a call on output `index` of another, None where none exist.
 
-    The parts of that output take its place among the others.
+    The outputs of the inner call take the place of that output among the others.
     """
     if op.merge_nested is None:
         return None
@@ -76,17 +81,19 @@ def parted(op: Op, kind: TensorType, outer: Attributes, index: int, inner: Attri
 
 
 def nested_equation(name: str, left: Node, right: Node, leaves: Sequence[Node]) -> Equation:
-    """Two calls on these leaves are equal; why is looked into where it is asked for."""
-    law = f"{said(left, depth=DEEP)} => {said(right, depth=DEEP)}"
-    return Equation(name, law, (left,), (right,), tuple(leaves), partial(_shown, left, right, tuple(leaves)))
+    """Return the equation of two calls on these leaves; its evidence is found when it is asked for."""
+    law = f"{format_nodes(left, depth=LAW_DEPTH)} => {format_nodes(right, depth=LAW_DEPTH)}"
+    evidence_source = partial(_find_evidence, left, right, tuple(leaves))
+    return Equation(name, law, (left,), (right,), tuple(leaves), evidence_source)
 
 
-def _shown(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
-    return SHOWN_EQUAL if len(leaves) <= SHOWN and _same(left, right, leaves) else USED
+def _find_evidence(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
+    is_proved = len(leaves) <= MAX_COMPARED_LEAVES and _are_same_function(left, right, leaves)
+    return PROVED_HERE if is_proved else TESTED_AT_USE
 
 
-def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
-    """A call as rules write it."""
+def format_call(op: object, args: Sequence[str], attrs: Attributes) -> str:
+    """Return a call as rules write it."""
     given = (
         f"{name}={show_value(value) if isinstance(value, Scope) else repr(value)}"
         for name, value in attrs
@@ -95,12 +102,14 @@ def calling(op: object, args: Sequence[str], attrs: Attributes) -> str:
     return f"{op}({', '.join([*args, *given])})"
 
 
-def said(*nodes: Node | None, depth: int = 4) -> str:
-    """Programs as a reader of rules would write them, what lies deep left out."""
-    return ", ".join(_said(node, depth) for node in nodes)
+def format_nodes(*nodes: Node | None, depth: int = 4) -> str:
+    """Return programs as rules write them, with only the types of what is nested more than `depth` calls
+    deep.
+    """
+    return ", ".join(_format_node(node, depth) for node in nodes)
 
 
-def _said(node: Node | None, depth: int) -> str:
+def _format_node(node: Node | None, depth: int) -> str:
     if node is None:
         return "None"
     if node.op is INPUT:
@@ -108,12 +117,12 @@ def _said(node: Node | None, depth: int) -> str:
     if node.op is CONSTANT or not depth:
         return ", ".join(map(show_type, node.types))
     if node.op is ITEM:
-        return f"{_said(node.args[0], depth)}[{node.attribute('index')}]"
-    return calling(node.op, [_said(arg, depth - 1) for arg in node.args], node.attrs)
+        return f"{_format_node(node.args[0], depth)}[{node.attribute('index')}]"
+    return format_call(node.op, [_format_node(arg, depth - 1) for arg in node.args], node.attrs)
 
 
-def _same(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
-    """Whether both compute the same of the leaves, as their canonical forms show."""
+def _are_same_function(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
+    """Return whether both compute the same function of the leaves, as their canonical forms show."""
     tensors: dict[Node, Source] = {
         leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)
     }

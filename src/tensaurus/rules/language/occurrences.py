@@ -1,4 +1,4 @@
-"""What occurs in a term: its operators, its variables, the names and expressions of its attributes."""
+"""Find what occurs in a term: its operators, its variables, the names and expressions of its attributes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensaurus.rules.language.term import Apply, Item, Term, Variable
 
 
 def outer_first(term: Term | None) -> Iterator[Apply]:
-    """The operators of a term, each before its arguments."""
+    """Yield the operators of a term, each before its arguments."""
     match term:
         case Item(inner, _):
             yield from outer_first(inner)
@@ -20,7 +20,7 @@ def outer_first(term: Term | None) -> Iterator[Apply]:
 
 
 def inner_first(term: Term | None) -> Iterator[Apply]:
-    """The operators of a term, arguments before what reads them."""
+    """Yield the operators of a term, each after its arguments."""
     match term:
         case Item(inner, _):
             yield from inner_first(inner)
@@ -30,13 +30,13 @@ def inner_first(term: Term | None) -> Iterator[Apply]:
             yield term
 
 
-def attributes(term: Term | None) -> list[ast.expr]:
-    """The expressions of a term's attributes."""
+def attribute_expressions(term: Term | None) -> list[ast.expr]:
+    """Return the expressions of a term's attributes."""
     return [tree for call in outer_first(term) for _, tree in call.attrs]
 
 
 def variables(term: Term | None) -> dict[str, Variable]:
-    """The tensor variables of a term by name, in order of appearance."""
+    """Return the tensor variables of a term by name, in order of appearance."""
     match term:
         case Variable(name, _):
             return {name: term}
@@ -47,24 +47,24 @@ def variables(term: Term | None) -> dict[str, Variable]:
     return {}
 
 
-def named(term: Term | None) -> set[str]:
-    """What a term that is matched gives a name to: tensors, attributes, rests of attributes."""
+def bound_names(term: Term | None) -> set[str]:
+    """Return the names that matching the term binds: tensors, attributes, rests of attributes, outputs."""
     match term:
         case Variable(name, _):
             return {name}
         case Apply(_, args, attrs, rest):
             names = {value.id for _, value in attrs if isinstance(value, ast.Name)}
-            return names.union({rest} if rest else (), *(named(arg) for arg in args))
+            return names.union({rest} if rest else (), *(bound_names(arg) for arg in args))
         case Item(inner, index):
-            return named(inner) | ({index} if isinstance(index, str) else set())
+            return bound_names(inner) | ({index} if isinstance(index, str) else set())
     return set()
 
 
-def outputs_named(term: Term | None) -> list[tuple[str, Apply]]:
-    """The names that a term has for outputs, and whose outputs they are."""
+def named_outputs(term: Term | None) -> list[tuple[str, Apply]]:
+    """Return the names that stand for the number of an output, each with the call whose output it is."""
     match term:
         case Apply(_, args, _, _):
-            return [output for arg in args for output in outputs_named(arg)]
+            return [output for arg in args for output in named_outputs(arg)]
         case Item(inner, index):
-            return [*([(index, inner)] if isinstance(index, str) else []), *outputs_named(inner)]
+            return [*([(index, inner)] if isinstance(index, str) else []), *named_outputs(inner)]
     return []

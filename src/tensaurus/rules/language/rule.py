@@ -3,17 +3,17 @@
     name [tags]: lhs => rhs where condition, condition | evidence
 
 Tags:
-    any      variables have every dtype; they are float32 or float64 otherwise
-    expand   what an operator is exported as where the opset lacks it
-    explore  makes a program larger, or turns it around: left out of the default search, which takes the
-             cheapest program first; a search that keeps every program (saturation) asks for it
+    any      variables may have any element type; without the tag, float32 or float64
+    expand   the right side replaces an operator on export to an opset that lacks the operator
+    explore  enlarges a program, or leads back to an earlier one: left out of the default search, which takes
+             the cheapest program first; a search that keeps every program (saturation) uses the rule
     off      an unsound rule, kept with its counterexample
-    long     has helped no model so far: only a search that has much time takes it
-    once     says the same of its roots in any order, so that one order is enough
+    long     has helped no model so far: only a search with a long time limit uses the rule
+    once     symmetric in its roots: matching one order of the roots is enough
 
 `a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
-`explore`.  `x?` is an optional input: absent, it stands for 0 inside arithmetic.  `f(x) => ... for f in Relu
-Exp` is a rule for each operator, named after it, too.
+`explore`.  `x?` is an optional input: where it is absent, 0 replaces it in arithmetic.
+`f(x) => ... for f in Relu Exp` is one rule for each operator, whose name ends with the operator's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fractions import Fraction
 from importlib.resources import files
 
 from tensaurus.rules.language.evidence import Evidence, parse_evidence
-from tensaurus.rules.language.occurrences import attributes, named, variables
+from tensaurus.rules.language.occurrences import attribute_expressions, bound_names, variables
 from tensaurus.rules.language.term import (
     Apply,
     Item,
@@ -34,15 +34,15 @@ from tensaurus.rules.language.term import (
     RuleError,
     Term,
     Variable,
-    expression,
+    parse_expression,
     parse_terms,
-    require_known,
+    require_known_names,
 )
 
 
 @dataclass(frozen=True)
 class Rule:
-    """lhs and rhs are tuples of roots, one or many; `where` is a conjunction; `text` is the line."""
+    """A rewrite rule; `lhs` and `rhs` hold the roots, `where` all conditions, `text` the line."""
 
     name: str
     lhs: tuple[Term, ...]
@@ -63,16 +63,16 @@ class Rule:
 
     @property
     def law(self) -> str:
-        """What the line says, without its name, tags and evidence."""
-        said = self.text.split("|")[0] if self.evidence is not None else self.text
-        return " ".join(said.split(":", 1)[1].split())
+        """The rule's line without its name, tags and evidence."""
+        line = self.text.split("|")[0] if self.evidence is not None else self.text
+        return " ".join(line.split(":", 1)[1].split())
 
     @property
     def variables(self) -> dict[str, Variable]:
         return {k: v for root in self.lhs for k, v in variables(root).items()}
 
 
-IDLE = "idle.txt"  # names of generated rules that no model of `bench/rule_uses.py` uses
+UNUSED_RULES_FILE = "idle.txt"  # names of generated rules that no model of `bench/rule_uses.py` uses
 TAGS = frozenset({"any", "expand", "explore", "off", "back", "once", "long"})
 
 _LINE = re.compile(
@@ -82,8 +82,11 @@ _LINE = re.compile(
 
 
 def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
-    """The rules of one line: two for `<=>`, one more where an optional input is absent, and so for each
-    operator that it is said for, of those in `ops` where these are given."""
+    """Return the rules of one line.
+
+    These are two for `<=>`, one more where an optional input is absent, and one for each operator of a `for`
+    clause, limited to the operators in `ops` where `ops` is given.
+    """
     joined = " ".join(line.split())
     parts = _LINE.match(joined)
     if parts is None:
@@ -92,12 +95,12 @@ def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
         name, start, end = parts["name"], parts.end("name"), parts.start("each")
         law, rest = joined[start:end].removesuffix(" for f in"), joined[parts.end("each") :]
         wanted = (op for op in parts["each"].split() if ops is None or op in ops)
-        own = [(op, re.sub(r"\bf\(", f"{op}(", law)) for op in wanted]
-        return [rule for op, said in own for rule in parse_rule(f"{name}-{op.lower()}{said}{rest}")]
+        laws = [(op, re.sub(r"\bf\(", f"{op}(", law)) for op in wanted]
+        return [rule for op, each in laws for rule in parse_rule(f"{name}-{op.lower()}{each}{rest}")]
     tags = frozenset((parts["tags"] or "").replace(",", " ").split())
     if tags - TAGS:
         raise RuleError(f"no tag {min(tags - TAGS)}")
-    conditions = expression(f"({parts['where']},)").elts if parts["where"] else []  # type: ignore[attr-defined]
+    conditions = parse_expression(f"({parts['where']},)").elts if parts["where"] else []  # type: ignore[attr-defined]
     evidence = parse_evidence(parts["evidence"]) if parts["evidence"] else None
     sides = parse_terms(parts["lhs"]), parse_terms(parts["rhs"])
     base = Rule(parts["name"], *sides, tuple(conditions), tags - {"back"}, line.strip(), evidence)
@@ -106,34 +109,29 @@ def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
         back = base.tags | ({"explore"} if "back" in tags else set())
         rules.append(replace(base, name=f"{base.name}-back", lhs=base.rhs, rhs=base.lhs, tags=back))
     for rule in rules:
-        given = set[str]().union(*map(named, rule.lhs))
+        given = set[str]().union(*map(bound_names, rule.lhs))
         if strange := [name for root in rule.rhs for name in variables(root) if name not in given]:
             raise RuleError(f"the right side of {rule.name} reads {strange[0]}, which its left side lacks")
-        for tree in (*rule.where, *(tree for root in rule.rhs for tree in attributes(root))):
-            require_known(tree, given)
-    return [variant for rule in rules for variant in _with_optionals(rule)]
+        for tree in (*rule.where, *(tree for root in rule.rhs for tree in attribute_expressions(root))):
+            require_known_names(tree, given)
+    return [variant for rule in rules for variant in _optional_variants(rule)]
 
 
-def _with_optionals(rule: Rule) -> Iterator[Rule]:
+def _optional_variants(rule: Rule) -> Iterator[Rule]:
+    """Yield the rule with its optional inputs present, and with all of them absent."""
     optional = [v.name for v in rule.variables.values() if v.optional]
     if not optional:
         yield rule
         return
-    present = replace(
-        rule, lhs=tuple(_settled(t, set()) for t in rule.lhs), rhs=tuple(_settled(t, set()) for t in rule.rhs)
-    )
-    yield present
-    gone = set(optional)
-    yield replace(
-        rule,
-        name=f"{rule.name}-without-{'-'.join(optional)}",
-        lhs=tuple(_settled(t, gone) for t in rule.lhs),
-        rhs=tuple(_settled(t, gone) for t in rule.rhs),
-    )
+    for name, gone in ((rule.name, set[str]()), (f"{rule.name}-without-{'-'.join(optional)}", set(optional))):
+        lhs, rhs = (tuple(_without_optionals(t, gone) for t in side) for side in (rule.lhs, rule.rhs))
+        yield replace(rule, name=name, lhs=lhs, rhs=rhs)
 
 
-def _settled(term: Term, gone: set[str]) -> Term:
-    """The term with optional variables present, or (those gone) absent: no input, 0 inside arithmetic."""
+def _without_optionals(term: Term, gone: set[str]) -> Term:
+    """Return the term with optional variables present, or (those in `gone`) absent: no input, 0 in
+    arithmetic.
+    """
     match term:
         case Variable(name, _):
             return Literal(Fraction(0)) if name in gone else Variable(name)
@@ -144,21 +142,21 @@ def _settled(term: Term, gone: set[str]) -> Term:
                 if isinstance(arg, Variable) and arg.name in gone and formal.is_optional:
                     settled.append(None)
                 else:
-                    settled.append(None if arg is None else _settled(arg, gone))
+                    settled.append(None if arg is None else _without_optionals(arg, gone))
             while settled and settled[-1] is None:
                 settled.pop()
             return Apply(op, tuple(settled), attrs, rest)
         case Item(inner, index):
-            call = _settled(inner, gone)
+            call = _without_optionals(inner, gone)
             assert isinstance(call, Apply)
             return Item(call, index)
     return term
 
 
 def read_rules(lines: Iterable[str], origin: str = "", ops: Container[str] | None = None) -> list[Rule]:
-    """The rules of a text; `#` starts a comment, an indented line continues the one before.
+    """Return the rules of a text; `#` starts a comment, an indented line continues the line before.
 
-    Of what a line says for several operators those in `ops`, where these are given.
+    Where `ops` is given, a `for` clause is limited to these operators.
     """
     joined: list[str] = []
     for line in lines:
@@ -185,15 +183,15 @@ def read_rules(lines: Iterable[str], origin: str = "", ops: Container[str] | Non
 
 
 def library(long: bool = True, ops: Container[str] | None = None) -> list[Rule]:
-    """Every rule that ships with the package, by file and line, those that are generated last; rules that are
-    off included, and if asked for those that only `long` searches take.
+    """Return every rule that ships with the package, by file and line, generated rules last.
 
-    Of what lines say for several operators those in `ops`, where these are given: the names of a model's.
+    Includes rules tagged `off`; those tagged `long` only if `long`.  Where `ops` is given (the operators of a
+    model), a `for` clause is limited to these operators.
     """
     rules: list[Rule] = []
     own = files("tensaurus.rules") / "library"
     made = own / "generated"
-    idle = {line for line in (made / IDLE).read_text().splitlines() if not line.startswith("#")}
+    idle = {line for line in (made / UNUSED_RULES_FILE).read_text().splitlines() if not line.startswith("#")}
     for folder in (own, made):
         for entry in sorted(folder.iterdir(), key=lambda e: e.name):
             if entry.name.endswith(".rules"):

@@ -1,10 +1,10 @@
-"""Terms of rules and the side language of their attributes and conditions, parsed from text.
+"""Terms of rules, and the parser of terms and of the expressions in attributes and conditions.
 
     term  ::=  variable | variable? | number | Operator(term, ..., attribute=expression, **rest)
                | term[number] | term[name]
 
-A rule is read with Python's own grammar and never executed: `side.evaluate_expression` walks the few forms
-that sizes, tuples and conditions need.
+A rule is parsed with Python's own grammar but never executed: `side_conditions.evaluate_expression` walks
+the few forms of syntax that sizes, tuples and conditions need.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TypeAlias
 
 from tensaurus.ops import Op, registry
 from tensaurus.rules.language.side_conditions import FUNCTIONS
-from tensaurus.system.syntax import parse_expression
+from tensaurus.system.syntax import parse_expression as parse_python
 
-OPTIONAL = "_optional_"
+OPTIONAL_PREFIX = "_optional_"  # marks `x?` as a Python name while a rule is parsed
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A tensor; an optional one may be an absent input."""
+    """A tensor variable; an optional one may stand for an absent input."""
 
     name: str
     optional: bool = False
@@ -34,14 +34,14 @@ class Variable:
 
 @dataclass(frozen=True)
 class Literal:
-    """A scalar constant, matched by value."""
+    """A scalar constant, matched by its value."""
 
     value: Fraction
 
 
 @dataclass(frozen=True)
 class Apply:
-    """An operator on terms.  `attrs` maps attributes to expressions; `rest` names all others."""
+    """An operator on terms.  `attrs` maps attributes to expressions; `rest` names all other attributes."""
 
     op: Op
     args: tuple[Term | None, ...]
@@ -51,7 +51,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Item:
-    """One output of a term with several: a number, or a name for whichever it is."""
+    """One output of a call with several outputs: its number, or a name that matching binds to the number."""
 
     term: Apply
     index: int | str
@@ -61,16 +61,16 @@ Term: TypeAlias = Variable | Literal | Apply | Item
 
 
 class RuleError(ValueError):
-    """A rule's text that means nothing, with the reason."""
+    """The text of a rule cannot be parsed, with the reason."""
 
 
-Arranged: TypeAlias = Callable[[Op, list[str]], list[str]]
+ArgumentOrder: TypeAlias = Callable[[Op, list[str]], list[str]]
 
 
-def show_term(term: Term | None, arranged: Arranged = lambda _, args: args) -> str:
-    """The term as text, the same for equal ones; `arranged` are an operator's arguments in another order.
+def show_term(term: Term | None, arrange: ArgumentOrder = lambda _, args: args) -> str:
+    """Return the term as text, the same for equal terms; `arrange` orders an operator's arguments.
 
-    Terms are not compared by `==`: their attributes are trees, each its own.
+    Terms must be compared by this text: their attributes are syntax trees, which `==` compares by identity.
     """
     match term:
         case Variable(name, optional):
@@ -78,51 +78,48 @@ def show_term(term: Term | None, arranged: Arranged = lambda _, args: args) -> s
         case Literal(value):
             return str(value)
         case Apply(op, args, attrs, rest):
-            parts = arranged(op, [show_term(arg, arranged) for arg in args])
+            parts = arrange(op, [show_term(arg, arrange) for arg in args])
             given = [f"{name}={ast.unparse(tree)}" for name, tree in attrs]
             return f"{op.name}({', '.join([*parts, *given, *([f'**{rest}'] if rest else [])])})"
         case Item(inner, index):
-            return f"{show_term(inner, arranged)}[{index}]"
+            return f"{show_term(inner, arrange)}[{index}]"
     return "None"
 
 
 def parse_terms(text: str) -> tuple[Term, ...]:
-    """The roots of one side of a rule."""
-    tree = _tree(text)
+    """Return the roots of one side of a rule."""
+    tree = parse_expression(text)
     roots = tree.elts if isinstance(tree, ast.Tuple) else [tree]
-    return tuple(_term(root) for root in roots)
+    return tuple(_parse_node(root) for root in roots)
 
 
-def expression(text: str) -> ast.expr:
-    """A condition or an attribute, unevaluated."""
-    return _tree(text)
-
-
-def _tree(text: str) -> ast.expr:
+def parse_expression(text: str) -> ast.expr:
+    """Parse a condition or an attribute without evaluating it.  Raises RuleError."""
     try:
-        return parse_expression(re.sub(r"\b(\w+)\?", rf"{OPTIONAL}\1", text.strip()))
+        return parse_python(re.sub(r"\b(\w+)\?", rf"{OPTIONAL_PREFIX}\1", text.strip()))
     except SyntaxError as error:
-        raise RuleError(f"cannot read {text!r}: {error.msg}") from error
+        raise RuleError(f"cannot parse {text!r}: {error.msg}") from error
 
 
-def _term(tree: ast.expr) -> Term:
+def _parse_node(tree: ast.expr) -> Term:
     number = _number(tree)
     if number is not None:
         return Literal(number)
     match tree:
         case ast.Name(id=name):
-            if name.startswith(OPTIONAL):
-                return Variable(name.removeprefix(OPTIONAL), optional=True)
+            if name.startswith(OPTIONAL_PREFIX):
+                return Variable(name.removeprefix(OPTIONAL_PREFIX), optional=True)
             return Variable(name)
         case ast.Subscript(value=inner, slice=(ast.Constant(value=int(index)) | ast.Name(id=index))):
-            call = _term(inner)
+            call = _parse_node(inner)
             if not isinstance(call, Apply):
                 raise RuleError(f"{ast.unparse(tree)}: only an operator has outputs")
             return Item(call, index)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             if name not in registry:
                 raise RuleError(f"no operator {name}")
-            terms = tuple(None if isinstance(a, ast.Constant) and a.value is None else _term(a) for a in args)
+            absent = [isinstance(a, ast.Constant) and a.value is None for a in args]
+            terms = tuple(None if none else _parse_node(a) for a, none in zip(args, absent, strict=True))
             while terms and terms[-1] is None:
                 terms = terms[:-1]
             attrs = tuple((k.arg, k.value) for k in keywords if k.arg is not None)
@@ -149,28 +146,29 @@ def _number(tree: ast.expr) -> Fraction | None:
     return None
 
 
-def require_known(tree: ast.AST, names: Collection[str]) -> None:
-    """Raises RuleError where an expression names what is none of these, or a function that there is not."""
+def require_known_names(tree: ast.AST, names: Collection[str]) -> None:
+    """Raise RuleError where an expression uses a name that is not in `names`, or an unknown function."""
     match tree:
         case ast.GeneratorExp(elt=each, generators=[loop]) | ast.ListComp(elt=each, generators=[loop]):
-            require_known(loop.iter, names)
+            require_known_names(loop.iter, names)
             inner = {*names, *(part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name))}
             for part in (each, *loop.ifs):
-                require_known(part, inner)
+                require_known_names(part, inner)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             if name not in FUNCTIONS:
-                raise RuleError(f"{ast.unparse(tree)}: there is no function {name}{_meant(name, FUNCTIONS)}")
+                suggestion = _suggest(name, FUNCTIONS)
+                raise RuleError(f"{ast.unparse(tree)}: there is no function {name}{suggestion}")
             for arg in args:
-                require_known(arg, names)
+                require_known_names(arg, names)
         case ast.Call() | ast.Attribute() | ast.Lambda():
             raise RuleError(f"{ast.unparse(tree)} is no part of the language")
         case ast.Name(id=name) if name not in names:
-            raise RuleError(f"{name} is not on the left side{_meant(name, names)}")
+            raise RuleError(f"{name} is not on the left side{_suggest(name, names)}")
         case _:
             for child in ast.iter_child_nodes(tree):
-                require_known(child, names)
+                require_known_names(child, names)
 
 
-def _meant(name: str, names: Collection[str]) -> str:
+def _suggest(name: str, names: Collection[str]) -> str:
     close = get_close_matches(name, names, 1)
-    return f"; {close[0]} is meant?" if close else ""
+    return f"; did you mean {close[0]}?" if close else ""

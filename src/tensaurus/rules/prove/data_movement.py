@@ -22,7 +22,7 @@ from tensaurus.ops.declare import Argument
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, show_term
-from tensaurus.rules.prove.attribute_domain import KNOWN
+from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS
 from tensaurus.rules.prove.pointwise import elementwise_of_any
 
 __all__ = ["equal_shapes", "moved_inputs", "scopes_at_examples", "swaps", "where_equal"]
@@ -35,7 +35,7 @@ def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Sco
         for attrs in [own, *(other for _, other in examples if other != own)]:
             try:
                 scopes = op.scopes(kinds, op.canonical(kinds, attrs))
-            except (Untypable, *KNOWN):
+            except (Untypable, *UNKNOWN_VALUE_ERRORS):
                 continue
             yield op.tensors(kinds), scopes
 

@@ -25,7 +25,7 @@ from tensaurus.expr.sizes.open_questions import CacheByAnswers, Question, record
 from tensaurus.expr.sizes.size import Atom, Size, polynomial
 from tensaurus.graph.analysis.program_expression import expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node
-from tensaurus.rules.prove.attribute_domain import REAL
+from tensaurus.rules.prove.attribute_domain import REAL_PREFIX
 from tensaurus.rules.prove.factor_out_of_max import taken_out
 from tensaurus.rules.prove.solve_sizes import solved
 from tensaurus.rules.prove.z3_terms import PlacedTerms, SolverTerms
@@ -65,7 +65,7 @@ def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
     """Tensors of the inputs' names, `nonzero` some of them, and numbers."""
     if node.op is INPUT:
         name = node.attribute("name")
-        dtype = "real" if name.startswith(REAL) else node.tensor.dtype
+        dtype = "real" if name.startswith(REAL_PREFIX) else node.tensor.dtype
         return Tensor(name, node.tensor.shape, dtype, name in nonzero)
     if node.op is CONSTANT:
         array = node.attribute("data").array

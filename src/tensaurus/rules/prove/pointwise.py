@@ -23,10 +23,10 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Tensor
 from tensaurus.expr.sizes.size import Axis, Poly, Size, atoms, is_same_size, polynomial
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.language.occurrences import attributes, inner_first
+from tensaurus.rules.language.occurrences import attribute_expressions, inner_first
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Item
-from tensaurus.rules.prove.attribute_domain import KNOWN, choices
+from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, representative_values
 from tensaurus.rules.prove.size_assumptions import symbol
 
 RANKS = {1: 4, 2: 3}  # by the number of inputs; 2 for more
@@ -45,7 +45,7 @@ def scalar_rule(rule: Rule) -> Rule | None:
             return None
         if not elementwise(term.op, tuple(a is not None for a in term.args)):
             return None
-    written = [tree for t in terms for tree in attributes(t)]
+    written = [tree for t in terms for tree in attribute_expressions(t)]
     if any(_names(tree) & SHAPES for tree in written):
         return None
     if any(_names(c) & SHAPES and _names(c) & ELEMENTS for c in rule.where):
@@ -85,7 +85,7 @@ def _elementwise(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]) -> bo
     ]
     taken: bool | None = None
     full = [tuple(names[most - rank :]) for rank in range(most + 1)]
-    for picked in product(*(list(choices(op, name, 0)) for name in op.attributes)):
+    for picked in product(*(list(representative_values(op, name, 0)) for name in op.attributes)):
         attrs = dict(zip(op.attributes, picked, strict=True))
         wanted, met = _at(op, given, [()] * count, attrs, dtypes), set()
         for kinds in product(shapes, repeat=count):
@@ -115,7 +115,7 @@ def _at(
     kinds = tuple(next(rest) if here else None for here in given)
     try:
         scope = op.scopes(kinds, op.canonical(kinds, attrs))[0]
-    except (Untypable, *KNOWN):
+    except (Untypable, *UNKNOWN_VALUE_ERRORS):
         return None
     aligned: list[bool] = []
     return _scalar(scope, scope.body, aligned), aligned

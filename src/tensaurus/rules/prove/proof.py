@@ -35,11 +35,11 @@ from math import inf
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.rules.language.evidence import Proved
-from tensaurus.rules.language.occurrences import attributes, inner_first
+from tensaurus.rules.language.occurrences import attribute_expressions, inner_first
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import show_term
-from tensaurus.rules.prove.attribute_domain import RANK, domain, sampled, tuples
-from tensaurus.rules.prove.case_split import Cases, Different, Late, Steps, Stopped
+from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of, has_free_length, is_sampled
+from tensaurus.rules.prove.case_split import CaseSplit, DifferentForms, OutOfSteps, ProofStopped, StepBudget
 from tensaurus.rules.prove.data_movement import swaps
 from tensaurus.rules.prove.expression_prover import MOVED, STRENGTH, Means, Open, Settled, equal
 from tensaurus.rules.prove.pointwise import scalar_rule
@@ -74,26 +74,26 @@ def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved 
     ordered = in_row_major_order(rule)
     if swaps(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
-    left = Steps(steps, means)
+    left = StepBudget(steps, means)
     try:
         for each in (rule, ordered):
             if each is not None and (scalar := scalar_rule(each)) is not None:
-                with suppress(Different):  # it may be true only of what conditions that are left out say
+                with suppress(DifferentForms):  # it may be true only of what conditions that are left out say
                     if isinstance(proved := _of_elements(scalar, left), Proved):
                         return proved
         return _by_ranks(rule, left)
-    except Stopped as stopped:
-        return Unproved(rule, str(stopped), isinstance(stopped, Different))
+    except ProofStopped as stopped:
+        return Unproved(rule, str(stopped), isinstance(stopped, DifferentForms))
     except RecursionError:  # divisions by sizes that are quotients of quotients
         return Unproved(rule, "its sizes are nested too deeply")
     except Untypable as error:  # truths where the simplest form has numbers
         return Unproved(rule, f"its simplest form does not type: {error}")
 
 
-def _of_elements(scalar: Rule, steps: Steps) -> Proved | Unproved:
+def _of_elements(scalar: Rule, steps: StepBudget) -> Proved | Unproved:
     """What a rule is proved by at rank 0, which stands for all ranks."""
     kinds = product(_types(scalar), repeat=len(scalar.variables))
-    cases = (Cases(scalar, dtypes=_named(scalar, each), steps=steps) for each in kinds)
+    cases = (CaseSplit(scalar, dtypes=_named(scalar, each), steps=steps) for each in kinds)
     used = [by for each in cases for by in _proved(each)]
     if not used:
         return Unproved(scalar, NOWHERE)
@@ -102,28 +102,28 @@ def _of_elements(scalar: Rule, steps: Steps) -> Proved | Unproved:
 
 def differing(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
     """Types and values over symbols at which these means show no equality, within so many steps."""
-    left = Steps(steps, means)
+    left = StepBudget(steps, means)
     try:
-        for rank in range(RANK + 1):
-            for case in Cases(rule, rank, steps=left):
-                left.take()
+        for rank in range(MAX_RANK + 1):
+            for case in CaseSplit(rule, rank, steps=left):
+                left.spend()
                 if isinstance(case, Case) and isinstance(settled(case, means), Open):
                     yield case.state
-    except (Stopped, RecursionError, Untypable):  # as in `prove`
+    except (ProofStopped, RecursionError, Untypable):  # as in `prove`
         return
 
 
-def _proved(cases: Cases) -> list[str]:
+def _proved(cases: CaseSplit) -> list[str]:
     """What each case is proved by.  Raises Stopped at the first that is not."""
     used: list[str] = []
     for case in cases:
-        cases.steps.take()
+        cases.steps.spend()
         verdict = case if isinstance(case, Gap) else settled(case, cases.steps.means)
         if isinstance(verdict, Gap):
-            raise Stopped(verdict.reason)
+            raise ProofStopped(verdict.reason)
         if isinstance(verdict, Open):
             assert isinstance(case, Case)
-            raise Different(f"{verdict.reason} at {case.state}")
+            raise DifferentForms(f"{verdict.reason} at {case.state}")
         used.append(verdict.by)
     return used
 
@@ -132,7 +132,7 @@ def _by(used: Sequence[str], said: str) -> tuple[str, str]:
     return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
 
 
-def _by_ranks(rule: Rule, steps: Steps) -> Proved | Unproved:
+def _by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
     names, types = rule.variables, _types(rule)
     uniform = [_named(rule, [kind] * len(names)) for kind in types]
     asked = _asks_type(rule)
@@ -147,36 +147,37 @@ def _by_ranks(rule: Rule, steps: Steps) -> Proved | Unproved:
     ranks = [rank for rank, found in enumerate(used) if found]
     moves = all(by == MOVED for found in used for by in found)
     if asked and not few:
-        raise Stopped(f"it asks for an element type, and {len(names)} variables may have any of {len(types)}")
+        count = len(names)
+        raise ProofStopped(f"it asks for an element type, and {count} variables may have any of {len(types)}")
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
         # what only moves elements does not ask what they are, unless the rule does
         most = ranks[-1] if asked else 1 if moves else SMALL
         for rank in range(ranks[0], max(ranks[0], most) + 1):
-            used.append(_proved(Cases(rule, rank, dtypes=other)))
+            used.append(_proved(CaseSplit(rule, rank, dtypes=other)))
     if len(names) > 1 and (asked or kinds in uniform):
         for other in mixed:
             for rank in range(ranks[0], (ranks[-1] if asked else ranks[0]) + 1):
-                used.append(_proved(Cases(rule, rank, dtypes=other)))
+                used.append(_proved(CaseSplit(rule, rank, dtypes=other)))
     said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if whole < ranks[-1]:
         said += f", sizes of one in broadcasting to rank {whole}"
     return Proved(*_by([by for found in used for by in found], said + _sampled(rule)))
 
 
-def _ranks(rule: Rule, dtypes: Mapping[str, str], steps: Steps) -> tuple[list[list[str]], int]:
+def _ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tuple[list[list[str]], int]:
     """What the cases of each rank are proved by, and the rank up to which sizes of one are among them."""
     used: list[list[str]] = []
-    whole = RANK
-    for rank in range(RANK + 1):
-        cases = Cases(rule, rank, dtypes=dtypes, ones=whole == RANK, steps=steps)
+    whole = MAX_RANK
+    for rank in range(MAX_RANK + 1):
+        cases = CaseSplit(rule, rank, dtypes=dtypes, ones=whole == MAX_RANK, steps=steps)
         try:
             used.append(_proved(cases))
-        except Late:
+        except OutOfSteps:
             if rank > LEAST_RANK and any(used):
                 break
             raise
         before, now = (len(found) for found in (*[[]], *used)[-2:])
-        if whole == RANK > rank and cases.broadcasts and now * now > LIMIT * before > 0:
+        if whole == MAX_RANK > rank and cases.broadcasts and now * now > LIMIT * before > 0:
             whole = rank
         elif now * now > MOST * before > 0:
             break
@@ -191,7 +192,7 @@ def _types(rule: Rule) -> tuple[str, ...]:
 
 def _asks_type(rule: Rule) -> bool:
     """Whether a condition or an attribute depends on an element type."""
-    trees = [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root))]
+    trees = [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attribute_expressions(root))]
     return any(isinstance(n, ast.Name) and n.id == "dtype" for tree in trees for n in ast.walk(tree))
 
 
@@ -209,13 +210,13 @@ def _sampled(rule: Rule) -> str:
         free = {name for name, tree in term.attrs if isinstance(tree, ast.Name)}
         if term.rest is not None:
             free |= term.op.attributes.keys() - {name for name, _ in term.attrs}
-        names |= {name for name in free if sampled(term.op, name)}
-        known = {name: domain(term.op, name) for name in free}
+        names |= {name for name in free if is_sampled(term.op, name)}
+        known = {name: domain_of(term.op, name) for name in free}
         lengths |= {name for name, each in known.items() if each.kind == "sizes" and each.length is None}
-        counted |= {name for name, each in known.items() if each.kind == "listed" and tuples(each)}
+        counted |= {name for name, each in known.items() if each.kind == "listed" and has_free_length(each)}
         whole |= {name for name, each in known.items() if each.kind == "number"}
     said = [f"{' and '.join(sorted(names))} as in examples"] if names else []
-    said += [f"{' and '.join(sorted(lengths))} of up to {RANK}"] if lengths else []
+    said += [f"{' and '.join(sorted(lengths))} of up to {MAX_RANK}"] if lengths else []
     said += [f"{' and '.join(sorted(counted - names))} of up to the rank"] if counted - names else []
     said += [f"{' and '.join(sorted(whole))} whole"] if whole else []
     return "".join(f", {each}" for each in said)

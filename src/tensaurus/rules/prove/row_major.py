@@ -30,9 +30,17 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.ops import Op
-from tensaurus.rules.language.occurrences import attributes, inner_first, named
+from tensaurus.rules.language.occurrences import attribute_expressions, bound_names, inner_first
 from tensaurus.rules.language.rule import Rule
-from tensaurus.rules.language.term import Apply, Literal, RuleError, Term, Variable, require_known, show_term
+from tensaurus.rules.language.term import (
+    Apply,
+    Literal,
+    RuleError,
+    Term,
+    Variable,
+    require_known_names,
+    show_term,
+)
 from tensaurus.rules.prove.data_movement import equal_shapes, scopes_at_examples, where_equal
 from tensaurus.rules.prove.pointwise import elementwise_of_any
 
@@ -94,8 +102,8 @@ def in_row_major_order(rule: Rule) -> Rule | None:
         return None
     if not isinstance(left, Apply) and show_term(left) != show_term(right):
         return None
-    known = named(left)
-    if not all(_says(tree, known) for tree in attributes(right)):
+    known = bound_names(left)
+    if not all(_says(tree, known) for tree in attribute_expressions(right)):
         return None
     where = tuple(condition for condition in rule.where if _says(condition, known))
     return replace(rule, lhs=(left,), rhs=(right,), where=where)
@@ -104,7 +112,7 @@ def in_row_major_order(rule: Rule) -> Rule | None:
 def _says(tree: ast.expr, known: Collection[str]) -> bool:
     """Whether it speaks of nothing but these."""
     try:
-        require_known(tree, known)
+        require_known_names(tree, known)
     except RuleError:
         return False
     return True

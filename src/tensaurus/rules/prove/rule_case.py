@@ -24,7 +24,7 @@ from tensaurus.graph.ir.node import Node, source
 from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import Binding
 from tensaurus.rules.language.side_conditions import Fact, Undefined
-from tensaurus.rules.prove.attribute_domain import put_in, symbols_of
+from tensaurus.rules.prove.attribute_domain import substitute_attribute, symbols_of
 from tensaurus.rules.prove.size_assumptions import LEAST, SIZES, Values, naming, ways
 
 UNDER = 0.2  # how often what has no least number is drawn two lower
@@ -111,8 +111,8 @@ class State:
             for name, kind in self.types.items()
         }
         given = {
-            name: {k: put_in(v, values) for k, v in value.items()} if isinstance(value, dict)
-            else put_in(value, values)
+            name: {k: substitute_attribute(v, values) for k, v in value.items()} if isinstance(value, dict)
+            else substitute_attribute(value, values)
             for name, value in self.values.items()
         }  # fmt: skip
         state = State(types, given, assumed, self.named)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from tensaurus.rules.language.evidence import Disproved, Evidence, Proved, Tested
-from tensaurus.rules.language.evidence_limits import common_coverage, covered
+from tensaurus.rules.language.evidence_limits import common_coverage, coverage_text
 from tensaurus.rules.language.rule import Rule, read_rules
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 
@@ -53,11 +53,11 @@ def common(evidences: Sequence[Evidence]) -> Evidence:
     if isinstance(weakest, Proved):
         by = "z3" if any(each.by == "z3" for each in shown) else weakest.by
         shown.sort(key=lambda each: each.by != by)
-        return Proved(by, common_coverage([covered(each) for each in shown]))
+        return Proved(by, common_coverage([coverage_text(each) for each in shown]))
     tested = [each for each in shown if isinstance(each, Tested)]
     return Tested(
         weakest.field,
-        common_coverage([covered(each) for each in sorted(shown, key=_strength)]),
+        common_coverage([coverage_text(each) for each in sorted(shown, key=_strength)]),
         min(each.trials for each in tested),
         min(each.bits for each in tested),
         any(each.sampled for each in tested),

@@ -16,8 +16,8 @@ import numpy as np
 from tensaurus.graph.ir.node import source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.language.match import Binding, build
-from tensaurus.rules.language.occurrences import outputs_named, variables
+from tensaurus.rules.language.match import Binding, build_term
+from tensaurus.rules.language.occurrences import named_outputs, variables
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Undefined
 from tensaurus.rules.language.term import Apply, Variable
@@ -71,7 +71,7 @@ class Assignment:
         for term in reversed(applications):
             self._learn(term)
         for root in self.rule.lhs:
-            for name, _ in outputs_named(root):
+            for name, _ in named_outputs(root):
                 self.values.setdefault(name, int(self.rng.integers(3)))
         integers = "any" in self.rule.tags and self.rng.random() < 0.5
         for name in self.rule.variables:
@@ -113,12 +113,12 @@ class Assignment:
                 self._small_parts(term, rank, most, one_size)
                 leaves = {name: source(name, kind) for name, kind in self.types.items()}
                 with suppress(*UNBUILT):
-                    build(term, Binding(leaves, self.values), "float32", every=True)
+                    build_term(term, Binding(leaves, self.values), "float32", every=True)
                     break
             else:
                 return False
         for root in self.rule.lhs:
-            for name, _ in outputs_named(root):
+            for name, _ in named_outputs(root):
                 self.values.setdefault(name, int(self.rng.integers(3)))
         return all(name in self.types for name in self.rule.variables)
 
@@ -211,7 +211,7 @@ class Assignment:
             if not isinstance(arg, Apply) or not all(name in self.types for name in variables(arg)):
                 continue
             try:
-                made = build(arg, Binding(leaves, self.values), "float32")
+                made = build_term(arg, Binding(leaves, self.values), "float32")
             except UNBUILT:
                 continue
             if made is not None and isinstance(made.types[0], TensorType):

@@ -28,12 +28,12 @@ from tensaurus.graph.ir.node import CONSTANT, Node, constant, source
 from tensaurus.graph.ir.program import topological
 from tensaurus.ops import TensorType
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.language.match import Binding, Matcher, build
-from tensaurus.rules.language.occurrences import attributes, outer_first
+from tensaurus.rules.language.match import Binding, Matcher, build_term
+from tensaurus.rules.language.occurrences import attribute_expressions, outer_first
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Apply
-from tensaurus.rules.prove.attribute_domain import RANK, domain
-from tensaurus.rules.prove.case_split import Cases, Steps, Stopped
+from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of
+from tensaurus.rules.prove.case_split import CaseSplit, ProofStopped, StepBudget
 from tensaurus.rules.prove.rule_case import Case, State
 from tensaurus.rules.test.coverage import Coverage, flat
 from tensaurus.rules.test.covering_array import Covering
@@ -96,7 +96,7 @@ def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
 
     for condition in rule.where:
         visit(condition)
-    for tree in (tree for root in rule.rhs for tree in attributes(root)):
+    for tree in (tree for root in rule.rhs for tree in attribute_expressions(root)):
         visit(tree)
     return names
 
@@ -176,13 +176,13 @@ class Maker:
 
     def _cases(self) -> Iterator[State]:
         """Symbolic types and values at which the rule applies, as far as so many steps come."""
-        steps = Steps(STEPS)
+        steps = StepBudget(STEPS)
         try:
-            for rank in range(RANK + 1):
-                cases = (case for case in Cases(self.rule, rank, steps=steps) if isinstance(case, Case))
+            for rank in range(MAX_RANK + 1):
+                cases = (case for case in CaseSplit(self.rule, rank, steps=steps) if isinstance(case, Case))
                 for case in islice(cases, CASES):
                     yield case.state
-        except (Stopped, RecursionError):  # sizes that are nested too deeply
+        except (ProofStopped, RecursionError):  # sizes that are nested too deeply
             return
 
     def at(self, state: State, draws: int = DRAWS, again: bool = False) -> Iterator[Instance]:
@@ -302,7 +302,7 @@ class Maker:
         """Both sides, and what is bound; with the attributes as they are given where they are `written`."""
         dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
         try:
-            left: tuple[Node, ...] = tuple(build(root, binding, dtype) for root in self.rule.lhs)  # type: ignore[misc]
+            left: tuple[Node, ...] = tuple(build_term(root, binding, dtype) for root in self.rule.lhs)  # type: ignore[misc]
             if written and not all(_in_form(term, binding, dtype) for term in self.applications):
                 return None
             for bound in [binding] if written else self.matcher.bindings(left):
@@ -319,10 +319,10 @@ def _in_form(term: Apply, binding: Binding, dtype: str) -> bool:
     given = {name: binding.values[tree.id] for name, tree in term.attrs if isinstance(tree, ast.Name)}
     if term.rest is not None:
         given |= binding.values[term.rest]
-    made = build(term, binding, dtype, every=True)
+    made = build_term(term, binding, dtype, every=True)
     assert made is not None
     own = dict(made.attrs)
-    return all(own[name] == value or domain(term.op, name).kind == "sizes" for name, value in given.items())
+    return all(own[n] == value or domain_of(term.op, n).kind == "sizes" for n, value in given.items())
 
 
 def _usable(kind: TensorType, rule: Rule, largest: int) -> bool:

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.match import NodeFact
-from tensaurus.rules.language.occurrences import attributes
+from tensaurus.rules.language.occurrences import attribute_expressions
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Undefined, evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term
@@ -33,7 +33,7 @@ def numbers_in(rule: Rule) -> frozenset[Fraction]:
 
 def expressions_of(rule: Rule) -> list[ast.expr]:
     """The conditions, and the expressions of attributes."""
-    return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attributes(root))]
+    return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attribute_expressions(root))]
 
 
 def picked(rule: Rule) -> frozenset[str]:
