@@ -24,7 +24,7 @@ from tensaurus.finders.derive.linear_regions import Part
 from tensaurus.finders.derive.merge_expressions import JOINED
 from tensaurus.graph.ir.node import INPUT, Node, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.ops import TensorType, registry
 from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
 
@@ -254,7 +254,7 @@ def merged(name: str) -> Claim:
 
 def part_of(nodes: Nodes) -> Part:
     """They as a part of a program, over the inputs that they need."""
-    inputs = (tuple(leaf for leaf in topological((node,)) if leaf.op is INPUT) for node in nodes)
+    inputs = (tuple(leaf for leaf in topological_order((node,)) if leaf.op is INPUT) for node in nodes)
     return Part(tuple(Piece(node, leaves) for node, leaves in zip(nodes, inputs, strict=True)), nodes)
 
 

@@ -46,9 +46,9 @@ from tensaurus.check.program.replay import refute_equation
 from tensaurus.finders.derive.derivation_equation import equation
 from tensaurus.finders.derive.derivation_search import Derived, Search
 from tensaurus.finders.derive.linear_regions import Part
-from tensaurus.graph.ir.node import again, constant
+from tensaurus.graph.ir.node import constant, replace_args
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.graph.onnx.builds import Builds
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.kernels.library.shared_library import linked_library
@@ -220,7 +220,7 @@ def form_of(name: str) -> tuple[Piece, Piece] | None:
     }
     law = law.over({leaf: fixed.get(leaf, leaf) for leaf in leaves})
     first, second = (
-        Piece(root, tuple(node for node in topological((root,)) if not node.args))
+        Piece(root, tuple(node for node in topological_order((root,)) if not node.args))
         for root in (law.left[0], law.right[0])
     )
     return first, second
@@ -234,7 +234,7 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
         build = Builds(folder, make_expander(library()), folded=False)(program)
         for backend in ("onnxruntime", "openvino"):
             found[backend] = timed(backend, build, feeds, machine.threads)
-        if piece.generated:
+        if piece.has_eoperators:
             tuner = Tuner(records, machine, "native")
             kernels = TunedKernels(tuner, lambda: tuning)
             build = Builds(folder, make_expander(library()), kernels, linked_library, folded=False)(program)
@@ -290,7 +290,7 @@ def model_of(name: str) -> onnx.ModelProto | None:
     weights = node.args[1:] if node.op.name in WEIGHTED else ()
     # whose elements `alone` draws
     fixed = {x: constant(np.zeros(x.tensor.shape, np.float32)) for x in weights if x is not None}
-    root = again(node, tuple(None if x is None else fixed.get(x, x) for x in node.args))
+    root = replace_args(node, tuple(None if x is None else fixed.get(x, x) for x in node.args))
     program, _ = standalone_model(Piece.of(root), OPSET)
     return export_model(program)
 

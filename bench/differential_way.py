@@ -19,8 +19,8 @@ from sketches.sketch import elements_of, is_large
 
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.integer_types import wrap_to_dtype
-from tensaurus.graph.analysis.constant_folding import evaluated
-from tensaurus.graph.ir.census import census
+from tensaurus.graph.analysis.constant_folding import evaluate_node
+from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_export import export_model
@@ -213,7 +213,7 @@ def rewritten(program: Program, wanted: str, rng: Random) -> Iterator[Variant]:
     made: dict[Program, list[str]] = {}  # what several rules make is compared once
     for rule, changes in _changes(program):
         try:
-            found = program.replaced(changes)
+            found = program.replace_nodes(changes)
         except Untypable:
             continue
         if found.outputs != program.outputs:
@@ -255,7 +255,7 @@ def answer(model: ModelProto, program: Program, feeds: dict[str, Array]) -> Answ
             program = import_model(model, {name: value.shape for name, value in feeds.items()})
         except TensaurusError as error:
             raise Undefined(str(error)) from error
-    if opaque := census(program).reasons:
+    if opaque := count_nodes(program).reasons:
         raise Undefined("opaque: " + "; ".join(f"{name} ({why})" for name, why in opaque))
     cache: dict[Node, Array] = {}
     outputs = _evaluated(program, feeds, Reals(strict=True), cache)
@@ -325,7 +325,7 @@ def moved(program: Program, feeds: Mapping[str, Array], rng: Random, rounding: f
                 value = field.lift(node.attribute("data").array)
                 exact = value.dtype.kind != "f" or bool((value * 1024 == np.round(value * 1024)).all())
             else:
-                value, exact = evaluated(node, values, field), False
+                value, exact = evaluate_node(node, values, field), False
             kind = node.tensor
             if kind.dtype in FLOATS:
                 value = np.asarray(value, float)

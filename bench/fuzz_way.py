@@ -24,7 +24,7 @@ from tensaurus.check.inputs.try_shapes import shape_assignments
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.check.program.replay import check_rewrites
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.inlining import inlined
+from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.model_file import check_model, load_model
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -120,7 +120,7 @@ def walk_through(path: Path, phase: Say) -> Walked:
     phase("load")
     original = load_model(path)
     phase("inline")
-    flat = inlined(original, path)
+    flat = inline_functions(original, path)
     phase("import")
     program = import_model(flat, {}, path)
     expand = make_expander(rules())

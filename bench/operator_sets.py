@@ -59,7 +59,7 @@ def products(name: str) -> list[tuple[Piece, int]]:
             continue
         piece = Piece.of(node)
         named = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
-        form = piece.over(named)
+        form = piece.with_leaves(named)
         pieces.setdefault(form, piece)
         found[form] += 1
     return [(pieces[form], count) for form, count in found.items()]

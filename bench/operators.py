@@ -24,7 +24,7 @@ import numpy as np
 from rows import read, write
 
 from tensaurus.finders.fuse.composition import compose_region
-from tensaurus.graph.ir.node import Node, again, apply, constant, source
+from tensaurus.graph.ir.node import Node, apply, constant, replace_args, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.builds import Builds
@@ -155,7 +155,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         return None
     right = equation.right[0]
     of = dict(zip(equation.leaves, piece.leaves, strict=True))
-    kernel = Piece.of(again(right, tuple(arg and of[arg] for arg in right.args)))
+    kernel = Piece.of(replace_args(right, tuple(arg and of[arg] for arg in right.args)))
     with temporary_folder() as folder, Database(folder / "times.db") as records:
         roofline = Roofline.here(records, machine)
         tuner = Tuner(records, machine, "native")

@@ -27,7 +27,7 @@ from rows import grown, optimized, read
 
 from tensaurus.app.zoo.pretrained import PRETRAINED
 from tensaurus.app.zoo.selection import select
-from tensaurus.graph.ir.census import Census, census
+from tensaurus.graph.ir.census import Census, count_nodes
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system.errors import TensaurusError
@@ -86,7 +86,7 @@ def measured(name: str, backend: str, limit: float) -> Row:
     (subject,) = select([name])
     row, begin = unmeasured(name, ""), monotonic()
     try:
-        known = census(import_model(subject.load(), subject.shapes, name))
+        known = count_nodes(import_model(subject.load(), subject.shapes, name))
         row.typed, row.opaque, row.why = known.typed, sum(known.opaque.values()), reasons(known)
         begin = monotonic()
         summary = optimized(subject, backend, limit).summary

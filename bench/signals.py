@@ -33,7 +33,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tensaurus.graph.onnx.kernel_libraries import libraries_of, place_beside
+from tensaurus.graph.onnx.kernel_libraries import find_libraries, library_path
 from tensaurus.optimizer.result.session import session
 from tensaurus.optimizer.result.summary import METADATA_KEY
 from tensaurus.system.files import replace_file
@@ -181,9 +181,9 @@ class Bench:
             yield f"said {strange}"
         yield from self._output(run, out, old)
         new = out.exists() and out.read_bytes() != OLD
-        kept = {out.name, *(library.name for library in (libraries_of(out) if new else ()))}
+        kept = {out.name, *(library.name for library in (find_libraries(out) if new else ()))}
         if run.signal == signal.SIGKILL:  # between the library, which is written first, and the model
-            kept.add(place_beside(out).name)
+            kept.add(library_path(out).name)
         if others := sorted({p.name for p in out.parent.iterdir()} - kept):
             yield f"left {len(others)} files beside the output"
         if database.exists():

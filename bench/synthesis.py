@@ -29,7 +29,7 @@ from tensaurus.finders.synthesis.generated_rules import generated, written
 from tensaurus.finders.synthesis.parallel_worlds import Grown
 from tensaurus.finders.synthesis.world import WORLDS
 from tensaurus.graph.ir.node import INPUT, Node, source
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.match import Binding, build_term, scalar_value
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule, library, parse_rule
@@ -233,7 +233,7 @@ def dropped(grown: Sequence[Grown], ruleset: Ruleset) -> list[str]:
 
 def _differ_at_zeros(left: Node, right: Node) -> bool:
     """Whether two terms differ in float64 where numbers are -1, 0 or 1."""
-    leaves = [node for node in topological((left, right)) if node.op is INPUT]
+    leaves = [node for node in topological_order((left, right)) if node.op is INPUT]
     rng = np.random.default_rng(0)
     for _ in range(ZEROS):
         values = {x: rng.integers(-1, 2, x.tensor.shape).astype(np.float64) for x in leaves}

@@ -19,7 +19,7 @@ from tensaurus.graph.ir.node import Node, constant
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.onnx_export import export
+from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.ops import Op
 from tensaurus.rules.language.rule import Rule, library
 from tensaurus.runtimes import backends
@@ -31,7 +31,7 @@ LIMITS = Limits(nodes=1200, rounds=4)
 def fused_by(made: Program, name: str) -> list[Piece]:
     """What the backend of that name fuses."""
     backend = backends.find(name)
-    proto, tensors = export(made)
+    proto, tensors = export_with_tensors(made)
     build = Build(proto.SerializeToString())
     return fused_pieces(
         tensors.written, backend.kernels(build) if isinstance(backend, backends.Fusing) else []

@@ -13,7 +13,7 @@ from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import show, workload  # noqa: F401, another process shows programs
+from tensaurus.graph.ir.program_text import format_program, workload  # noqa: F401, another process shows programs
 from tensaurus.ops import Op
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.saturation import Saturation

@@ -128,7 +128,7 @@ def known(*cases: Case) -> Callable[[Node], Kernel | None]:
     found = {(case.node().attrs, case.types): case for case in cases}
 
     def kernel_of(node: Node) -> Kernel | None:
-        case = found.get((node.attrs, node.kinds()))
+        case = found.get((node.attrs, node.arg_types()))
         return case and case.kernel()
 
     return kernel_of

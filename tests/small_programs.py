@@ -24,7 +24,7 @@ from tensaurus.expr.evaluate.fields import Field
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import tensors
 from tensaurus.graph.ir.node import INPUT, Node, apply, source
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.onnx.onnx_frame import light_copy
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType, registry
@@ -74,7 +74,7 @@ X, Y, Z = (source(name, TensorType("float32", (4, 4))) for name in "xyz")
 
 
 def program(*outputs: Node) -> Program:
-    others = dict.fromkeys(n for n in topological(outputs) if n.op is INPUT and n not in (X, Y, Z))
+    others = dict.fromkeys(n for n in topological_order(outputs) if n.op is INPUT and n not in (X, Y, Z))
     return Program((X, Y, Z, *others), tuple((f"o{k}", out) for k, out in enumerate(outputs)))
 
 

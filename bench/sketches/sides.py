@@ -14,7 +14,7 @@ from sketches.elements import Random, elements
 from sketches.operators import extend
 from sketches.sketch import Sketch, Undrawn, beyond, require_room
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.declare import NUMBERS
@@ -47,7 +47,7 @@ def _instance(rule: Rule, place: int, seed: int) -> Instance:
 def of_rule(rule: Rule, turn: int, seed: int, opset: int, rng: Random) -> Sketch:
     """A model that holds an instance of the rule's left side; other turns have others.  Raises Undrawn."""
     instance = _instance(rule, turn // AGAIN, seed)
-    nodes = topological(instance.left)
+    nodes = topological_order(instance.left)
     if any(isinstance(n.op, Op) and n.op.domain for n in nodes):
         return _built(rule, instance, nodes, opset, rng)
     sketch = Sketch(opset, rng, origin=rule.name)

@@ -14,7 +14,7 @@ from tensaurus.app.zoo.builder import Builder
 from tensaurus.app.zoo.catalog import Workload, find, workloads
 from tensaurus.app.zoo.pretrained import PRETRAINED
 from tensaurus.app.zoo.selection import GROUPS, select
-from tensaurus.graph.ir.census import census
+from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.runtimes.price.operation_counts import count_demand
@@ -78,7 +78,7 @@ def test_workload(work: Workload) -> None:
     batch = work.batches[0]
     onnx.checker.check_model(model)
     program = import_model(model, {}, work.name)
-    assert not census(program).opaque
+    assert not count_nodes(program).opaque
     assert trained(model) / 1e6 == pytest.approx(work.parameters, rel=0.01, abs=5e-4)
     assert count_demand(program).multiply_adds / batch / 1e9 == pytest.approx(
         work.multiply_adds, rel=0.01, abs=5e-4

@@ -20,10 +20,10 @@ from tensaurus.check.inputs.draw_inputs import KINDS, InputValues, draw_feed
 from tensaurus.check.inputs.perturbation import perturb_array, perturb_model
 from tensaurus.check.inputs.try_shapes import shape_assignments
 from tensaurus.expr.evaluate.two_point_field import Laws, Pairs, unpack_halves
-from tensaurus.graph.analysis.program_degree import total_degree
+from tensaurus.graph.analysis.program_degree import bound_degree
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.graph.onnx.weight_files import Weights
+from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.system.errors import TensaurusError
 
 FEW = ("random", "blocks", "zeros")
@@ -488,7 +488,7 @@ def test_large_weights_of_perturbed_models_are_written_to_files(tmp_path: Path) 
     text = "net (float[2,1024] x) => (float[2,300] y) { y = MatMul (x, large) }"
     folder = tmp_path / "files"
     folder.mkdir()
-    made = perturb_model(parsed(text, **own), 0, [float(own["one"].item())], Weights(folder))
+    made = perturb_model(parsed(text, **own), 0, [float(own["one"].item())], WeightFiles(folder))
     assert len(list(folder.iterdir())) == 1 and made.graph.initializer[0].data_location
     onnx.load_external_data_for_model(made, str(folder))
     for tensor in made.graph.initializer:
@@ -606,9 +606,9 @@ def test_folding_is_equal_before_it_is_rounded() -> None:
 def test_degrees_are_cut_by_unknown_functions() -> None:
     deep = " ".join(f"a{k + 1} = Mul (a{k}, a{k})" for k in range(6))
     text = "net (float[3] a0) => (float[3] y) {{ {} y = Identity (a6) }}"
-    assert total_degree(import_model(parsed(text.format(deep))).roots, Laws()) == 64
+    assert bound_degree(import_model(parsed(text.format(deep))).roots, Laws()) == 64
     cut = " ".join(f"b{k} = Mul (a{k}, a{k}) a{k + 1} = Tanh (b{k})" for k in range(6))
-    assert total_degree(import_model(parsed(text.format(cut))).roots, Laws()) == 2
+    assert bound_degree(import_model(parsed(text.format(cut))).roots, Laws()) == 2
 
 
 @pytest.mark.parametrize("fn", ["add", "sub", "mul", "div"])

@@ -101,11 +101,11 @@ def test_what_no_near_tie_explains_is_a_difference(other: onnx.ModelProto) -> No
 
 def test_the_trial_of_fast_algorithms_does_not_mind_near_ties(tmp_path: Path) -> None:
     model = detector()
-    source, feed = Build.of(model, tmp_path), np.random.default_rng(1).standard_normal((1, 3, 24, 24))
+    source, feed = Build.from_model(model, tmp_path), np.random.default_rng(1).standard_normal((1, 3, 24, 24))
     feeds = [{"x": feed.astype(np.float32)}]
     trial = Trial(model, source, feeds[0], {}, "onnxruntime", 1, 60.0, ReferenceAnswers(source), tmp_path)
-    assert trial.error(Build.of(detector(seed=1), tmp_path), feeds) < 4
-    assert trial.error(Build.of(detector(seed=1, changed={"boxing": 1.01}), tmp_path), feeds) > 100
+    assert trial.error(Build.from_model(detector(seed=1), tmp_path), feeds) < 4
+    assert trial.error(Build.from_model(detector(seed=1, changed={"boxing": 1.01}), tmp_path), feeds) > 100
 
 
 def test_what_is_pinned() -> None:

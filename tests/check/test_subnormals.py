@@ -22,14 +22,14 @@ from onnx import numpy_helper
 
 from tensaurus.check.program.candidate import Candidate, Rewritten
 from tensaurus.check.program.replay import check_rewrites
-from tensaurus.graph.analysis.constant_folding import fold
+from tensaurus.graph.analysis.constant_folding import fold_constants
 from tensaurus.graph.ir.node import CONSTANT, INPUT, OPAQUE, Node, constant
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.program_text import workload
-from tensaurus.graph.ir.subnormal import subnormal_share
-from tensaurus.graph.ir.tensor_data import Data
-from tensaurus.graph.onnx.onnx_export import export
+from tensaurus.graph.ir.subnormal import subnormal_rarity
+from tensaurus.graph.ir.tensor_data import TensorData
+from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.result.result import _rewrites
 from tensaurus.optimizer.search.flush_constants import begin, flush_bodies, go_on_from, settle
@@ -481,7 +481,7 @@ def test_outputs_are_bit_identical(name: str) -> None:
     """On a runtime, for inputs of every size, zeros among them."""
     text, constants = GONE[name]
     proto = model(f"g ({text}", constants)
-    made = export(flush_subnormals(import_model(proto)).program)[0]
+    made = export_with_tensors(flush_subnormals(import_model(proto)).program)[0]
     (kind,) = [i.type.tensor_type.shape for i in proto.graph.input]
     shape = [d.dim_value for d in kind.dim]
     rng = np.random.default_rng(1)
@@ -605,8 +605,8 @@ SHARES = [(0, -1), (1, -1), (8, 13), (30_000, 1), (50_000, 1), (60_000, 0), (100
 def test_shares(count: int, rarity: int) -> None:
     array = np.ones(100_000, np.float32)
     array[:count] = TINY
-    assert subnormal_share(Data(array)) == rarity
-    assert subnormal_share(Data(array.astype(np.int64))) == -1
+    assert subnormal_rarity(TensorData(array)) == rarity
+    assert subnormal_rarity(TensorData(array.astype(np.int64))) == -1
 
 
 def test_what_is_computed_ahead_of_time_is_flushed_too() -> None:
@@ -615,13 +615,13 @@ def test_what_is_computed_ahead_of_time_is_flushed_too() -> None:
     w = np.where(weights(5, 4) > 0.5, np.float32(1e-30), weights(5, 4, share=0))
     program = import_model(model(text, {"w": w, "c": np.float32(1e-9), "b": BIAS}))
     assert subnormal_count(program) == 0 and flush_subnormals(program).equation is None
-    assert subnormal_count(fold(program)) > 0
+    assert subnormal_count(fold_constants(program)) > 0
     candidate = settle(Candidate(program, 1.0))
     assert subnormal_count(candidate.program) == 0
     assert [made.name for made in candidate.applied] == [SUBNORMALS]
     assert check_rewrites([candidate]).passed
     (made,) = candidate.applied
-    other = fold(program.replaced(_doubled(program))).roots
+    other = fold_constants(program.replace_nodes(_doubled(program))).roots
     assert "more than" in str(refute_flush(replace(made, right=other)))
 
 
@@ -700,7 +700,7 @@ def test_random_chains_compute_the_same_without(seed: int) -> None:
         if found.equation is None:
             continue
         flushes += 1
-        after = export(found.program, folded=False)[0]
+        after = export_with_tensors(found.program, folded=False)[0]
         for size, sparse in itertools.product((0, 1e-35, 1e-20, 1e-5, 1, 1e3, 1e6), (1, 0.5, 0.2)):
             x = (rng.standard_normal((3, 4)) * size * (rng.random((3, 4)) < sparse)).astype(np.float32)
             (one,), (two,) = run(proto, x), run(after, x)

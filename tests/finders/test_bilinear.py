@@ -47,11 +47,11 @@ from tensaurus.finders.bilinear.recognize_convolution import recognize_convoluti
 from tensaurus.finders.bilinear.tiling import Algorithms, ConvolutionAxis, Tiling
 from tensaurus.finders.fuse import Fuse
 from tensaurus.finders.fuse.composition import compose_region
-from tensaurus.graph.analysis.constant_folding import fold
+from tensaurus.graph.analysis.constant_folding import fold_constants
 from tensaurus.graph.ir.node import INPUT, Node, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.program_text import parse_program, show, table
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program
 from tensaurus.kernels.stages.stage import build_stages
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.optimizer.run.fast_algorithm_accuracy import LIMITS, Accuracy, share
@@ -268,7 +268,8 @@ def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
 def exact(root: Node) -> Any:
     """At a random point of GF(p)."""
     field, rng = Prime(0), np.random.default_rng(1)
-    inputs = sorted((n for n in topological([root]) if n.op is INPUT), key=lambda n: str(n.attribute("name")))
+    inputs = [node for node in topological_order([root]) if node.op is INPUT]
+    inputs.sort(key=lambda node: str(node.attribute("name")))
     feeds = {leaf.attribute("name"): field.random(leaf.tensor.shape, rng) for leaf in inputs}
     return evaluate(Program(tuple(inputs), (("y", root),)), feeds, field)["y"]
 
@@ -305,7 +306,7 @@ def test_what_is_recognised_is_equal(sample: Any) -> None:
 def test_other_products_are_none() -> None:
     x, w = tensor("x", 1, 4, 9, 9), tensor("w", 4, 4, 3, 3)
     y = node("Conv", x, w, pads=(1, 1, 1, 1))
-    scope = show_scope(CONV.scopes(y.kinds(), y.attrs)[0]).replace("w[", "x1[").replace("x[", "x0[")
+    scope = show_scope(CONV.scopes(y.arg_types(), y.attrs)[0]).replace("w[", "x1[").replace("x[", "x0[")
     assert recognize_convolution(apply(EOP, [x, w], {"scope": scope})) is not None
     for old, new in ((" | 0", " | 1"), ("sum[", "max["), ("mul(", "add(")):
         assert old in scope
@@ -433,13 +434,13 @@ def test_it_goes_all_the_way() -> None:
     )
     assert [n.op for n in made.active] == [EOP, EOP]  # relus and the addition are inside
     assert all(n.args[1] is not None and n.args[1].static for n in made.active)
-    assert parse_program(show(made), table(made)) == made
+    assert parse_program(format_program(made), digest_table(made)) == made
     proof = prove(graph, list(zip(roots, made.roots, strict=True)))
     assert proof.holds() and any(e.name.startswith("F(") for e in proof.equations)
     replay = check_rewrites([Candidate(made, 1.0, Rewritten(lambda: proof.equations, Candidate(whole, 2.0)))])
     assert replay.passed and replay.trials and replay.error_bound < 1e-3, replay.detail
 
-    folded = fold(made)
+    folded = fold_constants(made)
     assert not any(n.static for n in folded.nodes if n.op is EOP)
     x = np.random.default_rng(1).standard_normal(whole.inputs[0].tensor.shape)
     expected = evaluate(whole, {"x": x}, Reals())["y"]

@@ -22,9 +22,9 @@ from tensaurus.finders.fuse.blocked_layouts import (
     unblock_tensor,
 )
 from tensaurus.finders.fuse.composition import compose_region
-from tensaurus.graph.ir.node import INPUT, Node, again, apply, constant, source
+from tensaurus.graph.ir.node import INPUT, Node, apply, constant, replace_args, source
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.ops.eop import eop
 from tensaurus.ops.examples import parse_example
@@ -67,16 +67,16 @@ def kernel(text: str) -> Node:
 
 
 def fused(node: Node) -> Node:
-    leaves = tuple(n for n in topological([node]) if not n.args and n.tensor.dtype == "float32")
+    leaves = tuple(n for n in topological_order([node]) if not n.args and n.tensor.dtype == "float32")
     found = compose_region(Piece(node, leaves))
     assert found is not None
     of = dict(zip(found.leaves, leaves, strict=True))
     right = found.right[0]
-    return again(right, tuple(arg and of[arg] for arg in right.args))
+    return replace_args(right, tuple(arg and of[arg] for arg in right.args))
 
 
 def value(node: Node, feeds: dict[str, Any], field: Field = REALS) -> np.ndarray:
-    inputs = tuple(n for n in topological([node]) if n.op is INPUT)
+    inputs = tuple(n for n in topological_order([node]) if n.op is INPUT)
     return np.asarray(evaluate(Program(inputs, (("y", node),)), feeds, field)["y"])
 
 
@@ -84,7 +84,7 @@ def require_equal(equation: Equation) -> None:
     (left,), (right,) = equation.left, equation.right
     assert left.types == right.types
     rng = np.random.default_rng(1)
-    inputs = [n for n in topological([left]) if n.op is INPUT]
+    inputs = [n for n in topological_order([left]) if n.op is INPUT]
     feeds = {n.attribute("name"): rng.standard_normal(n.tensor.shape) for n in inputs}
     np.testing.assert_allclose(value(right, feeds), value(left, feeds), rtol=1e-12, atol=1e-12)
 
@@ -151,7 +151,7 @@ def test_it_holds_of_others() -> None:
     node = kernel(KERNELS["depthwise"])
     equation = blocked_equation(node, (0,), True, WIDTH)
     assert equation is not None
-    by_name = {n: n for n in topological([node]) if not n.args}
+    by_name = {n: n for n in topological_order([node]) if not n.args}
     (x,) = (n for n in by_name if n.op is INPUT)
     other = equation.over({**by_name, x: source("other", x.tensor)})
     assert other.left != equation.left and other.right != equation.right
@@ -165,9 +165,9 @@ def test_slow_kernels_and_their_neighbours_are_proposed() -> None:
     expand = kernel("Conv f32[1,8,5,5] f32[8,8,1,1] f32[8] | Relu")
     each = kernel("Conv f32[1,8,5,5] f32[8,1,3,3] f32[8] group=8 pads=(1,1,1,1) | Relu")
     (x,) = (a for a in each.args if a is not None and not a.static)
-    deep = again(each, tuple(expand if a is x else a for a in each.args))
+    deep = replace_args(each, tuple(expand if a is x else a for a in each.args))
     last = apply(registry["Relu"], [deep])
-    program = Program(tuple(n for n in topological([last]) if n.op is INPUT), (("y", last),))
+    program = Program(tuple(n for n in topological_order([last]) if n.op is INPUT), (("y", last),))
     for slow in (deep, expand, last):
         times = {n: 1.0 if n is slow else 1e-9 for n in (expand, deep, last)}
         finder = Blocked(WIDTH, times.get)
@@ -196,7 +196,7 @@ def test_fast_algorithms_are_left_out() -> None:
     assert made is not None
     fast = made.right[0]
     last = apply(eop, [fast], {"scope": "L[i:1, j:8, k:8, l:8](exp(x0[i, j, k, l]))"})
-    program = Program(tuple(n for n in topological([last]) if n.op is INPUT), (("y", last),))
+    program = Program(tuple(n for n in topological_order([last]) if n.op is INPUT), (("y", last),))
     assert fast.op is eop and not list(Blocked(WIDTH, {fast: 1.0, last: 1.0}.get).find_equations(program))
 
 
@@ -206,7 +206,7 @@ def test_a_large_prime_field_agrees() -> None:
     equation = blocked_equation(node, (0,), True, WIDTH)
     assert equation is not None
     field, rng = Prime(2**31 - 1), np.random.default_rng(3)
-    inputs = [n for n in topological(equation.left) if n.op is INPUT]
+    inputs = [n for n in topological_order(equation.left) if n.op is INPUT]
     feeds = {n.attribute("name"): rng.integers(0, 2**31 - 1, n.tensor.shape) for n in inputs}
     one, other = (value(root, feeds, field) for root in (*equation.left, *equation.right))
     assert np.array_equal(one, other)

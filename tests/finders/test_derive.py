@@ -55,7 +55,7 @@ from tensaurus.finders.derive.operator_matching import Role, Window, operators
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import Rule, Step
 from tensaurus.graph.ir.node import Node, apply, constant
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import registry
 from tensaurus.rules.language.equation import Equation
@@ -518,7 +518,8 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
         assert (merged > 0) is expected
         if expected:
             assert len(graph.members[graph.find(root)]) > 1
-            others = [n for proposal in finder(graph, 1000) for n in topological(proposal.equation.right)]
+            proposals = finder(graph, 1000)
+            others = [n for proposal in proposals for n in topological_order(proposal.equation.right)]
             heavy = [n for n in others if n.op is registry["eop"] and intensity(scopes_of(n)[0]) >= INTENSE]
             assert others and (kernels or not heavy)
 

@@ -36,13 +36,13 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute, total
 from tensaurus.expr.ir.walk import replace_tensors, tensors
 from tensaurus.expr.sizes.size import Symbol, floordiv, polynomial
-from tensaurus.graph.ir.census import census
+from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import parse_program, show, table
+from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.graph.onnx.missing_shapes import unlock
+from tensaurus.graph.onnx.missing_shapes import missing_shape_flags
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, registry
@@ -153,8 +153,9 @@ def derived(case: Case, name: str, off: int = 0) -> Equation:
     """A convolution is its expression, and that is another one."""
     x, w = case.leaves
     conv = case.conv(x, w)
-    (flat,) = CONV.scopes(conv.kinds(), conv.attrs)
-    renamed = {leaf.name: f"x{k}" for k, leaf in enumerate(CONV.tensors(conv.kinds())) if leaf is not None}
+    (flat,) = CONV.scopes(conv.arg_types(), conv.attrs)
+    leaves = CONV.tensors(conv.arg_types())
+    renamed = {leaf.name: f"x{k}" for k, leaf in enumerate(leaves) if leaf is not None}
     own = apply(EOP, [x, w], {"scope": named(flat, renamed)})
     made = apply(EOP, [x, w], {"scope": FORMS[name](case, conv.tensor.shape, off)})
 
@@ -239,8 +240,8 @@ def test_a_derivation_by_hand_goes_all_the_way(case: Case, name: str, tmp_path: 
     made, equations = extracted(original, ByHand(case), prefers(name, case))
     operators = [node.op for node in made.active]
     assert EOP in operators and CONV not in operators
-    assert parse_program(show(made), table(made)) == made  # it crosses process borders
-    assert census(made).typed == 2 and not unlock(made)
+    assert parse_program(format_program(made), digest_table(made)) == made  # it crosses process borders
+    assert count_nodes(made).typed == 2 and not missing_shape_flags(made)
 
     (used,) = equations
     assert used.evidence.kind == "derived" and len(used.evidence.steps) == 2
@@ -302,7 +303,7 @@ def test_a_batch_of_any_size_is_replayed_and_not_exported(name: str, exact: bool
     original = model_of(case)
     made, equations = extracted(original, ByHand(case), prefers(name, case), exact)
     assert EOP in [node.op for node in made.active]
-    assert parse_program(show(made), table(made)) == made
+    assert parse_program(format_program(made), digest_table(made)) == made
     assert all(refute_equation(equation) is None for equation in equations)
     with pytest.raises(TensaurusError, match="the size N") as caught:
         export_model(made)

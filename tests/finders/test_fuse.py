@@ -46,11 +46,11 @@ from tensaurus.finders.fuse.composition import _find_evidence, compose_region
 from tensaurus.finders.fuse.fusion_region import MAX_LEAVES, MAX_NODES, MAX_STEPS, find_regions
 from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.finders.fuse.read_patterns import read_pattern
-from tensaurus.graph.analysis.program_expression import expressions
+from tensaurus.graph.analysis.program_expression import build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, apply, constant, item, source
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.program_text import parse_program, show, table
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.optimizer.optimize import optimize
@@ -90,7 +90,7 @@ def fused(whole: Program) -> list[list[str]]:
 
 def over(*roots: Node) -> Program:
     """The program of these outputs."""
-    inputs = [n for n in topological(roots) if n.op is INPUT]
+    inputs = [n for n in topological_order(roots) if n.op is INPUT]
     return Program(tuple(inputs), tuple((f"y{k}", root) for k, root in enumerate(roots)))
 
 
@@ -111,7 +111,7 @@ def drawn(whole: Program, seed: int = 0) -> dict[str, Any]:
 def reads_anything(piece: Piece) -> bool:
     leaves = {leaf: Tensor(f"x{k}", leaf.tensor.shape) for k, leaf in enumerate(piece.leaves)}
     constants = {n: Tensor(f"c{k}", n.tensor.shape) for k, n in enumerate(piece.inner) if n.op is CONSTANT}
-    (scope,) = expressions([piece.root], {**leaves, **constants})
+    (scope,) = build_expressions([piece.root], {**leaves, **constants})
     return any(x in leaves.values() for x in tensors(scope))
 
 
@@ -361,7 +361,7 @@ def test_weights_stay_arguments_and_numbers_do_not() -> None:
     root = node("Relu", node("Add", node("Mul", x, weight), number(0.5, 1, 1)))
     (piece,) = (p for p in pieces(over(root)) if p.root is root)
     assert piece.leaves == (x, weight)
-    assert "1/2" in show(over(compose_region(piece).right[0]))  # type: ignore[union-attr]
+    assert "1/2" in format_program(over(compose_region(piece).right[0]))  # type: ignore[union-attr]
 
 
 def test_regions_that_are_equal_have_one_kernel() -> None:
@@ -553,7 +553,7 @@ def test_an_extracted_fusion_is_proved_and_replayed() -> None:
     made = choices.program(whole, quick_extraction(choices.problem(choices.keyed(prices))))
     operators = [n.op for n in made.active]
     assert set(operators) == {EOP} and len(operators) <= 3
-    assert parse_program(show(made), table(made)) == made
+    assert parse_program(format_program(made), digest_table(made)) == made
     proof = prove(graph, list(zip(roots, made.roots, strict=True)))
     assert proof.holds() and proof.equations
     step = Rewritten(lambda: proof.equations, Candidate(whole, 2.0))

@@ -35,7 +35,7 @@ from tensaurus.finders.synthesis.reservoir import Reservoir
 from tensaurus.finders.synthesis.term_order import Laws, key, of_ranks, size, variables
 from tensaurus.finders.synthesis.terms import Term, Terms, equations
 from tensaurus.finders.synthesis.world import WORLDS, World
-from tensaurus.graph.analysis.constant_folding import evaluated
+from tensaurus.graph.analysis.constant_folding import evaluate_node
 from tensaurus.graph.ir.node import apply, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.optimizer.run.options import Options
@@ -392,7 +392,7 @@ def test_what_is_dropped_is_derived_by_what_is_kept(every: list[Found], kept: li
 def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
     if node in leaves:
         return leaves[node]
-    return evaluated(node, {arg: value_of(arg, leaves, field) for arg in node.args}, field)
+    return evaluate_node(node, {arg: value_of(arg, leaves, field) for arg in node.args}, field)
 
 
 @pytest.mark.nightly

@@ -16,10 +16,10 @@ from small_programs import PROGRAMS, small
 from tensaurus.check import verify
 from tensaurus.check.files.equality import Equality
 from tensaurus.graph.ir.node import ITEM
-from tensaurus.graph.onnx.build import Build, Tensors
+from tensaurus.graph.onnx.build import Build, TensorMap
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.graph.onnx.kernel_libraries import libraries_of
-from tensaurus.graph.onnx.onnx_export import export
+from tensaurus.graph.onnx.kernel_libraries import find_libraries
+from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.optimize import Result
 from tensaurus.optimizer.result.summary import Summary
@@ -79,7 +79,7 @@ def test_the_digest_is_of_external_data_too(tmp_path: Path, monkeypatch: pytest.
     places = [tmp_path / name for name in "abc"]
     for place in places:
         place.mkdir()
-    one, other = (Build.of(proto(80), place) for place in places[:2])
+    one, other = (Build.from_model(proto(80), place) for place in places[:2])
     assert isinstance(one.model, Path) and one == other and one.size < 1000
     assert [t.raw_data for t in one.proto().graph.initializer] == [
         t.raw_data for t in proto(80).graph.initializer
@@ -87,7 +87,7 @@ def test_the_digest_is_of_external_data_too(tmp_path: Path, monkeypatch: pytest.
     (data,) = places[1].glob("*.data")
     data.write_bytes(b"\x01" + data.read_bytes()[1:])
     assert Build(other.model) != one
-    assert Build.of(proto(80), places[2]) == one
+    assert Build.from_model(proto(80), places[2]) == one
 
 
 # Large weights
@@ -106,8 +106,8 @@ def test_large_weights_stand_outside_and_come_back(tmp_path: Path) -> None:
     model.graph.initializer[0].metadata_props.add(key="a", value="b")
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "small"))
     model.graph.node.append(helper.make_node("Softmax", ["y"], ["z"], axis=-1))
-    build = Build.of(model, tmp_path)
-    assert isinstance(build.model, Path) and build.size < 1000 < LARGE * LARGE * 4 < build.whole_size
+    build = Build.from_model(model, tmp_path)
+    assert isinstance(build.model, Path) and build.size < 1000 < LARGE * LARGE * 4 < build.total_bytes
     assert len(_outside(tmp_path)) == 1
     assert build.proto() == model and build.proto().ByteSize() == model.ByteSize()
     light = build.proto(weights=False)
@@ -119,14 +119,14 @@ def test_large_weights_stand_outside_and_come_back(tmp_path: Path) -> None:
 def test_models_share_large_weights(tmp_path: Path) -> None:
     one, other = proto(LARGE), proto(LARGE)
     other.graph.node[0].name = "another"
-    builds = [Build.of(model, tmp_path) for model in (one, other, one)]
+    builds = [Build.from_model(model, tmp_path) for model in (one, other, one)]
     assert len(_outside(tmp_path)) == 1
     assert builds[0] != builds[1] and builds[0] == builds[2]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert Build.of(one, elsewhere) == builds[0]
+    assert Build.from_model(one, elsewhere) == builds[0]
     other.graph.initializer[0].raw_data = one.graph.initializer[0].raw_data[:-4] + b"\0\0\0\1"
-    assert Build.of(other, tmp_path) not in builds and len(_outside(tmp_path)) == 2
+    assert Build.from_model(other, tmp_path) not in builds and len(_outside(tmp_path)) == 2
 
 
 def test_what_is_not_raw_stays_as_it_came(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_what_is_not_raw_stays_as_it_came(tmp_path: Path) -> None:
     values = numpy_helper.to_array(model.graph.initializer[0]).ravel()
     model.graph.initializer[0].ClearField("raw_data")
     model.graph.initializer[0].float_data.extend(values)
-    build = Build.of(model, tmp_path)
+    build = Build.from_model(model, tmp_path)
     assert isinstance(build.model, bytes) and build.proto() == model and not _outside(tmp_path)
 
 
@@ -153,7 +153,7 @@ def test_backends_read_weights_outside(name: str, tmp_path: Path) -> None:
         pytest.skip(f"{name} is absent")
     model, x = proto(LARGE), np.ones((2, LARGE), np.float32)
     results = []
-    for build in (Build.of(model, tmp_path), Build(model.SerializeToString())):
+    for build in (Build.from_model(model, tmp_path), Build(model.SerializeToString())):
         session = backends.find(name).compile(build, threads=1)
         shutil.rmtree(tmp_path)  # whoever has compiled it has what it needs
         tmp_path.mkdir()
@@ -166,7 +166,7 @@ def test_it_travels_without_its_nodes(tmp_path: Path) -> None:
     build = Builds(tmp_path)(small(PROGRAMS["attention"]))
     assert build.tensors.written and build.tensors.computed
     again = pickle.loads(pickle.dumps(build))
-    assert again == build and again.model == build.model and again.tensors == Tensors()
+    assert again == build and again.model == build.model and again.tensors == TensorMap()
     with Worker("onnxruntime", threads=1) as worker:
         worker.compile(Build(MODEL, tensors=build.tensors))
         worker.feed(FEEDS)
@@ -230,9 +230,9 @@ def test_a_result_is_saved_with_its_libraries(tmp_path: Path) -> None:
         result.save(target)
         names = ["fast.kernels.so", "fast.kernels1.so", "fast.onnx"]
         assert sorted(path.name for path in target.parent.iterdir()) == names
-    assert [path.read_bytes() for path in libraries_of(target)] == [b"no library", b"more"]
-    Result(proto(), summary, libraries_of(target)[:1]).save(target)  # a library that is there already
-    assert [path.read_bytes() for path in libraries_of(target)] == [b"no library"]
+    assert [path.read_bytes() for path in find_libraries(target)] == [b"no library", b"more"]
+    Result(proto(), summary, find_libraries(target)[:1]).save(target)  # a library that is there already
+    assert [path.read_bytes() for path in find_libraries(target)] == [b"no library"]
     with pytest.raises(BackendError, match="cannot be loaded"):
         result.session()
 
@@ -306,7 +306,7 @@ def test_who_takes_no_options_says_so() -> None:
 def test_every_operator_has_its_tensors(name: str, opset: int) -> None:
     """Those of expansions stand for what was expanded."""
     program = small(PROGRAMS[name])
-    model, tensors = export(program, expand=make_expander(library()))
+    model, tensors = export_with_tensors(program, expand=make_expander(library()))
     made = {output for node in model.graph.node for output in node.output}
     assert set(tensors.written) <= made and set(tensors.computed) == made
     assert frozenset().union(*tensors.computed.values()) == set(program.active)

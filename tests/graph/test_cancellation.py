@@ -13,9 +13,9 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal, find_all
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
 from tensaurus.graph.analysis import cancellation
-from tensaurus.graph.analysis.cancellation import cancels, is_large
-from tensaurus.graph.analysis.constant_folding import fold
-from tensaurus.graph.analysis.evaluate_node import evaluated
+from tensaurus.graph.analysis.cancellation import is_large_constant, removes_needed_rounding
+from tensaurus.graph.analysis.constant_folding import fold_constants
+from tensaurus.graph.analysis.evaluate_node import evaluate_node
 from tensaurus.graph.ir.node import CONSTANT, Node, apply, constant, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -109,22 +109,24 @@ def test_small_ones_do(root: Node, other: Node) -> None:
     ],
 )  # fmt: skip
 def test_which_are_combined(name: str, values: Sequence[float], refused: bool) -> None:
-    assert cancels(made(name, *map(number, values))) == refused
+    assert removes_needed_rounding(made(name, *map(number, values))) == refused
 
 
 def test_narrow_types_have_large_constants_earlier() -> None:
     for value, refused in ((1536, True), (123.675, False)):
         half = constant(np.float16(value))
-        assert cancels(made("Sub", half, half)) == refused == is_large(half)
-        assert cancels(made("Mul", half, constant(np.float16(1 / 58)))) == refused
+        assert removes_needed_rounding(made("Sub", half, half)) == refused == is_large_constant(half)
+        assert removes_needed_rounding(made("Mul", half, constant(np.float16(1 / 58)))) == refused
 
 
 def test_a_large_constant_is_no_term_of_a_sum_of_products() -> None:
     weight = constant(np.float32([[1e6, 1.0], [2 - 1e6, 1.0]]))
     shift = constant(np.full((1, 2), 12582912, np.float32))
-    assert cancels(made("MatMul", shift, weight)) and cancels(made("Gemm", shift, weight, number(1.0)))
+    assert removes_needed_rounding(made("MatMul", shift, weight))
+    assert removes_needed_rounding(made("Gemm", shift, weight, number(1.0)))
     small = constant(np.float32([[0.3, -0.3], [2.0, 1.0]]))
-    assert not cancels(made("MatMul", small, small)) and not cancels(made("Gemm", small, small, number(1e3)))
+    assert not removes_needed_rounding(made("MatMul", small, small))
+    assert not removes_needed_rounding(made("Gemm", small, small, number(1e3)))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,8 @@ def test_large_constants_do_not_cancel_step_by_step(steps: Sequence[tuple[str, f
     saturate(graph, Ruleset(rule for rule in library() if rule.name in names), Limits(nodes=200, rounds=5))
     equal = (graph.term(n) for n in range(len(graph.original_args)) if graph.find(n) == graph.find(first))
     added = [arg for node in equal if node.op is registry["Add"] for arg in node.args if arg and arg.static]
-    values = [fold(Program((X,), (("y", arg),))).outputs[0][1].attribute("data").array for arg in added]
+    folded = [fold_constants(Program((X,), (("y", arg),))).outputs[0][1] for arg in added]
+    values = [node.attribute("data").array for node in folded]
     assert values and 0.0 not in values
 
 
@@ -155,16 +158,17 @@ def test_one_element_of_many_is_chance() -> None:
     bias = rng.standard_normal(100).astype(np.float32) * 1e5
     other = rng.standard_normal(100).astype(np.float32) * 1e5
     other[3] = -bias[3]
-    assert not cancels(made("Add", constant(bias), constant(other)))
-    assert cancels(made("Add", constant(bias), constant(-bias)))
+    assert not removes_needed_rounding(made("Add", constant(bias), constant(other)))
+    assert removes_needed_rounding(made("Add", constant(bias), constant(-bias)))
 
 
 def test_inputs_and_large_tensors_are_not_computed() -> None:
-    assert not cancels(made("Add", X, number(1e10))) and not is_large(X)
+    assert not removes_needed_rounding(made("Add", X, number(1e10))) and not is_large_constant(X)
     wide = constant(np.full(1 << 17, 1e10, np.float32))
-    assert not cancels(made("Sub", wide, wide)) and not is_large(wide)
-    assert cancels(made("Sub", wide, number(1e10))) and not cancels(made("Sub", wide, number(3)))
-    assert is_large(number(1e10)) and not is_large(number(100))
+    assert not removes_needed_rounding(made("Sub", wide, wide)) and not is_large_constant(wide)
+    assert removes_needed_rounding(made("Sub", wide, number(1e10)))
+    assert not removes_needed_rounding(made("Sub", wide, number(3)))
+    assert is_large_constant(number(1e10)) and not is_large_constant(number(100))
 
 
 def test_what_a_finder_says_is_held_to_it() -> None:
@@ -190,7 +194,7 @@ def test_folding_rounds_every_step_where_they_cancel() -> None:
         program: Program = import_model(
             onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\n{body}')
         )
-        (found,) = [n.attribute("data").array for n in fold(program).nodes if n.op is CONSTANT]
+        (found,) = [n.attribute("data").array for n in fold_constants(program).nodes if n.op is CONSTANT]
         return float(found)
 
     k = "{} = Constant<value = float {{{}}}>() "
@@ -219,9 +223,9 @@ def test_an_index_that_is_out_of_range_is_left_to_the_runtime() -> None:
     """Folding it, or asking how large it is, says nothing."""
     rows = constant(np.ones((3, 8), np.float32))
     beyond = apply(registry["Gather"], (rows, constant(np.int64(7))), {})
-    assert not cancels(made("Add", beyond, beyond)) and not is_large(beyond)
+    assert not removes_needed_rounding(made("Add", beyond, beyond)) and not is_large_constant(beyond)
     program = Program((), (("y", made("Add", beyond, beyond)),))
-    assert fold(program).roots == program.roots
+    assert fold_constants(program).roots == program.roots
 
 
 def test_constants_are_computed_once_where_bounds_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,19 +234,20 @@ def test_constants_are_computed_once_where_bounds_do_not_tell(monkeypatch: pytes
 
     def counting(node: Node, *given: Any) -> Any:
         computed.append(node)
-        return evaluated(node, *given)
+        return evaluate_node(node, *given)
 
-    monkeypatch.setattr(cancellation, "evaluated", counting)
+    monkeypatch.setattr(cancellation, "evaluate_node", counting)
     scale = number(1.5)
     for step in range(30):
         scale = made("Mul", scale, number(1 + step / 64))
-        assert not cancels(scale)
-    assert not cancels(made("Add", number(3.25), number(4.75)))  # both are small: so is their sum
+        assert not removes_needed_rounding(scale)
+    assert not removes_needed_rounding(made("Add", number(3.25), number(4.75)))  # small, as their sum is
     for step in range(100):
-        assert not cancels(made("Mul", scale, number(step / 32 + 7)))
+        assert not removes_needed_rounding(made("Mul", scale, number(step / 32 + 7)))
     assert not computed  # bounds of what is read show as much
     large = made("Mul", number(4097.0), number(3.0))
-    assert cancels(made("Sub", large, number(12290.0))) and not cancels(made("Add", large, number(12290.0)))
+    assert removes_needed_rounding(made("Sub", large, number(12290.0)))
+    assert not removes_needed_rounding(made("Add", large, number(12290.0)))
     assert computed.count(large) == 1
 
 
@@ -262,17 +267,21 @@ def drawn_constant(rng: np.random.Generator, depth: int) -> Node:
 def test_bounds_of_constants_hold_and_decide_as_their_values_do(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     drawn = [drawn_constant(rng, 4) for _ in range(400)]
-    bounded = [(cancellation._magnitudes(node), cancels(node), is_large(node)) for node in drawn]
+    bounded = [
+        (cancellation._magnitudes(node), removes_needed_rounding(node), is_large_constant(node))
+        for node in drawn
+    ]
     assert sum(bounds is not None for bounds, _, _ in bounded) > 300
     for node, (bounds, _, _) in zip(drawn, bounded, strict=True):
-        cancellation._largest(node)
+        cancellation._largest_magnitude(node)
         found = np.abs(cancellation._values[node])
         kept = found[np.isfinite(found) & (found > 0)]
         if bounds is not None and kept.size:
             assert bounds.low <= kept.min() and kept.max() <= bounds.high * (1 + 1e-12)
     monkeypatch.setattr(cancellation, "_magnitudes", lambda node: None)
-    cancellation._cancelling.clear()
-    assert [(cancels(node), is_large(node)) for node in drawn] == [(*told,) for _, *told in bounded]
+    cancellation._removes_rounding.clear()
+    told = [(removes, large) for _, removes, large in bounded]
+    assert [(removes_needed_rounding(node), is_large_constant(node)) for node in drawn] == told
     assert {told for _, told, _ in bounded} == {True, False}
 
 

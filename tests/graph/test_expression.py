@@ -12,9 +12,9 @@ from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import reads, scopes, tensors
 from tensaurus.expr.normal.canonicalize import are_equal_expressions, canonicalize
 from tensaurus.expr.normal.intern import intern_scope
-from tensaurus.graph.analysis.program_expression import expression, expressions
+from tensaurus.graph.analysis.program_expression import build_expression, build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, apply, constant, item, source
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.runtimes.backends.reference import evaluate
 
@@ -30,44 +30,45 @@ def test_it_computes_what_the_nodes_compute() -> None:
     field, rng = Rationals(), np.random.default_rng(0)
     values = {n: field.random(n.tensor.shape, rng) for n in whole.nodes if named(n)}  # type: ignore[arg-type]
     leaves = {named(n): value for n, value in values.items()}
-    for n in topological(whole.roots):
+    for n in topological_order(whole.roots):
         if n not in values:
             assert isinstance(n.op, Op)
-            pairs = zip(n.op.tensors(n.kinds()), n.args, strict=False)
+            pairs = zip(n.op.tensors(n.arg_types()), n.args, strict=False)
             given = {t: values[arg] for t, arg in pairs if t is not None and arg is not None}
-            values[n] = interpret(n.op.scopes(n.kinds(), n.attrs)[0], given, field)
+            values[n] = interpret(n.op.scopes(n.arg_types(), n.attrs)[0], given, field)
     for nested in (True, False):
-        scope = expression(whole, named, nested)
+        scope = build_expression(whole, named, nested)
         found = interpret(scope, {t: leaves[t] for t in tensors(scope)}, field)
         assert field.equal(found, values[whole.roots[0]])
 
 
 def test_every_inner_node_is_one_scope() -> None:
     shared = node("Relu", X)
-    scope = expression(program(node("Add", node("Exp", shared), node("MatMul", shared, Y))))
+    scope = build_expression(program(node("Add", node("Exp", shared), node("MatMul", shared, Y))))
     assert len(scopes(scope)) == 4 and {t.name for t in tensors(scope)} == {"x", "y"}
     assert len(scopes(intern_scope(scope))) == 4
-    flat = expression(program(node("Add", node("Exp", shared), node("MatMul", shared, Y))), nested=False)
+    root = node("Add", node("Exp", shared), node("MatMul", shared, Y))
+    flat = build_expression(program(root), nested=False)
     assert scopes(flat) == (flat,) and are_equal_expressions(flat, scope)
-    first, second = expressions([node("Exp", shared), node("MatMul", shared, Y)])
+    first, second = build_expressions([node("Exp", shared), node("MatMul", shared, Y)])
     assert {id(r.source) for r in reads(first)} <= {id(r.source) for r in reads(second)}
 
 
 def test_leaves_may_be_any_nodes_and_sources() -> None:
     inner = node("MatMul", X, Y)
     cut = Tensor("cut", (4, 4))
-    scope = expression(node("Exp", inner), {inner: cut})
+    scope = build_expression(node("Exp", inner), {inner: cut})
     assert tensors(scope) == (cut,) and scopes(scope) == (scope,)
-    (alone,) = expressions([inner], {inner: cut})
+    (alone,) = build_expressions([inner], {inner: cut})
     assert alone.shape == (4, 4) and isinstance(alone.body, Read) and alone.body.source is cut
 
 
 def test_outputs_of_one_node() -> None:
     halves = apply(registry["Split"], [X], {"axis": 0, "split": (2, 2)}, 2)
-    low = expression(item(halves, 1))
+    low = build_expression(item(halves, 1))
     assert low.shape == (2, 4)
     assert are_equal_expressions(
-        expression(node("Concat", item(halves, 0), item(halves, 1), axis=0)), expression(X)
+        build_expression(node("Concat", item(halves, 0), item(halves, 1), axis=0)), build_expression(X)
     )
 
 
@@ -75,16 +76,16 @@ def test_a_long_program_is_no_deep_recursion() -> None:
     last = X
     for _ in range(400):
         last = node("Relu", node("Neg", last))
-    assert isinstance(intern_scope(expression(last)), Scope)
+    assert isinstance(intern_scope(build_expression(last)), Scope)
 
 
 def test_what_has_no_expression_is_refused() -> None:
     number = constant(np.zeros((4, 4), np.float32))
     with pytest.raises(ValueError, match="no leaf"):
-        expression(node("Add", X, number))
+        build_expression(node("Add", X, number))
     with pytest.raises(ValueError, match="2 outputs"):
-        expression(program(node("Relu", X), node("Exp", X)))
-    assert canonicalize(expression(Program((X,), (("x", X),)))).shape == (4, 4)
+        build_expression(program(node("Relu", X), node("Exp", X)))
+    assert canonicalize(build_expression(Program((X,), (("x", X),)))).shape == (4, 4)
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 600])

@@ -164,14 +164,14 @@ def test_a_model_before_opsets_is_written_as_of_the_first() -> None:
 
 def test_a_thousand_alike_are_tried_in_their_opset_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    written = lowering.node_in
+    written = lowering.node_in_opset
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
         return written(*arguments)
 
     for module in (lowering, onnx_export):
-        monkeypatch.setattr(module, "node_in", counted)
+        monkeypatch.setattr(module, "node_in_opset", counted)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("v0", "v1000")]
     nodes = [helper.make_node("Relu" if k % 2 else "Tanh", [f"v{k}"], [f"v{k + 1}"]) for k in range(1000)]
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=8)

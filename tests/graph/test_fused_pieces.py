@@ -18,7 +18,7 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.program_text import workload
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.onnx_export import export
+from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.ops import Op, TensorType
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.price.standalone_model import standalone_model
@@ -142,7 +142,7 @@ def test_a_piece_of_one_operator_is_that_operator() -> None:
             if isinstance(n.op, Op):
                 piece = Piece.of(n)
                 assert piece.inner == (n,) and piece.text == workload(n)
-                assert piece.over({}) is n
+                assert piece.with_leaves({}) is n
 
 
 def test_the_text_of_a_piece_does_not_say_where_it_is() -> None:
@@ -159,15 +159,16 @@ def test_the_text_of_a_piece_does_not_say_where_it_is() -> None:
 
 def test_a_piece_over_other_leaves() -> None:
     piece = Piece(node("Relu", node("Clip", node("Add", X, Y), None, constant(np.float32(6)))), (X, Y))
-    made = piece.over({X: Z, Y: X})
+    made = piece.with_leaves({X: Z, Y: X})
     assert made is node("Relu", node("Clip", node("Add", Z, X), None, constant(np.float32(6))))
-    assert piece.over({Y: X}) is node("Relu", node("Clip", node("Add", X, X), None, constant(np.float32(6))))
+    clipped = node("Clip", node("Add", X, X), None, constant(np.float32(6)))
+    assert piece.with_leaves({Y: X}) is node("Relu", clipped)
 
 
 def run_alone(piece: Piece, copies: int) -> tuple[dict[str, np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Feeds, weights and outputs of the copies on onnxruntime."""
     program, feeds = standalone_model(piece, 17, copies)
-    made, _ = export(program, folded=False)
+    made, _ = export_with_tensors(program, folded=False)
     session = backends.find("onnxruntime").compile(Build(made.SerializeToString()), threads=1)
     constants = [np.frombuffer(tensor.raw_data, np.float32) for tensor in made.graph.initializer]
     return feeds, constants, session.run(None, feeds)

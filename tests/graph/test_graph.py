@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tensaurus.expr.sizes.size import Symbol, polynomial
-from tensaurus.graph.analysis.constant_folding import fold
-from tensaurus.graph.ir.known_integers import known
+from tensaurus.graph.analysis.constant_folding import fold_constants
+from tensaurus.graph.ir.known_integers import known_elements
 from tensaurus.graph.ir.node import CONSTANT, Node, apply, constant, item, source
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import parse_program, show, table, workload
-from tensaurus.graph.ir.tensor_data import Data
-from tensaurus.graph.onnx.missing_shapes import unlock
+from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program, workload
+from tensaurus.graph.ir.tensor_data import TensorData
+from tensaurus.graph.onnx.missing_shapes import missing_shape_flags
 from tensaurus.graph.onnx.model_file import load_model, save_model
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -248,12 +248,12 @@ def test_raw_and_typed_fields_are_one_constant() -> None:
     values = np.array([[1.5, -0.0], [np.inf, 3.0]], np.float32)
     raw = numpy_helper.from_array(values, "a")
     typed = helper.make_tensor("b", TensorProto.FLOAT, [2, 2], values.ravel().tolist())
-    assert constant(Data(proto=raw)) is constant(Data(proto=typed)) is constant(values)
+    assert constant(TensorData(proto=raw)) is constant(TensorData(proto=typed)) is constant(values)
     packed = helper.make_tensor("c", TensorProto.INT4, [3], [1, -2, 3])
-    assert Data(proto=packed) == Data(numpy_helper.to_array(packed))
+    assert TensorData(proto=packed) == TensorData(numpy_helper.to_array(packed))
     texts = TensorProto(name="d", data_type=TensorProto.STRING, dims=[2], string_data=[b"ab", b"c"])
-    assert Data(proto=texts) == Data(np.array(["ab", "c"], object))
-    assert Data(proto=texts) != Data(np.array(["a", "bc"], object))
+    assert TensorData(proto=texts) == TensorData(np.array(["ab", "c"], object))
+    assert TensorData(proto=texts) != TensorData(np.array(["a", "bc"], object))
 
 
 def test_sparse_initializers_stay_sparse() -> None:
@@ -313,9 +313,9 @@ def test_bodies_are_programs() -> None:
     program = import_model(branches())
     first, second = (node.attribute("form").bodies for node in program.opaque)
     assert [name for name, _ in first] == ["then_branch", "else_branch"]
-    assert sum(node.declared for node in first[0][1].nodes) == 2
+    assert sum(node.is_declared for node in first[0][1].nodes) == 2
     inner = first[1][1].opaque[0].attribute("form").bodies
-    assert [node.op.name for node in inner[0][1].nodes if node.declared] == ["Sub"]
+    assert [node.op.name for node in inner[0][1].nodes if node.is_declared] == ["Sub"]
     # only what a branch that survives reads is captured
     assert len(second[0][1].captured) == 2
 
@@ -476,11 +476,11 @@ def test_long_chains_of_small_values_need_no_recursion() -> None:
     node: Node = source("x", TensorType("int64", (1,)))
     for _ in range(3000):
         node = apply(registry["Neg"], [node])
-    assert known(node, {}) is None
+    assert known_elements(node, {}) is None
     node = constant(np.array([1]))
     for _ in range(3000):
         node = apply(registry["Neg"], [node])
-    assert known(node, {}) == [1]
+    assert known_elements(node, {}) == [1]
 
 
 # Dynamic sizes
@@ -561,10 +561,10 @@ def test_real_models_with_dynamic_sizes(name: str, pretrained: Callable[[str], P
         for a, b in zip(run(original, x=x), run(exported, x=x), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     assert len(program.opaque) <= {"ppocr_det": 4, "ppocr_rec": 23, "ppocr_cls": 0}[name]
-    assert unlock(program) == ([] if name == "ppocr_cls" else ["--shape x=N,3,H,W"])
+    assert missing_shape_flags(program) == ([] if name == "ppocr_cls" else ["--shape x=N,3,H,W"])
     static = import_model(original, {"x": (1, 3, 64, 96) if name == "ppocr_det" else (1, 3, 48, 192)})
     assert static.opaque == []
-    assert unlock(static) == []
+    assert missing_shape_flags(static) == []
 
 
 # Folding
@@ -646,10 +646,10 @@ def test_text_of_every_kind_of_node() -> None:
     nan = constant(np.array([np.nan, -0.0], np.float32))
     few = constant(np.array([[-0.0, 1e-45, np.inf]], np.float32))
     program = Program((x,), (("y -> z", half), ("w", weight), ("n", nan), ("f", few), ("h", half)))
-    text = show(program)
-    assert parse_program(text, table(program)) == program
-    assert show(parse_program(text, table(program))) == text
-    assert len(table(program)) == 2
+    text = format_program(program)
+    assert parse_program(text, digest_table(program)) == program
+    assert format_program(parse_program(text, digest_table(program))) == text
+    assert len(digest_table(program)) == 2
     with pytest.raises(ValueError, match="line"):
         parse_program(text, {})
 
@@ -657,7 +657,7 @@ def test_text_of_every_kind_of_node() -> None:
 def test_text_of_opaque_nodes() -> None:
     for original in (branches(), initialized(model(LOOP), scale=np.ones(2, np.float32))):
         program = import_model(original)
-        again = parse_program(show(program), table(program))
+        again = parse_program(format_program(program), digest_table(program))
         assert again == program
         assert all(a is b for a, b in zip(again.nodes, program.nodes, strict=True))
 
@@ -751,11 +751,11 @@ def programs(draw: st.DrawFn) -> Program:
 @settings(max_examples=150)
 @given(programs())
 def test_random_programs_survive_text(program: Program) -> None:
-    text = show(program)
-    found = parse_program(text, table(program))
+    text = format_program(program)
+    found = parse_program(text, digest_table(program))
     assert found == program
-    assert show(found) == text
-    assert len({workload(n) for n in program.nodes if n.declared}) <= len(program.nodes)
+    assert format_program(found) == text
+    assert len({workload(n) for n in program.nodes if n.is_declared}) <= len(program.nodes)
 
 
 @settings(max_examples=150)
@@ -779,13 +779,13 @@ def test_random_programs_survive_onnx(program: Program) -> None:
         return
     onnx.checker.check_model(exported)
     found = import_model(exported)
-    if any(_symbolic(node) or node.declared and node.op.domain for node in program.nodes):
+    if any(_symbolic(node) or node.is_declared and node.op.domain for node in program.nodes):
         return  # of our own, an operator is written as others
     assert [n.type for _, n in found.outputs] == [n.type for _, n in program.outputs]
-    assert show(import_model(export_model(found, folded=False))) == show(found)
+    assert format_program(import_model(export_model(found, folded=False))) == format_program(found)
     if all(len(node.types) == 1 for node in program.nodes):  # outputs that nobody reads may be left out
         assert found == program
-    assert fold(fold(found)) == fold(found)
+    assert fold_constants(fold_constants(found)) == fold_constants(found)
 
 
 def _symbolic(node: Node) -> bool:
@@ -801,6 +801,7 @@ def value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 
 
 def test_text_that_is_no_utf8_keeps_its_bytes() -> None:
-    data = Data(proto=helper.make_tensor("w", TensorProto.STRING, [2], [b"\xff", b"a"]))
+    data = TensorData(proto=helper.make_tensor("w", TensorProto.STRING, [2], [b"\xff", b"a"]))
     assert data.array.tolist() == ["\udcff", "a"]
-    assert list(Data(data.array).proto("w").string_data) == [b"\xff", b"a"] and Data(data.array) == data
+    copy = TensorData(data.array)
+    assert list(copy.proto("w").string_data) == [b"\xff", b"a"] and copy == data

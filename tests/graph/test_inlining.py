@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
-from tensaurus.graph.onnx.inlining import MOST, inlined
+from tensaurus.graph.onnx.inlining import MAX_NODES, inline_functions
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.system.errors import TensaurusError
@@ -33,7 +33,7 @@ def run(found: ModelProto) -> Any:
 
 def refused(found: ModelProto, *words: str) -> None:
     with pytest.raises(TensaurusError) as caught:
-        inlined(found, "m.onnx")
+        inline_functions(found, "m.onnx")
     message = str(caught.value)
     assert message.startswith("m.onnx: ")
     assert "\n" not in message
@@ -49,11 +49,11 @@ def doubling(depth: int) -> list[str]:
 
 def test_a_model_without_functions_is_itself() -> None:
     found = model("y = Relu(x)")
-    assert inlined(found) is found
+    assert inline_functions(found) is found
 
 
 def test_calls_are_written_out() -> None:
-    found = inlined(model("y = own.f0(x)", *doubling(3)))
+    found = inline_functions(model("y = own.f0(x)", *doubling(3)))
     assert [node.op_type for node in found.graph.node] == ["Relu"] * 8
     assert not found.functions
 
@@ -82,7 +82,7 @@ def test_calls_that_do_not_fit(calls: str, functions: list[str], words: list[str
 
 @pytest.mark.parametrize("depth", [20, 24, 90, 2000])
 def test_what_would_explode_is_counted_and_refused(depth: int) -> None:
-    refused(model("y = own.f0(x)", *doubling(depth)), "nodes", f"{MOST:,}")
+    refused(model("y = own.f0(x)", *doubling(depth)), "nodes", f"{MAX_NODES:,}")
 
 
 def test_calls_in_bodies_count() -> None:
@@ -97,7 +97,7 @@ def test_the_default_of_an_attribute_is_not_forgotten() -> None:
     slope = "f <slope: float = 0.5> (v) => (r) { r = LeakyRelu <alpha: float = @slope> (v) }"
     given, left = "m = own.f <slope = 0.25> (x)", "y = own.h(m)"
     original = model(f"{given} {left}", slope, "h (v) => (r) { r = own.f(v) }")
-    found = inlined(original)
+    found = inline_functions(original)
     assert [node.attribute[0].f for node in found.graph.node] == [0.25, 0.5]
     np.testing.assert_allclose(run(found), run(original))
     assert all(len(f.node[0].attribute) == (f.name == "f") for f in original.functions)  # it stays as it is
@@ -115,7 +115,7 @@ def test_a_function_of_another_opset_keeps_what_it_calls() -> None:
     original = model("m = own.f(x)  y = Neg(m)", "h (v) => (r) { r = Relu(v) }")
     other = model("y = Relu(x)", "f (v) => (r) { r = own.h(v) }", opset=16)
     original.functions.extend(other.functions)
-    found = inlined(original)
+    found = inline_functions(original)
     assert [f.name for f in found.functions] == ["f", "h"]
     exported = export_model(import_model(found))
     np.testing.assert_array_equal(run(exported), run(original))
@@ -125,6 +125,6 @@ def test_an_attribute_of_another_type_is_carried() -> None:
     """No checker sees what a call hands to a node within its function."""
     slope = "f <slope: float = 0.5> (v) => (r) { r = LeakyRelu <alpha: float = @slope> (v) }"
     original = model("y = own.f <slope = [1, 2]> (x)", slope)
-    program = import_model(inlined(original))
+    program = import_model(inline_functions(original))
     assert [node.attribute("form").operator for node in program.opaque] == ["LeakyRelu"]
     assert list(export_model(program).graph.node[0].attribute[0].ints) == [1, 2]

@@ -232,7 +232,7 @@ def test_a_piece_is_measured_at_the_sizes_of_a_run(records: Database) -> None:
     assert any("float32[3, 2, 2]" in row.workload for row in records.all())  # a reshape is no measurement
     assert not [row for row in records.all() if "n," in row.workload or row.seconds == inf]
     static = Piece.of(node("Relu", X))
-    assert static.at(lambda symbol: 7) is static
+    assert static.with_sizes(lambda symbol: 7) is static
 
 
 def test_a_piece_that_does_not_type_at_the_sizes_stays() -> None:
@@ -241,9 +241,9 @@ def test_a_piece_that_does_not_type_at_the_sizes_stays() -> None:
     n, m = Symbol("n"), Symbol("m")
     x, y = (source(name, TensorType("float32", (2, size))) for name, size in (("x", n), ("y", m)))
     joined = Piece.of(node("Concat", x, y, axis=1))
-    assert joined.at({n: 3, m: 5}.__getitem__).root.tensor.shape == (2, 8)
+    assert joined.with_sizes({n: 3, m: 5}.__getitem__).root.tensor.shape == (2, 8)
     whole = source("z", TensorType("float32", (n, m)))
     reshaped = Piece.of(node("Concat", whole, whole, axis=0))
-    assert reshaped.at(lambda symbol: 4).root.tensor.shape == (8, 4)
+    assert reshaped.with_sizes(lambda symbol: 4).root.tensor.shape == (8, 4)
 
 

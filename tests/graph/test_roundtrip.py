@@ -176,7 +176,7 @@ def check(case: Case, folded: bool, tally: Tally) -> None:
     except TensaurusError as error:
         tally.wrong.append(f"{case.name}: {error}")
         return
-    tally.counts["typed"] += sum(node.declared for node in program.nodes)
+    tally.counts["typed"] += sum(node.is_declared for node in program.nodes)
     tally.counts["opaque"] += len(program.opaque)
     tally.unexplained += [f"{case.name}: {reason}" for reason in unexplained(program)]
     implied = initial if case.model.ir_version < 4 else set()

@@ -19,10 +19,10 @@ from tensaurus.expr.ir.scope import Body, Scope, Table, Tensor, call, compute, f
 from tensaurus.expr.ir.walk import replace_tensors, tensors
 from tensaurus.expr.sizes.size import floordiv, mod
 from tensaurus.graph.ir.node import Node, apply, source
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.program_text import parse_program, show
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.program_text import format_program, parse_program
 from tensaurus.graph.lower import standard_operators as standard_
-from tensaurus.graph.lower.standard_operators import standard
+from tensaurus.graph.lower.standard_operators import lower_node
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, registry
@@ -138,7 +138,7 @@ def same(found: Array, expected: Array, digits: float) -> None:
     np.testing.assert_allclose(found[finite], expected[finite], rtol=digits, atol=digits)
 
 
-SUMS = st.sampled_from((1, standard_.LONG))  # elements of those that are written term by term, at least
+SUMS = st.sampled_from((1, standard_.MIN_UNROLLED_OUTPUTS))  # least elements of unrolled sums
 
 
 @settings(max_examples=150, deadline=None)
@@ -147,10 +147,10 @@ def test_every_scope_is_written_with_operators(scope: Scope, seed: int, long: in
     scope, leaves = renamed(scope)
     values = drawn(leaves, seed)
     program, node = program_of(scope, leaves)
-    assert parse_program(show(program)).roots == (node,)
+    assert parse_program(format_program(program)).roots == (node,)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standard_, "LONG", long)
-        made = standard(node)
+        patch.setattr(standard_, "MIN_UNROLLED_OUTPUTS", long)
+        made = lower_node(node)
     assert made.types == node.types
     fields: list[Field] = [Reals(), Prime(seed)]
     for field in fields:
@@ -174,7 +174,7 @@ def test_every_scope_runs_on_a_runtime(scope: Scope, seed: int, long: int) -> No
     values = drawn(leaves, seed)
     program, _ = program_of(scope, leaves)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standard_, "LONG", long)
+        patch.setattr(standard_, "MIN_UNROLLED_OUTPUTS", long)
         model = export_model(program)
     onnx.checker.check_model(model, full_check=True)
     options = ort.SessionOptions()
@@ -196,7 +196,7 @@ def test_a_literal_table_is_a_constant(dtype: str) -> None:
     x = Tensor("x0", (3, 4), dtype)
     scope = compute((2, 3), lambda i, j: fold("sum", (4,), lambda r: weights[i, r] * x[j, r]))
     program, node = program_of(scope, [x])
-    made = standard(node)
+    made = lower_node(node)
     fields: list[Field] = [Reals(), Prime(2)]
     for field in fields:
         value = field.lift(np.arange(12).reshape(3, 4).astype(dtype))
@@ -214,12 +214,12 @@ def test_windows_are_not_copied_for_each_of_their_places(monoid: str) -> None:
     x = Tensor("x0", (5, 70, 70), "float32")
     scope = compute((70, 70), lambda i, j: fold(monoid, (5,), lambda r: x.padded(0)[r, i + r - 2, j]))
     _, node = program_of(scope, [x])
-    made = standard(node)
-    inner = topological((made,))
+    made = lower_node(node)
+    inner = topological_order((made,))
     assert max(elements(one) for one in inner if one.args) <= 74 * 70 * 5  # of the padded tensor itself
     assert not any(one.op.name.startswith("Reduce") for one in inner)  # type: ignore[union-attr]
     values = drawn([x], 3)
     found = evaluate(Program(tuple(node.args), (("y", made),)), {"x0": values[x]}, Reals())["y"]  # type: ignore[arg-type]
     same(found, interpret(scope, {x: Reals().lift(values[x])}, Reals()), 1e-6)
     small = compute((7, 7), lambda i, j: fold(monoid, (5,), lambda r: x.padded(0)[r, i + r - 2, j]))
-    assert len(topological((standard(program_of(small, [x])[1]),))) < len(inner)
+    assert len(topological_order((lower_node(program_of(small, [x])[1]),))) < len(inner)

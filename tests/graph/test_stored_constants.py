@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from tensaurus import optimize
 from tensaurus.check import verify
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.onnx_export import export
+from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.run.target import SMALL
 
@@ -58,15 +58,16 @@ def growing(text: str, shape: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", GROWING)
 def test_what_grows_stays_an_expression_where_there_is_no_room(name: str) -> None:
     model = growing(*GROWING[name])
-    program, own = import_model(model), Build(model.SerializeToString()).stored
-    whole = Build(export(program)[0].SerializeToString()).stored
+    program, own = import_model(model), Build(model.SerializeToString()).constant_bytes
+    whole = Build(export_with_tensors(program)[0].SerializeToString()).constant_bytes
     assert whole > 3 * own, "this model does not grow"
     for most in (own, 2 * own, 3 * own):
-        bounded, _ = export(program, most=most)
+        bounded, _ = export_with_tensors(program, most=most)
         onnx.checker.check_model(bounded, full_check=True)
-        assert Build(bounded.SerializeToString()).stored <= most
+        assert Build(bounded.SerializeToString()).constant_bytes <= most
     assert verify(model, bounded, kinds=("random",)).passed
-    assert Build(export(program, most=whole)[0].SerializeToString()).stored == whole  # as long as it fits
+    fitting = Build(export_with_tensors(program, most=whole)[0].SerializeToString())
+    assert fitting.constant_bytes == whole  # as long as it fits
 
 
 def test_what_shrinks_is_folded_all_the_same() -> None:
@@ -74,7 +75,7 @@ def test_what_shrinks_is_folded_all_the_same() -> None:
     model = growing("s = ReduceSum (w, axes) a = Add (s, s) g = Tile (a, thirty)", "1, 600")
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axes"))
     for most, left in ((3000, ["Mul", "Relu"]), (1500, ["ReduceSum", "Add", "Tile", "Mul", "Relu"])):
-        made, _ = export(import_model(model), most=most)
+        made, _ = export_with_tensors(import_model(model), most=most)
         assert [n.op_type for n in made.graph.node] == left
 
 
@@ -83,6 +84,6 @@ def test_the_limit_is_kept_whatever_is_folded(tmp_path: Path) -> None:
     model = growing("s = Mul (x, q) t = Tile (w, thirty) u = Mul (s, q) g = Add (u, t)", "16, 600")
     model.graph.initializer.append(numpy_helper.from_array(np.array([2.5], np.float32), "q"))
     result = optimize(model, max_memory=0, threads=1, steps=2, nodes=200, database=tmp_path / "db.sqlite")
-    stored = Build(result.model.SerializeToString()).stored
-    assert stored <= Build(model.SerializeToString()).stored + SMALL
+    stored = Build(result.model.SerializeToString()).constant_bytes
+    assert stored <= Build(model.SerializeToString()).constant_bytes + SMALL
     assert result.summary.constants_mb == stored / 1e6

@@ -46,10 +46,15 @@ from tensaurus.check.files.equality import Equality
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node, apply, constant
-from tensaurus.graph.ir.program_text import show
+from tensaurus.graph.ir.program_text import format_program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.graph.onnx.kernel_libraries import METADATA_KEY, libraries_of, place_beside, require_place
+from tensaurus.graph.onnx.kernel_libraries import (
+    METADATA_KEY,
+    find_libraries,
+    library_path,
+    require_library_path,
+)
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.kernels.halide import cpu_features
@@ -526,7 +531,7 @@ def test_a_kernels_node_is_read_as_its_expression(case: Case) -> None:
     onnx.checker.check_model(model)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17), (KERNELS, 1)]
     read = import_model(model)
-    assert read.roots == program.roots and show(read) == show(program)
+    assert read.roots == program.roots and format_program(read) == format_program(program)
     again = export_model(read, kernels=known(case))
     assert again == model
     plain = export_model(read)
@@ -606,7 +611,7 @@ def invoke(*words: object) -> tuple[int, str]:
 
 def test_a_result_is_saved_with_its_library(saved: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in saved.parent.iterdir()) == ["fast.kernels.so", "fast.onnx"]
-    assert libraries_of(saved) == (place_beside(saved),)
+    assert find_libraries(saved) == (library_path(saved),)
     (entry,) = (e for e in onnx.load(saved).metadata_props if e.key == METADATA_KEY)
     assert list(json.loads(entry.value)) == ["fast.kernels.so"]
     feeds = AFFINE.feeds()
@@ -623,10 +628,10 @@ def test_a_result_is_saved_with_its_library(saved: Path, tmp_path: Path) -> None
     result_of(build_of(tmp_path, AFFINE)).save(saved)  # over itself, the same and then another one
     other = build_of(tmp_path, TWIN)
     result_of(other).save(saved)
-    (library_,) = libraries_of(saved)
+    (library_,) = find_libraries(saved)
     assert library_.read_bytes() == other.libraries[0].read_bytes()
     result_of(Build(export_model(program_of(AFFINE.node())).SerializeToString())).save(saved)
-    assert libraries_of(saved) == ()  # without kernels; what lies there is nobody's
+    assert find_libraries(saved) == ()  # without kernels; what lies there is nobody's
 
 
 def test_a_model_without_a_folder_finds_its_library(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,7 +642,7 @@ def test_a_model_without_a_folder_finds_its_library(saved: Path, monkeypatch: py
 
 
 def test_a_library_that_does_not_belong_is_refused(saved: Path) -> None:
-    library_ = place_beside(saved)
+    library_ = library_path(saved)
     whole = library_.read_bytes()
     library_.write_bytes(whole + b"more")
     with pytest.raises(TensaurusError, match=r"fast\.onnx: its kernel library fast\.kernels\.so is not"):
@@ -654,14 +659,14 @@ def test_a_library_that_does_not_belong_is_refused(saved: Path) -> None:
         assert model.metadata_props[0].key == METADATA_KEY
         onnx.save(model, saved)
         with pytest.raises(TensaurusError, match="is not in the model's folder"):
-            libraries_of(saved)
+            find_libraries(saved)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 30, b"\x72\x7f", b"text of no model"])
 def test_what_is_no_model_names_no_library(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     path.write_bytes(content)
-    assert libraries_of(path) == () == libraries_of(tmp_path / "absent.onnx") == libraries_of(tmp_path)
+    assert find_libraries(path) == () == find_libraries(tmp_path / "absent.onnx") == find_libraries(tmp_path)
 
 
 def test_metadata_are_found_wherever_they_stand(saved: Path) -> None:
@@ -672,12 +677,12 @@ def test_metadata_are_found_wherever_they_stand(saved: Path) -> None:
     del rest.metadata_props[:]
     unknown = b"\xc2\x3e\x03abc" + b"\xc9\x3e12345678" + b"\xcd\x3e1234" + b"\xc0\x3e\x96\x01"
     saved.write_bytes(unknown + first.SerializeToString() + rest.SerializeToString())
-    assert libraries_of(saved) == (place_beside(saved),)
+    assert find_libraries(saved) == (library_path(saved),)
 
 
 def test_another_models_library_is_not_overwritten(saved: Path, tmp_path: Path) -> None:
     other = result_of(build_of(tmp_path, TWIN))
-    before = place_beside(saved).read_bytes()
+    before = library_path(saved).read_bytes()
     copy = saved.with_name("copy.onnx")
     shutil.copy(saved, copy)  # needs the same library
     with pytest.raises(TensaurusError, match=r"overwrite fast\.kernels\.so, and copy\.onnx needs it\. Give"):
@@ -688,8 +693,8 @@ def test_another_models_library_is_not_overwritten(saved: Path, tmp_path: Path) 
     with pytest.raises(TensaurusError, match=r"fast\.onnx does not name it"):
         other.save(saved)
     with pytest.raises(TensaurusError, match=r"fast\.onnx does not name it"):
-        require_place(saved)
-    assert place_beside(saved).read_bytes() == before and not saved.exists()
+        require_library_path(saved)
+    assert library_path(saved).read_bytes() == before and not saved.exists()
     model = tmp_path / "model.onnx"
     onnx.save(export_model(program_of(AFFINE.node())), model)
     start = perf_counter()
@@ -732,7 +737,7 @@ def test_a_result_is_optimized_again(saved: Path, tmp_path: Path) -> None:
     feeds = AFFINE.feeds()
     assert_computes(AFFINE, ts.session(again).run(None, feeds)[0], feeds)
     if not result.rewrites:
-        assert [path.name for path in libraries_of(again)] == ["again.kernels.so"]
+        assert [path.name for path in find_libraries(again)] == ["again.kernels.so"]
 
 
 def closure(*names: str) -> set[str]:

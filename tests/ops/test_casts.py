@@ -14,9 +14,9 @@ from tensaurus.expr.evaluate.fields import Prime, Rationals, Reals, Symbols
 from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
 from tensaurus.expr.ir.float_conversions import is_exact_conversion, round_to_dtype
 from tensaurus.expr.ir.scope import Tensor, call, compute
-from tensaurus.graph.analysis.constant_folding import fold
-from tensaurus.graph.analysis.conversion_chains import arguments
-from tensaurus.graph.analysis.program_degree import total_degree
+from tensaurus.graph.analysis.constant_folding import fold_constants
+from tensaurus.graph.analysis.conversion_chains import args_before_casts
+from tensaurus.graph.analysis.program_degree import bound_degree
 from tensaurus.graph.ir.node import CONSTANT, apply, source
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType, registry
@@ -123,14 +123,14 @@ def test_programs_over_a_finite_field(first: str, second: str, equal: bool) -> N
 
 def test_a_conversion_that_keeps_numbers_keeps_their_degree() -> None:
     text = "a = Mul(x, x) b = Mul(a, x) c = Cast<to = 11>(b) y = Cast<to = 1>(c)"
-    assert total_degree(import_model(model(text)).roots, Laws()) == 3
+    assert bound_degree(import_model(model(text)).roots, Laws()) == 3
     text = "a = Mul(x, x) b = Mul(a, x) c = Cast<to = 10>(b) d = Cast<to = 1>(c) y = Mul(d, d)"
-    assert total_degree(import_model(model(text)).roots, Laws()) == 3
+    assert bound_degree(import_model(model(text)).roots, Laws()) == 3
 
 
 def test_constants_are_folded_as_they_are_rounded() -> None:
     text = "c = Constant<value = float {0.1}>() h = Cast<to = 10>(c) s = Cast<to = 1>(h) y = Mul(x, s)"
-    folded = fold(import_model(model(text)))
+    folded = fold_constants(import_model(model(text)))
     (found,) = [n.attribute("data").array for n in folded.nodes if n.op is CONSTANT]
     assert found == np.float32(np.float16(0.1))
 
@@ -163,10 +163,10 @@ def test_a_conversion_of_one_element_of_several_is_one_of_that_element(place: in
     of = Tensor("x0", (4,), "float16")
     wide = apply(eop, [x], {"scope": compute((1,), lambda k: call("to_float32", of[(place,)]))})
     back = apply(registry["Cast"], [wide], {"to": "float16"})
-    assert arguments(back) == (wide,)
+    assert args_before_casts(back) == (wide,)
 
 
 def test_a_conversion_of_the_only_element_keeps_it() -> None:
     x = source("x", TensorType("float16", (1,)))
     wide = apply(registry["Cast"], [x], {"to": "float32"})
-    assert arguments(apply(registry["Cast"], [wide], {"to": "float16"})) == (x,)
+    assert args_before_casts(apply(registry["Cast"], [wide], {"to": "float16"})) == (x,)

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from tensaurus.graph.ir.census import census
+from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType
 
@@ -34,7 +34,7 @@ def test_a_range_of_a_size_is_of_its_type(dtype: str, range_: str) -> None:
     kind = node.types[0]
     assert isinstance(kind, TensorType)
     assert kind.dtype == {"float": "float32", "double": "float64"}.get(dtype, dtype)
-    assert not node.declared or dtype == "int64"  # the others may round, or wrap
+    assert not node.is_declared or dtype == "int64"  # the others may round, or wrap
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_range_of_a_size_is_of_its_type(dtype: str, range_: str) -> None:
 def test_a_node_that_is_stated_to_be_of_another_type(stated: onnx.ValueInfoProto, reason: str) -> None:
     found = model("net (float[2,3] x) => (float[2,3] y) { a = Relu (x) y = Neg (a) }")
     found.graph.value_info.append(stated)
-    reasons = census(import_model(found)).reasons
+    reasons = count_nodes(import_model(found)).reasons
     assert [why for (_, why) in reasons] == ([f"its output a is {reason}"] if reason else [])
 
 
@@ -59,7 +59,7 @@ def test_a_stale_shape_is_overlooked() -> None:
     """As runtimes do: the output states two dimensions, and has three."""
     found = model("net (float[2,3,4] x) => (float[2,12] y) { a = Relu (x) y = Neg (a) }")
     found.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [24]))
-    assert census(import_model(found)).reasons == {}
+    assert count_nodes(import_model(found)).reasons == {}
 
 
 def test_a_node_of_which_inference_knows_another_shape() -> None:
@@ -67,7 +67,7 @@ def test_a_node_of_which_inference_knows_another_shape() -> None:
     for opset, operators in ((10, {"Unsqueeze"}), (12, set())):
         found = model("net (int8[5,2] x) => (int8[A] y) { y = Unsqueeze <axes = [-1,0]> (x) }", opset)
         found.graph.output[0].type.tensor_type.ClearField("shape")
-        assert {op for op, _ in census(import_model(found)).reasons} == operators
+        assert {op for op, _ in count_nodes(import_model(found)).reasons} == operators
 
 
 def test_types_agree_with_inference() -> None:
@@ -79,7 +79,7 @@ def test_types_agree_with_inference() -> None:
         for opset, single in sample.models():
             for output in single.graph.output:
                 output.type.tensor_type.ClearField("shape")
-            reasons = census(import_model(single)).reasons
+            reasons = count_nodes(import_model(single)).reasons
             differs += [(str(sample), opset, why) for _, why in reasons if "but declared as" in why]
     assert differs == []
 

@@ -18,13 +18,13 @@ from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope, Tensor, compute
 from tensaurus.expr.ir.walk import replace_tensors, tensors
 from tensaurus.expr.sizes.size import Symbol, polynomial
-from tensaurus.graph.analysis.constant_folding import fold
-from tensaurus.graph.ir.node import Node, again, apply, source
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.program_text import parse_program, table
-from tensaurus.graph.ir.program_text import show as show_program
+from tensaurus.graph.analysis.constant_folding import fold_constants
+from tensaurus.graph.ir.node import Node, apply, replace_args, source
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.program_text import digest_table, parse_program
+from tensaurus.graph.ir.program_text import format_program as show_program
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.graph.lower.standard_operators import standard
+from tensaurus.graph.lower.standard_operators import lower_node
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, Untypable, registry
@@ -80,7 +80,7 @@ def test_every_expression_is_an_operator(sample: Sample) -> None:
         assert node.types == (kind,)
         program = program_of(node)
         text = show_program(program)
-        assert parse_program(text, table(program)).roots == (node,), text
+        assert parse_program(text, digest_table(program)).roots == (node,), text
 
 
 def rounds(node: Node) -> bool:
@@ -93,7 +93,7 @@ def rounds(node: Node) -> bool:
 def test_an_expression_is_computed_by_standard_operators(sample: Sample) -> None:
     expected = sample.real()
     for (node, _), real in zip(wrapped(sample), expected, strict=True):
-        made = standard(node)
+        made = lower_node(node)
         assert made.types == node.types
         for field in (Reals(), Prime(5)):
             whole, spelled = over(node, sample, field, sample.values, made)
@@ -101,7 +101,7 @@ def test_an_expression_is_computed_by_standard_operators(sample: Sample) -> None
                 np.testing.assert_allclose(whole["y"], real, rtol=1e-12, atol=1e-12)
                 # places are computed in float32, which rounds in this field, too
                 np.testing.assert_allclose(spelled["y"], real, rtol=1e-6, atol=1e-7)
-            elif not any(rounds(part) for part in topological([made])):
+            elif not any(rounds(part) for part in topological_order([made])):
                 assert field.equal(whole["y"], spelled["y"])
 
 
@@ -207,7 +207,7 @@ def test_symbols_are_sizes_of_the_inputs() -> None:
         node = eop(scope, (size, 2 * size))
         assert node.tensor.shape == (size, size)
         assert node is eop(show_scope(node.attribute("scope")), (size, 2 * size))
-        assert again(eop(scope, (N, 2 * N)), node.args) is node
+        assert replace_args(eop(scope, (N, 2 * N)), node.args) is node
     for shape in ((4, 9), (0, 0), (polynomial(Symbol("K")), 2 * polynomial(Symbol("K")))):
         with pytest.raises(Untypable):  # the expression holds from 1 on
             eop(scope, shape)
@@ -223,7 +223,7 @@ def test_equal_scopes_are_equal_nodes() -> None:
 def test_without_inputs_it_is_a_constant() -> None:
     node = eop("L[i:3, j:2](to_float32(i * 2 + j))")
     assert node.static and node.tensor == TensorType("float32", (3, 2))
-    (folded,) = fold(program_of(node)).roots
+    (folded,) = fold_constants(program_of(node)).roots
     np.testing.assert_array_equal(folded.attribute("data").array, np.arange(6).reshape(3, 2))
 
 
@@ -291,10 +291,10 @@ def test_what_was_of_symbols_is_so_again_over_other_sizes() -> None:
     doubled = compute((n, 3), lambda i, j: Tensor("x0", (n, 3))[i, j] * 2)
     first, second = (source("x", TensorType("float32", (k, 3))) for k in (4, 7))
     made = apply(EOP, [first], {"scope": doubled})
-    moved = again(made, (second,))
+    moved = replace_args(made, (second,))
     assert moved.tensor.shape == (7, 3) and moved is apply(EOP, [second], {"scope": doubled})
     with pytest.raises(Untypable):
-        again(made, (source("x", TensorType("float32", (4, 5))),))
+        replace_args(made, (source("x", TensorType("float32", (4, 5))),))
     plain = apply(EOP, [first], {"scope": "L[i:4, j:3](mul(x0[i, j], 3))"})
     with pytest.raises(Untypable):
-        again(plain, (second,))
+        replace_args(plain, (second,))

@@ -15,8 +15,8 @@ from tensaurus.expr.evaluate.field_protocol import MAX_EXACT_INTEGER, integer_ma
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Tensor
-from tensaurus.graph.analysis.constant_folding import fold
-from tensaurus.graph.ir.census import census
+from tensaurus.graph.analysis.constant_folding import fold_constants
+from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import registry
@@ -93,7 +93,7 @@ def quantized(path: Path, kind: str) -> onnx.ModelProto:
 def test_quantized_models_are_typed_and_computed(kind: str, tmp_path: Path) -> None:
     model = quantized(tmp_path, kind)
     program = import_model(model)
-    assert not census(program).opaque
+    assert not count_nodes(program).opaque
     x = RNG.standard_normal((1, 3, 8, 8)).astype(np.float32)
     (wanted,) = runtime(model, {"x": x})
     found = evaluate(program, {"x": x.astype(np.float64)}, Reals())["y"]
@@ -105,8 +105,8 @@ def test_quantized_models_are_typed_and_computed(kind: str, tmp_path: Path) -> N
 def test_a_quantized_weight_stays_quantized(tmp_path: Path) -> None:
     """onnxruntime fuses it with what reads it; folded, it would be four times as large and float32."""
     program = import_model(quantized(tmp_path, "qdq"))
-    kept = [node for node in fold(program).active if node.declared and node.op.is_never_folded]
-    assert len(kept) == len([node for node in program.nodes if node.declared and node.op.is_never_folded])
+    kept = [node for node in fold_constants(program).active if node.is_declared and node.op.is_never_folded]
+    assert len(kept) == len([node for node in program.nodes if node.is_declared and node.op.is_never_folded])
     graph = EGraph()
     for _, node in program.outputs:
         graph.insert_term(node)
@@ -134,7 +134,7 @@ def test_a_range_of_symbolic_length() -> None:
         """
     )
     program = import_model(model)
-    assert not census(program).opaque
+    assert not count_nodes(program).opaque
     (_, y), (_, z) = program.outputs
     assert str(y.tensor) == "int64[N]" and str(z.tensor) == "int32[0]"
     found = runtime(export_model(program), {"x": np.zeros((4, 3), np.float32)})
@@ -161,4 +161,4 @@ def test_what_has_no_declaration_says_why() -> None:
     program = import_model(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     )
-    assert list(census(program).reasons) == [("NonZero", "the size of its output depends on values")]
+    assert list(count_nodes(program).reasons) == [("NonZero", "the size of its output depends on values")]

@@ -30,9 +30,9 @@ def test_slices_are_what_they_are_on_a_runtime(step: int) -> None:
         runtime = ort.InferenceSession(model.SerializeToString(), options)
         dynamic = import_model(model)
         if step < 0 and end >= 2**31 - 1:  # runtimes do not agree with the specification
-            assert not dynamic.outputs[0][1].declared
+            assert not dynamic.outputs[0][1].is_declared
             continue
-        assert dynamic.outputs[0][1].declared
+        assert dynamic.outputs[0][1].is_declared
         for size in (0, 1, 2, 3, 5):
             x = np.arange(size, dtype=np.float32)
             (wanted,) = runtime.run(None, {"x": x})

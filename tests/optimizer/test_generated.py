@@ -34,7 +34,7 @@ from tensaurus.finders.fuse import Blocked
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.kernel_libraries import libraries_of
+from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.kernels.halide import cpu_features
 from tensaurus.ops import TensorType, registry
 from tensaurus.ops.eop import eop
@@ -132,7 +132,7 @@ def shape_of(value: onnx.ValueInfoProto) -> list[int]:
 def outputs(path: Path, x: np.ndarray) -> np.ndarray:
     """Of a plain onnxruntime."""
     options = ort.SessionOptions()
-    for library in libraries_of(path):
+    for library in find_libraries(path):
         options.register_custom_ops_library(str(library))
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
 
@@ -192,7 +192,7 @@ def test_a_kernel_is_tuned_chosen_saved_and_loaded(
 
 def bytes_of(path: Path) -> list[bytes]:
     """Of the model and of what lies beside it."""
-    return [path.read_bytes(), *(library.read_bytes() for library in libraries_of(path))]
+    return [path.read_bytes(), *(library.read_bytes() for library in find_libraries(path))]
 
 
 class Notes(NoProgress):
@@ -289,7 +289,7 @@ def test_kernels_for_another_processor(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal(shape_of(model.graph.input[0])).astype(np.float32)
     before = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(outputs(fast, x), before.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5)
-    assert instructions(libraries_of(fast)[0]) == {"AVX2"}
+    assert instructions(find_libraries(fast)[0]) == {"AVX2"}
 
 
 @pytest.mark.kernels

@@ -144,7 +144,7 @@ def rewritten(line: str, fixed: Program, at: Node) -> tuple[Candidate, Rule]:
     assert made is not None
     equation = instantiate_rule(rule, binding, (at,), made)
     step = Rewritten(lambda: (equation,), Candidate(fixed, 1.0))
-    return Candidate(fixed.replaced({at: made[0]}), 1.0, step), rule
+    return Candidate(fixed.replace_nodes({at: made[0]}), 1.0, step), rule
 
 
 def layer(shape: Sequence[int | str], op: str, **attrs: object) -> onnx.ModelProto:

@@ -34,7 +34,7 @@ from tensaurus.finders.fuse import Fuse
 from tensaurus.graph.ir.node import source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import show, workload  # noqa: F401, another process shows programs
+from tensaurus.graph.ir.program_text import format_program, workload  # noqa: F401, another process shows programs
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.optimizer.search import saturation

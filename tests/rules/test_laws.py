@@ -204,7 +204,7 @@ FINDERS = (nest, commute)
 def key(node: Node) -> object:
     """The node, but for the order of commutative arguments."""
     args = [None if a is None else key(a) for a in node.args]
-    if node.declared and len(args) == 2 and is_commutative(node.op):  # type: ignore[arg-type]
+    if node.is_declared and len(args) == 2 and is_commutative(node.op):  # type: ignore[arg-type]
         args.sort(key=repr)
     return (str(node.op), tuple(args), str(node.attrs))
 
@@ -273,9 +273,9 @@ def test_a_kernel_is_enlarged_to_another_and_merged() -> None:
     small, large = (apply(registry["Conv"], [leaf, w], {"pads": (p,) * 4}) for w, p in ((one, 0), (three, 1)))
     program = Program((leaf,), (("y", small), ("z", large)))
     (enlarge,) = (each for each in REWRITER.multi_root if each.rule.name == "enlarge-kernel-without-b-c")
-    enlarged = [program.replaced(found) for found in enlarge.joint_rewrites(program)]
+    enlarged = [program.replace_nodes(found) for found in enlarge.joint_rewrites(program)]
     pairs = ((p, each) for p in enlarged for each in REWRITER.multi_root)
-    merged = [p.replaced(found) for p, each in pairs for found in each.joint_rewrites(p)]
+    merged = [p.replace_nodes(found) for p, each in pairs for found in each.joint_rewrites(p)]
     assert min(sum(n.op is registry["Conv"] for n in p.active) for p in merged) == 1
 
 

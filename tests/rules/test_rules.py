@@ -68,7 +68,7 @@ def test_rule_is_found_inside_a_program(rule: Rule) -> None:
         if changes is not None:
             break
     assert changes is not None
-    changed = program.replaced(changes)
+    changed = program.replace_nodes(changes)
     assert changed.outputs != program.outputs
     field: Field = Prime()
     if rule.evidence is not None and not rule.evidence.exact:
@@ -229,7 +229,7 @@ def test_rules_of_several_roots_share_what_they_bind() -> None:
     program = Program((), (("a", left), ("b", right), ("c", other)))
     found = list(Matcher(rule).joint_rewrites(program))
     assert {frozenset(changes) for changes in found} == {frozenset({left, right})}
-    merged = program.replaced(found[0])
+    merged = program.replace_nodes(found[0])
     assert sum(node.op.name == "MatMul" for node in merged.active) == 2
 
 

@@ -58,7 +58,7 @@ def observer(backend: str, records: Database, folder: Path) -> Observer:
 def test_every_operator_is_charged(backend: str, records: Database, tmp_path: Path) -> None:
     """Also one that is exported as several; and a program that was run is remembered."""
     whole = import_model(model(hard))
-    other = whole.replaced({n: node("HardSwish", n.args[0]) for n in whole.active if str(n.op) == "Neg"})
+    other = whole.replace_nodes({n: node("HardSwish", n.args[0]) for n in whole.active if str(n.op) == "Neg"})
     with observer(backend, records, tmp_path) as look:
         for program in (whole, other):
             seen = look(program)

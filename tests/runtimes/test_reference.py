@@ -394,5 +394,5 @@ def test_an_empty_tensor_is_tiled(sizes: tuple[int, int], fixed: bool) -> None:
     program = import_model(model, {"x": sizes} if fixed else {})
     x = np.arange(np.prod(sizes), dtype=np.float32).reshape(sizes)
     (tiled,) = Session(program).run(None, {"x": x})
-    assert all(node.declared for node in program.nodes if node.op not in (INPUT, CONSTANT))
+    assert all(node.is_declared for node in program.nodes if node.op not in (INPUT, CONSTANT))
     assert np.array_equal(tiled, np.tile(x, (2, 3)))

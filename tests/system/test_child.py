@@ -148,13 +148,13 @@ def test_inference_that_takes_too_much_is_done_without(
     patience: float, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Types that need no elements are found all the same."""
-    monkeypatch.setattr(shape_inference, "PATIENCE", patience)
-    monkeypatch.setattr(shape_inference, "MEMORY", memory)
-    shape_inference._child.cache_clear()
+    monkeypatch.setattr(shape_inference, "ANSWER_SECONDS", patience)
+    monkeypatch.setattr(shape_inference, "MAX_MEMORY", memory)
+    shape_inference._start_child.cache_clear()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         program = import_model(doubling(40))
-    shape_inference._child.cache_clear()
+    shape_inference._start_child.cache_clear()
     assert str(program.outputs[0][1].tensor) == "float32[2, 3]"
     assert all("only declared types are known" in str(one.message) for one in said)
 

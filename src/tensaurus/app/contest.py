@@ -20,8 +20,8 @@ from tensaurus.app.zoo.selection import Subject
 from tensaurus.check.inputs.draw_inputs import require_ranges
 from tensaurus.check.inputs.timing_inputs import sample_feeds
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.inlining import inlined
-from tensaurus.graph.onnx.kernel_libraries import libraries_of
+from tensaurus.graph.onnx.inlining import inline_functions
+from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.optimize import optimize
 from tensaurus.runtimes import backends
@@ -117,17 +117,18 @@ class Contest:
         with name_file_in_errors(subject.name), ExitStack() as stack:
             progress.phase(f"{subject.name}: reading it")
             model = subject.load()
-            program = import_model(inlined(model, subject.name), subject.shapes, subject.name)
+            program = import_model(inline_functions(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
             folder = stack.enter_context(temporary_folder())
-            source = Build.of(model, folder, libraries_of(subject.file) if subject.file is not None else ())
+            libraries = find_libraries(subject.file) if subject.file is not None else ()
+            source = Build.from_model(model, folder, libraries)
             feeds, words, _ = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:
                 progress.note(f"no sizes were given for every input; timed with {words}")
             entrants = [_Entrant(peer, peer, source) for peer in self.peers]
-            others = [(Build.at(file), f"{file} on") for file in self.against]
+            others = [(Build.from_file(file), f"{file} on") for file in self.against]
             entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
             return self._measured(subject, entrants, feeds, count_demand(program))
@@ -166,7 +167,7 @@ class Contest:
             result.save(self.results / f"{stem}.{runtime}.onnx")
         kept = folder / backend
         kept.mkdir()
-        return _Entrant(name, runtime, Build.of(result.model, kept, result.libraries), True)
+        return _Entrant(name, runtime, Build.from_model(result.model, kept, result.libraries), True)
 
     def _measured(
         self, subject: Subject, entrants: Sequence[_Entrant], feeds: Mapping[str, Array], needs: Demand

@@ -84,7 +84,7 @@ def on_fastest_runtime(
 
 def _build(result: Result, folder: Path) -> Build:
     folder.mkdir()
-    return Build.of(result.model, folder, result.libraries)
+    return Build.from_model(result.model, folder, result.libraries)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Contest:
     ) -> _Contest:
         """Raises TensaurusError where the model runs on no inputs, and TooSlow where it takes too long."""
         machine = Machine.here(options.threads)
-        source = Build.of(original.model, folder, original.libraries)
+        source = Build.from_model(original.model, folder, original.libraries)
         feeds = FirstRun.of(original, options, source, machine.threads).feeds
         return cls(source, feeds, options, progress, start, machine)
 

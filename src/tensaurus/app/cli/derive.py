@@ -68,13 +68,13 @@ def _is_file(words: list[str]) -> bool:
 def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     """Those of a model, each once however often it stands there."""
     from tensaurus.finders.derive.linear_regions import parts_of
-    from tensaurus.graph.onnx.inlining import inlined
+    from tensaurus.graph.onnx.inlining import inline_functions
     from tensaurus.graph.onnx.model_file import load_model
     from tensaurus.graph.onnx.onnx_import import import_model
 
     name = str(path)
     with name_file_in_errors(name):
-        program = import_model(inlined(load_model(path), name), shapes, name)
+        program = import_model(inline_functions(load_model(path), name), shapes, name)
     found: dict[tuple[Node, ...], Part] = {}
     for part in parts_of(program):
         found.setdefault(part.forms, part)

@@ -129,11 +129,11 @@ def optimize(
         if path is not None:
             require_writable(path)
     with keep_best_on_interrupt(armed=False, words="interrupted: nothing was written"):
-        from tensaurus.graph.onnx.kernel_libraries import place_beside, require_place
+        from tensaurus.graph.onnx.kernel_libraries import library_path, require_library_path
         from tensaurus.optimizer.optimize import optimize as run
         from tensaurus.system.progress import choose_progress
 
-        require_place(output)
+        require_library_path(output)
         with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
             result = run(
                 model,
@@ -171,7 +171,7 @@ def optimize(
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
     if not quiet:
         show(result.summary.render())
-        names = [output, *(place_beside(output, number) for number in range(len(result.libraries)))]
+        names = [output, *(library_path(output, number) for number in range(len(result.libraries)))]
         typer.echo(f"\nwrote {', '.join(map(str, names))}")
 
 

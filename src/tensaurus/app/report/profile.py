@@ -15,9 +15,9 @@ from tensaurus.check.inputs.draw_inputs import require_ranges
 from tensaurus.check.inputs.timing_inputs import sample_feeds
 from tensaurus.check.inputs.user_inputs import load_user_inputs
 from tensaurus.graph.ir.node import CONSTANT, Node
-from tensaurus.graph.ir.subnormal import is_float, subnormals_of
+from tensaurus.graph.ir.subnormal import find_subnormals, is_float
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.inlining import inlined
+from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops.kernel_form import KERNELS
 from tensaurus.optimizer.run.options import Options
@@ -54,7 +54,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
         raise TensaurusError(f"{name} cannot tell where the time of a model goes")
     with name_file_in_errors(original.name), Database(options.database) as records:
         roofline = Roofline.here(records, machine)
-        build, shapes, ranges = Build.at(model), options.shapes or {}, options.ranges
+        build, shapes, ranges = Build.from_file(model), options.shapes or {}, options.ranges
         require_ranges(original.model, ranges or {})
         given = load_user_inputs(options.inputs, original.model, shapes)
         progress.phase("running the model")
@@ -82,7 +82,7 @@ class _Counting:
     def __init__(self, original: Original, feeds: Mapping[str, Array], roofline: Roofline):
         self.roofline = roofline
         sizes = {name: array.shape for name, array in feeds.items()}
-        model = inlined(original.model, original.name)
+        model = inline_functions(original.model, original.name)
         program = import_model(model, sizes, original.name)
         self.nodes = {name: node for node, name in program.names.items()}
         self.words = dict(_words(model, _kernels(original.model)))
@@ -110,7 +110,7 @@ def _subnormal(read: Iterable[Node]) -> float:
     """The share of subnormal numbers among the elements of the constants of floats that are read."""
     weights = [node.attribute("data") for node in read if node.op is CONSTANT and is_float(node.types[0])]
     elements = sum(prod(data.shape) for data in weights)
-    count = sum(int(subnormals_of(data.array, data.dtype).sum()) for data in weights)
+    count = sum(int(find_subnormals(data.array, data.dtype).sum()) for data in weights)
     return count / elements if elements else 0.0
 
 

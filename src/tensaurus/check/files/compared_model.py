@@ -12,7 +12,7 @@ from tensaurus.check.inputs.perturbation import perturb_model
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.model_file import TWO_GIGABYTES, load_model
 from tensaurus.graph.onnx.onnx_frame import bodies_of
-from tensaurus.graph.onnx.weight_files import Weights
+from tensaurus.graph.onnx.weight_files import WeightFiles
 
 
 @dataclass
@@ -44,11 +44,11 @@ class ComparedModel:
         name, proto = "the model", ModelProto()
         if isinstance(given, ModelProto):
             proto.CopyFrom(given)
-            build = Build.of(given, folder)
+            build = Build.from_model(given, folder)
         elif isinstance(given, Build):
             proto, build = given.proto(), given
         else:
-            name, proto, build = str(given), load_model(given), Build.at(given)
+            name, proto, build = str(given), load_model(given), Build.from_file(given)
         inputs = tuple(_copy_value_info(value) for value in proto.graph.input)
         fix_shapes(proto, shapes, None if isinstance(given, ModelProto | Build) else given)
         return cls(name, proto, build, folder, inputs)
@@ -56,7 +56,7 @@ class ComparedModel:
     @property
     def large(self) -> bool:
         """Whether a changed copy would be too large for one protobuf message."""
-        return self.build.whole_size > TWO_GIGABYTES // 2
+        return self.build.total_bytes > TWO_GIGABYTES // 2
 
     @property
     def branches(self) -> bool:
@@ -69,10 +69,10 @@ class ComparedModel:
 
         Single numbers among `kept` stay as they are.
         """
-        copy = perturb_model(self.proto, seed, kept, Weights(folder))
+        copy = perturb_model(self.proto, seed, kept, WeightFiles(folder))
         del copy.graph.input[:]
         copy.graph.input.extend(self.inputs)
-        return Build.of(copy, folder, self.build.libraries)
+        return Build.from_model(copy, folder, self.build.libraries)
 
 
 def _copy_value_info(value: ValueInfoProto) -> ValueInfoProto:

@@ -18,7 +18,7 @@ from itertools import count
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from tensaurus.graph.onnx.inlining import inlined
+from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, initializer_names, light_copy
 from tensaurus.graph.onnx.shape_inference import infer_shapes
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node
@@ -61,7 +61,7 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     if not any(node.op_type in ORDERING for graph in graphs_in(original.graph) for node in graph.node):
         return None
     try:
-        one, other = inlined(original), inlined(candidate)
+        one, other = inline_functions(original), inline_functions(candidate)
     except TensaurusError:
         return None
     pairs = _pair_nodes(_ordering_nodes(one), _ordering_nodes(other))

@@ -78,9 +78,11 @@ def _is_output_astray(output: OriginalOutput) -> bool:
 
 def _pinned_baseline(base: Baseline, pair: PinnedPair, place: Path) -> Baseline:
     """Return the pinned original on the inputs of a baseline, with the scores that it has there."""
-    original = ComparedModel.read(Build.of(pair.original, place, base.original.build.libraries), {}, place)
-    candidate = ComparedModel.read(Build.of(pair.candidate, place, base.candidate.build.libraries), {}, place)
-    scores = Build.of(pair.scores, place, base.original.build.libraries)
+    first = Build.from_model(pair.original, place, base.original.build.libraries)
+    original = ComparedModel.read(first, {}, place)
+    second = Build.from_model(pair.candidate, place, base.candidate.build.libraries)
+    candidate = ComparedModel.read(second, {}, place)
+    scores = Build.from_model(pair.scores, place, base.original.build.libraries)
     feeds = []
     with base.start_worker(ComparedModel.read(scores, {}, place)) as worker:
         for row in base.rows:

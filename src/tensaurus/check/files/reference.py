@@ -74,11 +74,11 @@ class ReferenceServer:
 
     def load(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model that is held."""
-        from tensaurus.graph.onnx.inlining import inlined
+        from tensaurus.graph.onnx.inlining import inline_functions
         from tensaurus.graph.onnx.onnx_import import import_model
 
         self._session = None
-        program = import_model(inlined(build.proto()), shapes)
+        program = import_model(inline_functions(build.proto()), shapes)
         self._session, self._branches = Session(program), name_branches(program)
 
     def run(self, arrays: Mapping[str, Any], rounded: bool) -> list[Any]:
@@ -144,7 +144,7 @@ def narrowest_digits(program: Program) -> int:
         dtypes = [kind.dtype for kind in node.types if isinstance(kind, TensorType)]
         if not isinstance(node.op, Op) or not any(map(is_float, dtypes)):
             continue
-        scopes = node.op.scopes(node.kinds(), node.attrs)
+        scopes = node.op.scopes(node.arg_types(), node.attrs)
         if any(cast_target(fn) is None for scope in scopes for fn in called_functions(scope)):
             digits += [FLOAT_FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
     return min(digits)
@@ -239,7 +239,7 @@ class Reference:
 
     def parallel_runs(self, build: Build, seconds: float) -> int:
         """Return how many runs of a model are computed at once where each takes so many seconds."""
-        room = available_memory() // max(1, BYTES_PER_MODEL_BYTE * build.whole_size)
+        room = available_memory() // max(1, BYTES_PER_MODEL_BYTE * build.total_bytes)
         return max(1, min(len(self._processes), room)) if seconds >= LONG_RUN_SECONDS else 1
 
     def plan_runs(

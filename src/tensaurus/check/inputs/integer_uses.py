@@ -105,7 +105,7 @@ class _UseAnalysis:
         self, owner: Node, node: Node, carried: Mapping[Node, Mapping[str, bool]]
     ) -> dict[str, bool]:
         assert isinstance(owner.op, Op)
-        kinds = owner.kinds()
+        kinds = owner.arg_types()
         scope = owner.op.scopes(kinds, owner.attrs)[node.attribute("index") if node is not owner else 0]
         inputs: dict[Tensor, Mapping[str, bool]] = {
             leaf: carried.get(arg, {})

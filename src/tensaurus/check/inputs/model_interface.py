@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
-from tensaurus.graph.onnx.onnx_frame import initializer_names, sizes_of
+from tensaurus.graph.onnx.onnx_frame import initializer_names, stated_sizes
 from tensaurus.ops.element_type import dtype_name
 
 
@@ -63,7 +63,7 @@ def _types_agree(one: TypeProto, other: TypeProto, strict: bool) -> bool:
     codes = one.tensor_type.elem_type, other.tensor_type.elem_type
     if codes[0] != codes[1] and (strict or all(codes)):
         return False
-    sizes, others = sizes_of(one), sizes_of(other)
+    sizes, others = stated_sizes(one), stated_sizes(other)
     if strict:
         return sizes == others
     if sizes is None or others is None:
@@ -76,7 +76,7 @@ def _types_agree(one: TypeProto, other: TypeProto, strict: bool) -> bool:
 def _describe_type(kind: TypeProto) -> str:
     if not kind.HasField("tensor_type"):
         return f"a {(kind.WhichOneof('value') or 'value').removesuffix('_type')}"
-    sizes = sizes_of(kind)
+    sizes = stated_sizes(kind)
     shape = "" if sizes is None else f"[{', '.join('?' if n is None else str(n) for n in sizes)}]"
     code = kind.tensor_type.elem_type
     return f"{dtype_name(code) if code else 'untyped'}{shape}"

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from tensaurus.graph.onnx.weight_files import Weights
+from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.runtimes.backends import Array
 
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
@@ -54,7 +54,7 @@ def perturb_array(array: Array, rng: np.random.Generator) -> Array:
 
 
 def perturb_model(
-    model: ModelProto, seed: int, kept: Collection[float] = frozenset(), files: Weights | None = None
+    model: ModelProto, seed: int, kept: Collection[float] = frozenset(), files: WeightFiles | None = None
 ) -> ModelProto:
     """Return a copy of the model with moved float weights; single numbers among `kept` stay.
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import ModelProto, TypeProto
 
 from tensaurus.check.inputs.model_interface import required_inputs
-from tensaurus.graph.onnx.onnx_frame import sizes_of
+from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.system.errors import TensaurusError
 
 MAX_SINGLE_ONES = 6  # open sizes each of which is tried as 1 beside larger others
@@ -151,7 +151,7 @@ def _known_sizes(kind: TypeProto) -> list[int | None] | None:
     """Return the sizes of a type, None for open ones; None where the rank is unknown."""
     if not kind.HasField("tensor_type"):
         return []
-    return sizes_of(kind)
+    return stated_sizes(kind)
 
 
 def _dimension_names(value: onnx.ValueInfoProto) -> list[str]:

@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from tensaurus.check.inputs.model_interface import inputs_of, required_inputs
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.graph.onnx.onnx_frame import sizes_of
+from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.runtimes.backends import Array
 from tensaurus.system.errors import TensaurusError
@@ -81,7 +81,7 @@ def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | Non
             f"input {name} is {array.dtype}, the model expects {wanted}",
             remedy=f'Convert it: array.astype("{wanted}")',
         )
-    sizes = list(fixed) if fixed is not None else sizes_of(kind)
+    sizes = list(fixed) if fixed is not None else stated_sizes(kind)
     if sizes is not None and (
         len(sizes) != array.ndim
         or any(size not in (None, own) for size, own in zip(sizes, array.shape, strict=True))

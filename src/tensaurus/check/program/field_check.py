@@ -21,7 +21,7 @@ from tensaurus.expr.analysis.breaking_values import draw_integers, draw_integers
 from tensaurus.expr.evaluate.fields import Array
 from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, Pairs
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer, to_int64
-from tensaurus.graph.analysis.program_degree import total_degree
+from tensaurus.graph.analysis.program_degree import bound_degree
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType
@@ -123,7 +123,7 @@ class _IntegerDraws:
 def _check_with_laws(
     a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _IntegerDraws
 ) -> FieldCheck:
-    degree = total_degree((*a.roots, *b.roots), laws)
+    degree = bound_degree((*a.roots, *b.roots), laws)
     bound = 1.0
     unknown: set[str] = set()
     for trial in range(trials):

@@ -34,6 +34,6 @@ def _is_computed(leaf: Node, others: Set[Node]) -> bool:
         at = {arg for node in at for arg in node.args if arg is not None and arg not in others}
         if not at:
             return bool(leaf.args)
-        if not all(node.declared or node.op in (ITEM, CONSTANT) for node in at):
+        if not all(node.is_declared or node.op in (ITEM, CONSTANT) for node in at):
             return False
     return False

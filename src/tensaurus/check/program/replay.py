@@ -25,7 +25,7 @@ from tensaurus.check.program.real_check import check_reals
 from tensaurus.egraph.core.egraph_proof import follows
 from tensaurus.expr.evaluate.two_point_field import LAW_LADDER
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, source
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Bounded, Derived
@@ -309,7 +309,7 @@ def _sides_to_replay(equation: Equation, values: bool = False) -> Sides:
     Large constants become inputs of any values, unless `values` says that they keep theirs.
     """
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # a law may depend on constants
-    computed = (kind for node in topological([*equation.left, *equation.right]) for kind in node.types)
+    computed = (kind for node in topological_order([*equation.left, *equation.right]) for kind in node.types)
     most = max((_count_elements(kind) for kind in computed if isinstance(kind, TensorType)), default=0)
     has_large_result = most > LARGE_RESULT_ELEMENTS
     large = [
@@ -361,7 +361,7 @@ def _sides_over(equation: Equation, kinds: Mapping[Node, TensorType]) -> Sides |
     if [node.types for node in left] != [node.types for node in right]:
         return None
     # a side may read inputs besides the leaves
-    read = dict.fromkeys(node for node in topological([*left, *right]) if node.op is INPUT)
+    read = dict.fromkeys(node for node in topological_order([*left, *right]) if node.op is INPUT)
     return tuple(  # type: ignore[return-value]
         Program(tuple(read), tuple((f"y{k}", root) for k, root in enumerate(side))) for side in (left, right)
     )

@@ -79,7 +79,7 @@ def _open_symbols(programs: Sequence[Program]) -> list[Symbol]:
                 decided.update(symbol for symbol in _symbols_of(node) if symbol not in found)
     for program in programs:
         for node in program.nodes:
-            if node.declared:
+            if node.is_declared:
                 found.update((s, None) for s in _symbols_of(node) if s not in decided)
     return list(found)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensaurus.egraph.core.egraph import ABSENT, CONGRUENT, EGraph
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived, Lemma
 from tensaurus.rules.language.nested_calls import format_nodes
@@ -71,7 +71,7 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
         todo.extend(fresh)
 
     need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
-    for node in topological(right for _, right in pairs):
+    for node in topological_order(right for _, right in pairs):
         # the e-node of this node may have been inserted over other arguments
         args = [ABSENT if arg is None else graph.insert_term(arg) for arg in node.args]
         need(zip(graph.original_args[graph.insert_term(node)], args, strict=True))

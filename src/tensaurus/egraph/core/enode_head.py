@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
-from tensaurus.graph.ir.node import ITEM, Leaf, Node, again, apply, item
+from tensaurus.graph.ir.node import ITEM, Leaf, Node, apply, item, replace_args
 from tensaurus.ops import Op
 from tensaurus.ops.declare import Attributes
 
@@ -32,7 +32,7 @@ class Head:
             assert args[0] is not None
             return item(args[0], self.attrs[0][1])
         assert self.node is not None
-        return again(self.node, tuple(args))
+        return replace_args(self.node, tuple(args))
 
     def __repr__(self) -> str:
         return f"<{self.op} {dict(self.attrs)}>"

@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from tensaurus.egraph.core.class_analysis import types_only
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
-from tensaurus.graph.analysis.cancellation import cancels, is_large
-from tensaurus.graph.ir.node import CONSTANT, Node, again
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.analysis.cancellation import is_large_constant, removes_needed_rounding
+from tensaurus.graph.ir.node import CONSTANT, Node, replace_args
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.equation import Equation
 from tensaurus.system.deadline import DeadlineBlock
 
@@ -181,7 +181,7 @@ class _Instance:
 
 def _insert_sides(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: int) -> _Instance | None:
     """Insert both sides of an equation; None where there is no room, or the sides are one class already."""
-    order = topological((*equation.left, *equation.right), equation.leaves)
+    order = topological_order((*equation.left, *equation.right), equation.leaves)
     numbers = dict(zip(equation.leaves, terms, strict=True))
     new = 0
     for node in order:  # count new e-nodes first, so that no equation is inserted by halves
@@ -216,8 +216,8 @@ def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -
     if not static:
         return False
     made = {leaf: graph.term(graph.constant_of(number)) for leaf, number in static.items()}
-    before, after = (topological(side) for side in (equation.left, equation.right))
-    if any(is_large(made[leaf]) for leaf in static.keys() - set(after)):
+    before, after = (topological_order(side) for side in (equation.left, equation.right))
+    if any(is_large_constant(made[leaf]) for leaf in static.keys() - set(after)):
         return True
     for node in after:
         if node.op is CONSTANT:
@@ -225,8 +225,8 @@ def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -
         parts = [None if arg is None else made.get(arg) for arg in node.args]
         if node in made or not node.args or any(a and not b for a, b in zip(node.args, parts, strict=True)):
             continue
-        made[node] = again(node, tuple(parts))
-        if node not in before and cancels(made[node]):
+        made[node] = replace_args(node, tuple(parts))
+        if node not in before and removes_needed_rounding(made[node]):
             return True
     return False
 

@@ -17,7 +17,7 @@ from tensaurus.egraph.extract.greedy import greedy
 from tensaurus.egraph.extract.problem import Choice, Problem, needed
 from tensaurus.egraph.match.match_index import MatchIndex
 from tensaurus.egraph.match.pattern import Match, Pattern
-from tensaurus.graph.ir.census import bytes_of
+from tensaurus.graph.ir.census import tensor_bytes
 from tensaurus.graph.ir.node import CONSTANT, Node, Type
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
@@ -165,7 +165,7 @@ class Choices:
         types = self.graph.analyses[group].types
         size = self._bytes.get(types)
         if size is None:
-            size = sum(bytes_of(kind) for kind in types if isinstance(kind, TensorType))
+            size = sum(tensor_bytes(kind) for kind in types if isinstance(kind, TensorType))
             self._bytes[types] = size
         return size
 

@@ -20,7 +20,11 @@ from tensaurus.egraph.core.enode_head import Head, operator_head, output_head
 from tensaurus.egraph.match.insertion import Insert, Step, insert_function
 from tensaurus.egraph.match.variable_guard import ASKS_CONTENT, ClassFact, called_functions
 from tensaurus.expr.ir.integer_types import is_integer
-from tensaurus.graph.analysis.cancellation import cancels, is_large, is_rigid
+from tensaurus.graph.analysis.cancellation import (
+    is_large_constant,
+    must_keep_operand,
+    removes_needed_rounding,
+)
 from tensaurus.graph.ir.node import Node, Type, source
 from tensaurus.graph.lower.primitives import exact_number, literal
 from tensaurus.ops import TensorType, Untypable
@@ -78,9 +82,10 @@ class Plan:
 
         Its e-nodes are then not even inserted, as another rule could merge them with the original.
         """
-        if any(is_large(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
+        if any(is_large_constant(graph.term(graph.constant_of(terms[place]))) for place in self.dropped):
             return True
-        if any(is_rigid(graph.term(graph.constant_of(terms[place])), kinds) for place, kinds in self.rigid):
+        rigid = ((graph.term(graph.constant_of(terms[place])), kinds) for place, kinds in self.rigid)
+        if any(must_keep_operand(node, kinds) for node, kinds in rigid):
             return True
         made: dict[int, Node] = {}
         numbers: dict[int, int | None] = {}  # of steps whose e-nodes exist already
@@ -96,7 +101,7 @@ class Plan:
                     node = graph.term(found)
             else:
                 found = graph.number_of(node)
-            if cancels(node):
+            if removes_needed_rounding(node):
                 return True
             made[~number], numbers[~number] = node, found
         return False

@@ -14,7 +14,7 @@ from tensaurus.finders.bilinear.convolution_equation import fast_convolution_equ
 from tensaurus.finders.bilinear.fast_convolution import Convolution
 from tensaurus.finders.bilinear.recognize_convolution import recognize_convolution
 from tensaurus.finders.bilinear.tiling import Algorithms
-from tensaurus.graph.ir.node import Node, again, source
+from tensaurus.graph.ir.node import Node, replace_args, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.rules.language.equation import Equation
@@ -56,11 +56,11 @@ class Bilinear:
             def build(node: Node, args: tuple[Node | None, ...], place: int = place) -> Node:
                 equations = equations_of.get(node, ())
                 if place >= len(equations):
-                    return again(node, args)
+                    return replace_args(node, args)
                 leaves = zip(equations[place].leaves, _distinct_args(args), strict=True)
                 return equations[place].over(dict(leaves)).right[0]
 
-            yield program.rebuilt(build)
+            yield program.rebuild(build)
 
     def find_equations(self, node: Node) -> tuple[Equation, ...]:
         """Returns the equations of one node over leaves x0, x1, ..., in the order of its arguments."""
@@ -70,7 +70,7 @@ class Bilinear:
         """Returns the seconds that the first equation may save, and the equations."""
         piece = Piece.of(node)
         names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
-        form = piece.over(names)
+        form = piece.with_leaves(names)
         if form not in self._known:
             self._known[form] = self._search_algorithms(form)
         return self._known[form]

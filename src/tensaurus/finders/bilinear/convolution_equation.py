@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tensaurus.finders.bilinear.fast_convolution import fast_scope, transform_weights
 from tensaurus.finders.bilinear.recognize_convolution import recognize_convolution
 from tensaurus.finders.bilinear.tiling import Algorithms
-from tensaurus.graph.ir.node import Node, again, apply
+from tensaurus.graph.ir.node import Node, apply, replace_args
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
@@ -58,7 +58,7 @@ class _ConvolutionEquation(Equation):
         if all(old.types == new.types for old, new in leaves.items()):
             return super().over(leaves)
         (node,) = self.left
-        left = again(node, tuple(arg and leaves.get(arg, arg) for arg in node.args))
+        left = replace_args(node, tuple(arg and leaves.get(arg, arg) for arg in node.args))
         if (equation := fast_convolution_equation(left, self.algorithms)) is None:
             raise Untypable(f"{format_nodes(left)} is no convolution at these sizes")
         return equation

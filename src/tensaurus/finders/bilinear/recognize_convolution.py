@@ -44,7 +44,7 @@ def recognize_convolution(node: Node) -> RecognizedConvolution | None:
             return None
         if not kind.static or 0 in kind.shape:
             return None
-    kinds = node.kinds()
+    kinds = node.arg_types()
     scope = node.op.scopes(kinds, node.attrs)[0]
     args: dict[Source | None, Any] = dict(zip(node.op.tensors(kinds), node.args, strict=False))
     for product, bias in _split_sum(scope.body):

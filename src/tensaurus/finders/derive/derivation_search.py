@@ -34,9 +34,9 @@ from tensaurus.finders.derive.instantiate_operator import matches
 from tensaurus.finders.derive.price_as_operators import REACHED, ahead
 from tensaurus.finders.derive.rewrite_step import JointRule, Rule
 from tensaurus.finders.derive.uniform_constants import alike, filled
-from tensaurus.graph.analysis.program_expression import expression
+from tensaurus.graph.analysis.program_expression import build_expression
 from tensaurus.graph.ir.node import Node
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, number_of, operations, scopes_of
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 
@@ -309,11 +309,11 @@ def initial(
         leaf: Tensor(f"{'w' if leaf in weights else 'x'}{k}", leaf.tensor.shape, leaf.tensor.dtype)
         for k, leaf in enumerate(leaves)
     }
-    inner = (node for node in topological(nodes) if node not in given)
+    inner = (node for node in topological_order(nodes) if node not in given)
     numbers = {node: number for node in inner if (number := alike(node)) is not None}
     names = {x: Tensor(f"n{k}", x.tensor.shape, x.tensor.dtype) for k, x in enumerate(numbers)}
     values = {names[x]: number for x, number in numbers.items()}
-    roots = tuple(intern_scope(filled(expression(node, {**given, **names}), values)) for node in nodes)
+    roots = tuple(intern_scope(filled(build_expression(node, {**given, **names}), values)) for node in nodes)
     # where zeros lie beyond an edge of theirs, they stay tensors
     left = {x for root in roots for x in tensors(root)}
     given |= {node: x for node, x in names.items() if x in left}

@@ -29,7 +29,7 @@ from tensaurus.finders.derive.operator_matching import scaled
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import JointStep, Step, replaced
 from tensaurus.graph.ir.node import Node, apply, constant
-from tensaurus.graph.lower.labelled_nodes import reshaped
+from tensaurus.graph.lower.labelled_nodes import reshape_node
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
@@ -166,12 +166,12 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
     body = scope.body
     shape = [number_of(n) for n in scope.shape]
     if isinstance(body, Read) and isinstance(body.source, Tensor) and 0 not in shape and is_reshape(scope):
-        return reshaped(nodes[body.source], shape)
+        return reshape_node(nodes[body.source], shape)
     used = tensors(scope)
     if not used:
         return constant(interpret(scope, {}, Reals()).astype(np.float32))
     plain, merged = flattened(scope)
-    args = [reshaped(nodes[x], [number_of(n) for n in merged.get(x, x).shape]) for x in used]
+    args = [reshape_node(nodes[x], [number_of(n) for n in merged.get(x, x).shape]) for x in used]
     names: dict[Tensor, Source] = {
         merged.get(x, x): Tensor(f"x{k}", arg.tensor.shape, x.dtype)
         for k, (x, arg) in enumerate(zip(used, args, strict=True))

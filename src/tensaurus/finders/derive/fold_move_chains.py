@@ -29,7 +29,7 @@ from tensaurus.finders.derive.rewrite_step import axes_in, inside, product_of
 from tensaurus.finders.derive.trace_elements import Numbers, Places, followed
 from tensaurus.graph.ir.node import ITEM, Node, apply
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.eop import eop
@@ -46,7 +46,7 @@ class Flow:
 
     def __init__(self, program: Program):
         self.roots = frozenset(program.roots)
-        self.nodes = topological(program.roots)
+        self.nodes = topological_order(program.roots)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self.readers: dict[Node, list[Node]] = {}
         for node in self.nodes:
@@ -105,7 +105,7 @@ def traced(piece: Piece, product: Node) -> Node | None:
         forms = [_operand(leaf, arg, x) for leaf, arg, x in zip(operands, args, tensors, strict=True)]
         if any(form is None for form in forms):
             return None
-        sources = product.op.tensors(product.kinds())
+        sources = product.op.tensors(product.arg_types())
         found = _whole(scope, dict(zip(sources, forms, strict=True)), piece.root, product)
         made = None if found is None else apply(eop, operands, {"scope": intern_scope(found)})
     except (Untypable, ValueError):
@@ -135,7 +135,7 @@ def _moves(node: Node) -> bool:
     kinds = [kind for part in (owner, *filter(None, owner.args)) for kind in part.types]
     if not isinstance(owner.op, Op) or not all(isinstance(k, TensorType) and k.static for k in kinds):
         return False
-    return _moving(owner.op, owner.kinds(), owner.attrs)
+    return _moving(owner.op, owner.arg_types(), owner.attrs)
 
 
 @lru_cache(10_000)

@@ -19,7 +19,7 @@ from tensaurus.finders.derive.fold_move_chains import Flow, traced
 from tensaurus.finders.derive.uniform_constants import alike
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import scopes_of
@@ -61,7 +61,7 @@ class Part:
     @cached_property
     def forms(self) -> tuple[Node, ...]:
         """The pieces over those leaves: the same of parts that differ in what their leaves are."""
-        return tuple(piece.over(dict(self.names)) for piece in self.pieces)
+        return tuple(piece.with_leaves(dict(self.names)) for piece in self.pieces)
 
     @cached_property
     def weights(self) -> frozenset[Node]:
@@ -74,7 +74,7 @@ class Part:
         found = list[Node]()
         for piece, product, form in zip(self.pieces, self.products, self.forms, strict=True):
             if (made := traced(piece, product)) is not None:
-                form = Piece(made, piece.leaves).over(dict(self.names))
+                form = Piece(made, piece.leaves).with_leaves(dict(self.names))
             elif piece.root is not product:
                 return None
             found.append(form)
@@ -106,7 +106,7 @@ def _joint(parts: Sequence[Part]) -> Part:
 
 def _independent(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
     """They in groups, in the program's order, in each of which none needs another."""
-    waiting = [(one, frozenset(topological(one.leaves))) for one in parts]
+    waiting = [(one, frozenset(topological_order(one.leaves))) for one in parts]
     while waiting:
         roots, group, left = set[Node](), list[Part](), list[tuple[Part, frozenset[Node]]]()
         for one, needed in waiting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from tensaurus.graph.ir.node import Node
-from tensaurus.graph.ir.program import topological
-from tensaurus.graph.lower.standard_operators import standard
+from tensaurus.graph.ir.program import topological_order
+from tensaurus.graph.lower.standard_operators import lower_node
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, is_free, operations
 from tensaurus.runtimes.price.roofline import Roofline
@@ -32,11 +32,11 @@ def written(
     `known` are seconds of expressions alone, and is filled.  Raises TensaurusError for one that is none of
     operators.
     """
-    nodes = [node for node in topological(roots) if node.args and not ahead(node, weights)]
+    nodes = [node for node in topological_order(roots) if node.args and not ahead(node, weights)]
     for node in nodes:
         if node not in known:
             args = [arg for arg in node.args if arg is not None]
-            inner = topological([standard(node)], args) if node.op is eop else [node]
+            inner = topological_order([lower_node(node)], args) if node.op is eop else [node]
             known[node] = sum(_alone(one, roofline) for one in inner if not is_free(one))
     return sum(known[node] for node in nodes)
 

@@ -62,7 +62,7 @@ class _Following:
         owner, output = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         if owner is None or not isinstance(owner.op, Op):
             raise ValueError(f"{node} has no expression")
-        kinds = owner.kinds()
+        kinds = owner.arg_types()
         args: dict[Source, Node] = {
             x: arg
             for x, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)

@@ -23,7 +23,7 @@ from tensaurus.expr.ir.scope import Body, Read, Reduce, Scope, Source, Table, Te
 from tensaurus.expr.ir.walk import Rewriting, reads, replace_axes, tensors
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Size, atoms, floordiv, mod, polynomial
-from tensaurus.graph.ir.node import Node, again, apply
+from tensaurus.graph.ir.node import Node, apply, replace_args
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType, Untypable
@@ -237,7 +237,7 @@ class _BlockedEquation(Equation):
     width: int
 
     def over(self, leaves: Mapping[Node, Node]) -> Equation:
-        node = again(self.node, tuple(arg and leaves.get(arg, arg) for arg in self.node.args))
+        node = replace_args(self.node, tuple(arg and leaves.get(arg, arg) for arg in self.node.args))
         tensors = [node.args[k] for k in self.inputs] + ([node] if self.output else [])
         fits = all(x is not None and is_blockable(x.types[0], self.width) for x in tensors)
         equation = blocked_equation(node, self.inputs, self.output, self.width) if fits else None

@@ -15,10 +15,10 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Source, Tens
 from tensaurus.expr.ir.walk import Rewriting, replace_tensors, tensors
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.finders.fuse.inline_stages import inline_stages
-from tensaurus.graph.analysis.program_expression import expressions
-from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, again, apply, source
+from tensaurus.graph.analysis.program_expression import build_expressions
+from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, apply, replace_args, source
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
@@ -41,12 +41,12 @@ def compose_region(piece: Piece) -> Equation | None:
     Returns None where the region is one eOperator already, or its expression reads no leaf.
     """
     names = {leaf: source(f"x{place}", leaf.types[0]) for place, leaf in enumerate(piece.leaves)}
-    return _compose_over_leaves(piece.over(names), tuple(names.values()))
+    return _compose_over_leaves(piece.with_leaves(names), tuple(names.values()))
 
 
 @lru_cache(10_000)
 def _compose_over_leaves(left: Node, leaves: tuple[Node, ...]) -> Equation | None:
-    inner = topological([left], leaves)
+    inner = topological_order([left], leaves)
     right = None if inner == [left] and left.op is eop else _compose_node(left, leaves)
     if right is None:
         return None
@@ -69,8 +69,8 @@ class _Composition(Equation):
             if self.evidence is not COMPOSED:
                 raise
         replaced = dict(leaves)
-        for node in topological(self.left, replaced):
-            replaced[node] = again(node, tuple(arg and replaced[arg] for arg in node.args))
+        for node in topological_order(self.left, replaced):
+            replaced[node] = replace_args(node, tuple(arg and replaced[arg] for arg in node.args))
         (left,) = (replaced[node] for node in self.left)
         kept = tuple(dict.fromkeys(replaced[leaf] for leaf in self.leaves))
         right = _compose_node(left, kept)
@@ -106,13 +106,13 @@ def _compose_scope(root: Node, leaves: tuple[Node, ...]) -> Scope:
     """Returns the expression of the program, whose leaves are tensors x0, x1, ..."""
     sources: dict[Node, Source] = dict(zip(leaves, _leaf_tensors(leaves), strict=True))
     values: dict[Tensor, Const] = {}
-    for node in topological([root], leaves):
+    for node in topological_order([root], leaves):
         if node.op is CONSTANT:
             value = scalar_value(node)
             assert value is not None
             number = Tensor(f"c{len(values)}", node.tensor.shape, node.tensor.dtype)
             sources[node], values[number] = number, Const(value)
-    (scope,) = expressions([root], sources)
+    (scope,) = build_expressions([root], sources)
     return inline_stages(_InlineNumbers(values).scope(scope))
 
 

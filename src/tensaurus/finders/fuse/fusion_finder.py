@@ -77,7 +77,7 @@ class Fuse:
         alike: dict[Node, list[Piece]] = {}  # regions by their form over numbered leaves
         for piece in find_regions(program, self.roofline):
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
-            alike.setdefault(piece.over(names), []).append(piece)
+            alike.setdefault(piece.with_leaves(names), []).append(piece)
         gains = {form: len(pieces) * self._estimate_gain(pieces[0]) for form, pieces in alike.items()}
         places_of: dict[Any, list[tuple[Piece, Equation]]] = {}
         gain_of: dict[Any, float] = {}

@@ -29,8 +29,8 @@ from tensaurus.finders.synthesis.term_order import Laws, key, of_ranks, variable
 from tensaurus.finders.synthesis.terms import Candidate, Pair, Term, Terms, equations
 from tensaurus.finders.synthesis.world import World
 from tensaurus.graph.ir.node import INPUT, Node, source
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.program_text import show
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.program_text import format_program
 from tensaurus.ops import Op
 from tensaurus.rules.language.match import Matcher, is_commutative
 from tensaurus.rules.language.rule import Rule
@@ -245,8 +245,8 @@ def _generality(pair: Pair) -> tuple[Any, ...]:
 
 def shown(roots: tuple[Node, ...]) -> str:
     """Terms as a program's text."""
-    inputs = tuple(node for node in topological(roots) if node.op is INPUT)
-    return show(Program(inputs, tuple((f"y{k}", root) for k, root in enumerate(roots))))
+    inputs = tuple(node for node in topological_order(roots) if node.op is INPUT)
+    return format_program(Program(inputs, tuple((f"y{k}", root) for k, root in enumerate(roots))))
 
 
 def _same(first: Node, second: Node) -> bool:

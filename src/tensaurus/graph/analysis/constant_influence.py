@@ -20,27 +20,27 @@ from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, bo
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import bodies
-from tensaurus.graph.analysis.constant_folding import evaluated
+from tensaurus.graph.analysis.constant_folding import evaluate_node
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.subnormal import FLOATS, is_float, limits
+from tensaurus.graph.ir.subnormal import FLOATS, float_limits, is_float
 from tensaurus.ops import Op, Untypable
 
-__all__ = ["MOST_MOVED", "ROOM", "Refused", "Spread"]
+__all__ = ["MAX_OUTPUT_CHANGE", "MAX_EXACT_ELEMENTS", "ChangeRefused", "ChangeBound"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-ROOM = 1 << 24  # elements of a constant that is looked at one by one
-MARGIN = 2.0**-8  # of half an ulp: what is smaller is rounded away
-MOST_MOVED = 2.0**-80  # that an output may be moved, where nothing rounds it away
-BESIDE = 2.0**-60  # of what an output is where all inputs are as large as they may be
-VAST = 2.0**30  # factors from which on products are hardly within any reach
-SQUARE = 2  # the largest exponent of a power that is not vast
-FEW = 1 << 12  # elements of a constant whose bounds are looked for
+MAX_EXACT_ELEMENTS = 1 << 24  # elements of a constant that is looked at one by one
+ROUNDED_AWAY = 2.0**-8  # of half an ulp: what is smaller is rounded away
+MAX_OUTPUT_CHANGE = 2.0**-80  # that an output may be moved, where nothing rounds it away
+MAX_RELATIVE_CHANGE = 2.0**-60  # of what an output is where all inputs are as large as they may be
+VAST_FACTOR = 2.0**30  # factors from which on products are hardly within any reach
+MAX_EXPONENT = 2  # the largest exponent of a power that is not vast
+MAX_BOUNDED_ELEMENTS = 1 << 12  # elements of a constant whose bounds are looked for
 
 
 @dataclass
-class Refused(Exception):
+class ChangeRefused(Exception):
     """What the moved constants of `origins` may make a large difference to."""
 
     reason: str
@@ -51,14 +51,14 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _ChangedNode:
     """A node that is moved, by these constants."""
 
     influence: Influence
     origins: frozenset[Node]
 
 
-class Spread:
+class ChangeBound:
     """How far constants that are moved move a program; callable with {constant: what it becomes}.
 
     reach   how large values at run time may be
@@ -77,12 +77,12 @@ class Spread:
 
         Raises Refused where a value may be moved much, or nobody can tell.
         """
-        reached: dict[Node, _Reached] = {}
+        reached: dict[Node, _ChangedNode] = {}
         pairs: dict[Node, tuple[Array, Array]] = {}  # values of static nodes, before and after
         for node, other in moved.items():
             value, after = (n.attribute("data").array.astype(np.float64) for n in (node, other))
             pairs[node] = value, after
-            reached[node] = _Reached(Influence.known(value, after), frozenset([node]))
+            reached[node] = _ChangedNode(Influence.known(value, after), frozenset([node]))
         for node in self.program.nodes:
             read = self._read_by(node)
             origins = frozenset(o for arg in read if arg in reached for o in reached[arg].origins)
@@ -97,12 +97,12 @@ class Spread:
                     else self._computed(node, reached, node in flushing)
                 )
             except Sensitive as error:
-                raise Refused(f"{_operator(node)}: {error}", origins) from error
+                raise ChangeRefused(f"{_operator_label(node)}: {error}", origins) from error
             if found.is_moved:
-                reached[node] = _Reached(found, origins)
+                reached[node] = _ChangedNode(found, origins)
         return self._outputs(reached)
 
-    def _outputs(self, reached: Mapping[Node, _Reached]) -> float:
+    def _outputs(self, reached: Mapping[Node, _ChangedNode]) -> float:
         furthest = 0.0
         for name, node in self.program.outputs:
             if (found := reached.get(node)) is None:
@@ -110,11 +110,13 @@ class Spread:
             change, scale = found.influence.change, found.influence.scale
             distance = float(change.max())
             if self.within:
-                raise Refused(f"{name} leaves its body, moved by up to {distance:.2g}", found.origins)
-            if not distance <= MOST_MOVED:
-                raise Refused(f"the output {name} would be moved by up to {distance:.2g}", found.origins)
-            if not (change <= BESIDE * scale).all():
-                raise Refused(f"an element of the output {name} may consist of them alone", found.origins)
+                raise ChangeRefused(f"{name} leaves its body, moved by up to {distance:.2g}", found.origins)
+            if not distance <= MAX_OUTPUT_CHANGE:
+                reason = f"the output {name} would be moved by up to {distance:.2g}"
+                raise ChangeRefused(reason, found.origins)
+            if not (change <= MAX_RELATIVE_CHANGE * scale).all():
+                reason = f"an element of the output {name} may consist of them alone"
+                raise ChangeRefused(reason, found.origins)
             furthest = max(furthest, distance)
         return furthest
 
@@ -126,7 +128,7 @@ class Spread:
         """By computing it ahead of time, before and after."""
         read = self._read_by(node)
         before, after = (
-            _evaluated(node, {arg: pairs[arg][side] if arg in pairs else self._value(arg) for arg in read})
+            _evaluate(node, {arg: pairs[arg][side] if arg in pairs else self._value(arg) for arg in read})
             for side in (0, 1)
         )
         if before.dtype.kind != "f":
@@ -139,17 +141,18 @@ class Spread:
             raise Sensitive("it becomes infinite, or no number")
         return Influence.known(before, after)
 
-    def _computed(self, node: Node, reached: Mapping[Node, _Reached], flushing: bool) -> Influence:
+    def _computed(self, node: Node, reached: Mapping[Node, _ChangedNode], flushing: bool) -> Influence:
         """By bounds of what its operator computes."""
         owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         assert owner is not None
         if not isinstance(owner.op, Op):
             raise Sensitive("nothing is known of what it computes")
-        kinds = owner.kinds()
+        kinds = owner.arg_types()
         scope = owner.op.scopes(kinds, owner.attrs)[place]
-        types = [kind.dtype for kind in (*owner.kinds(), node.tensor) if kind is not None and is_float(kind)]
-        unit = min(float(limits(dtype).eps) for dtype in types or ["float64"]) / 4 * MARGIN
-        flushed = max((float(limits(t).smallest_normal) for t in types), default=0.0) if flushing else 0.0
+        types = [kind.dtype for kind in (*kinds, node.tensor) if kind is not None and is_float(kind)]
+        unit = min(float(float_limits(dtype).eps) for dtype in types or ["float64"]) / 4 * ROUNDED_AWAY
+        normals = (float(float_limits(dtype).smallest_normal) for dtype in types)
+        flushed = max(normals, default=0.0) if flushing else 0.0
         sources: dict[Source, Influence] = {}
         for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False):
             if tensor is not None and arg is not None:
@@ -170,7 +173,7 @@ class Spread:
         kind = node.tensor
         if node.static:
             try:
-                return _at_hand(self._value(node), self.coarse)
+                return _describe_constant(self._value(node), self.coarse)
             except (Sensitive, TypeError, ValueError):  # text, or what nobody computes ahead of time
                 return Influence.within(-inf, inf, kind.rank)
         low, high = self._bounds.get(node, (-inf, inf))
@@ -185,7 +188,7 @@ class Spread:
                 array = node.attribute("data").array
                 self._values[node] = array.astype(np.float64) if node.tensor.dtype in FLOATS else array
             else:
-                self._values[node] = _evaluated(node, {arg: self._value(arg) for arg in self._read_by(node)})
+                self._values[node] = _evaluate(node, {arg: self._value(arg) for arg in self._read_by(node)})
         return self._values[node]
 
     @cached_property
@@ -199,7 +202,7 @@ class Spread:
             if owner is None or not isinstance(owner.op, Op):
                 found.add(node)
                 continue
-            scope = owner.op.scopes(owner.kinds(), owner.attrs)[place]
+            scope = owner.op.scopes(owner.arg_types(), owner.attrs)[place]
             if self._infinities(owner, found).arise_in(scope.body):
                 found.add(node)
         return frozenset(found)
@@ -207,7 +210,7 @@ class Spread:
     def _infinities(self, node: Node, found: Set[Node]) -> Infinities:
         """Where a declared node computes what may be infinite, given the other nodes that do."""
         assert isinstance(node.op, Op)
-        pairs = zip(node.op.tensors(node.kinds()), node.args, strict=False)
+        pairs = zip(node.op.tensors(node.arg_types()), node.args, strict=False)
         args: dict[Source, Node] = {tensor: arg for tensor, arg in pairs if tensor and arg}
         given = {tensor: self._bounds.get(arg, (-inf, inf)) for tensor, arg in args.items()}
         return Infinities(given, lambda tensor: args[tensor] in found or self._holds_infinity(args[tensor]))
@@ -233,9 +236,9 @@ class Spread:
         for node in self.program.nodes:
             if node.static or not is_float(node.types[0]) or not isinstance(node.op, Op):
                 continue
-            if all(abs(bound) <= VAST for bound in self._bounds.get(node, (inf,))):
+            if all(abs(bound) <= VAST_FACTOR for bound in self._bounds.get(node, (inf,))):
                 continue
-            kinds = node.kinds()
+            kinds = node.arg_types()
             pairs = zip(node.op.tensors(kinds), node.args, strict=False)
             static: dict[Source, Node] = {t: arg for t, arg in pairs if t and arg and arg.static}
             inside = list(bodies(node.op.scopes(kinds, node.attrs)[0]))
@@ -243,7 +246,7 @@ class Spread:
             if "div" in called and any(isinstance(body, Reduce) for body in inside):
                 continue  # a softmax, a normalization
             sizes = {tensor: self._sizes(arg) for tensor, arg in static.items()}
-            if any(arg in found for arg in node.args) or any(_is_vast(body, sizes) for body in inside):
+            if any(arg in found for arg in node.args) or any(_makes_vast(body, sizes) for body in inside):
                 found.add(node)
         return frozenset(found)
 
@@ -262,12 +265,14 @@ class Spread:
         for node in self.program.nodes:
             if not is_float(node.types[0]):
                 continue
-            if node.op is CONSTANT and 0 < (values := node.attribute("data").array).size <= FEW:
-                found[node] = float(values.min()), float(values.max())
+            if node.op is CONSTANT:
+                values = node.attribute("data").array
+                if 0 < values.size <= MAX_BOUNDED_ELEMENTS:
+                    found[node] = float(values.min()), float(values.max())
             if node.static or not isinstance(node.op, Op):
                 continue
             try:
-                kinds = node.kinds()
+                kinds = node.arg_types()
                 given: dict[Source, tuple[float, float]] = {
                     tensor: found.get(arg, (-inf, inf))
                     for tensor, arg in zip(node.op.tensors(kinds), node.args, strict=False)
@@ -279,18 +284,18 @@ class Spread:
         return found
 
 
-def _is_vast(body: Body, sizes: Mapping[Source, tuple[float, float, float]]) -> bool:
+def _makes_vast(body: Body, sizes: Mapping[Source, tuple[float, float, float]]) -> bool:
     """Whether it makes vast numbers of common ones, `sizes` being those of constants."""
     if not isinstance(body, Call):
         return False
     read = [sizes.get(arg.source) if isinstance(arg, Read) else None for arg in body.args]
     if body.fn in ("mul", "add", "sub", "where"):
-        return any(known is not None and known[1] >= VAST for known in read)
+        return any(known is not None and known[1] >= VAST_FACTOR for known in read)
     if body.fn == "div":
         inverse = isinstance(body.args[0], Const) or read[0] is not None
-        return inverse if read[1] is None else read[1][0] <= 1 / VAST
+        return inverse if read[1] is None else read[1][0] <= 1 / VAST_FACTOR
     if body.fn == "pow":
-        return read[1] is None or not 0 < read[1][2] == read[1][1] <= SQUARE
+        return read[1] is None or not 0 < read[1][2] == read[1][1] <= MAX_EXPONENT
     return body.fn in POLES
 
 
@@ -298,23 +303,23 @@ def _multiplies(scope: Scope) -> bool:
     return any(isinstance(b, Call) and b.fn in ("mul", "div", "pow") for b in bodies(scope))
 
 
-def _at_hand(value: Array, coarse: bool) -> Influence:
+def _describe_constant(value: Array, coarse: bool) -> Influence:
     """Of known numbers; of very many only the bounds."""
-    if value.size <= (1 if coarse else ROOM):
+    if value.size <= (1 if coarse else MAX_EXACT_ELEMENTS):
         return Influence.known(value)
     found = Influence.within(float(value.min()), float(value.max()), value.ndim)
     least = np.full_like(found.low, np.abs(value).min())
     return replace(found, scale=np.zeros_like(found.scale), least=least)
 
 
-def _evaluated(node: Node, values: Mapping[Node, Array]) -> Array:
+def _evaluate(node: Node, values: Mapping[Node, Array]) -> Array:
     try:
-        return np.asarray(evaluated(node, values, Reals(strict=True)))
+        return np.asarray(evaluate_node(node, values, Reals(strict=True)))
     except (Untypable, NotImplementedError, ArithmeticError, LookupError) as error:
         raise Sensitive("it cannot be computed ahead of time") from error
 
 
-def _operator(node: Node) -> str:
+def _operator_label(node: Node) -> str:
     owner = node.args[0] if node.op is ITEM else node
     assert owner is not None
     form = dict(owner.attrs).get("form")

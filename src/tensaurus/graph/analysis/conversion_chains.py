@@ -17,19 +17,19 @@ from tensaurus.expr.sizes.size import is_same_size, polynomial
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Op, TensorType
 
-__all__ = ["arguments"]
+__all__ = ["args_before_casts"]
 
 
-def arguments(node: Node) -> tuple[Node | None, ...]:
+def args_before_casts(node: Node) -> tuple[Node | None, ...]:
     """The arguments of a declared node; of a conversion, what others before it that kept every number had."""
     args = node.args
-    if args and args[0] is not None and _convert(node) is not None:
-        return _origin(args[0]), *args[1:]
+    if args and args[0] is not None and _cast_of(node) is not None:
+        return _before_lossless_casts(args[0]), *args[1:]
     return args
 
 
-def _origin(node: Node) -> Node:
-    while (call := _convert(node)) is not None:
+def _before_lossless_casts(node: Node) -> Node:
+    while (call := _cast_of(node)) is not None:
         before = node.args[0]
         if before is None or not is_float(cast_target(call.fn) or "") or is_rounding_cast(call):
             break
@@ -37,7 +37,7 @@ def _origin(node: Node) -> Node:
     return node
 
 
-def _convert(node: Node) -> Call | None:
+def _cast_of(node: Node) -> Call | None:
     """The body of a node that converts every element of its first argument, None of any other."""
     if not isinstance(node.op, Op) or len(node.types) != 1 or not node.args or node.args[0] is None:
         return None
@@ -47,7 +47,7 @@ def _convert(node: Node) -> Call | None:
     alike = own.rank == before.rank and all(map(is_same_size, own.shape, before.shape))
     if own.dtype == before.dtype or not alike:
         return None
-    kinds = node.kinds()
+    kinds = node.arg_types()
     scope = node.op.scopes(kinds, node.attrs)[0]
     match scope.body:
         case Call(fn, (Read(source, indices, None),)) if cast_target(fn) is not None:

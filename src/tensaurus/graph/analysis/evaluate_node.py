@@ -9,18 +9,18 @@ from tensaurus.expr.evaluate.fields import Array
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import tensors
-from tensaurus.graph.analysis.conversion_chains import arguments
+from tensaurus.graph.analysis.conversion_chains import args_before_casts
 from tensaurus.graph.ir.node import ITEM, Node
 from tensaurus.ops import Op
 
-__all__ = ["evaluated", "expression_of"]
+__all__ = ["evaluate_node", "output_expression"]
 
 
-def expression_of(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node]]:
+def output_expression(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node]]:
     """Return the expression of an output of a declared node, and the argument behind each tensor it reads."""
     op = owner.op
     assert isinstance(op, Op)
-    args = arguments(owner)
+    args = args_before_casts(owner)
     kinds = tuple(None if arg is None else arg.tensor for arg in args)
     scope = op.scopes(kinds, owner.attrs)[index]
     read = set(tensors(scope))
@@ -28,7 +28,7 @@ def expression_of(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node
     return scope, {leaf: arg for leaf, arg in pairs if leaf in read and leaf is not None and arg is not None}
 
 
-def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
+def evaluate_node(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
     """One declared node (or one output of it) in a field, given its arguments' elements."""
     owner, index = node, 0
     if node.op is ITEM:
@@ -36,5 +36,5 @@ def evaluated(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
         owner, index = node.args[0], node.attribute("index")
         if owner in values:
             return values[owner]
-    scope, read = expression_of(owner, index)
+    scope, read = output_expression(owner, index)
     return interpret(scope, {leaf: values[arg] for leaf, arg in read.items()}, field)

@@ -12,19 +12,19 @@ from tensaurus.graph.ir.node import INPUT, ITEM, Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op
 
-__all__ = ["Leaves", "expression", "expressions"]
+__all__ = ["Leaves", "build_expression", "build_expressions"]
 
 Leaves: TypeAlias = Mapping[Node, Source] | Callable[[Node], Source | None]
 
 
-def named(node: Node) -> Tensor | None:
+def input_tensor(node: Node) -> Tensor | None:
     """The tensor that a program's input is."""
     if node.op is not INPUT:
         return None
     return Tensor(node.attribute("name"), node.tensor.shape, node.tensor.dtype)
 
 
-def expression(root: Node | Program, leaves: Leaves = named, nested: bool = True) -> Scope:
+def build_expression(root: Node | Program, leaves: Leaves = input_tensor, nested: bool = True) -> Scope:
     """What a node, or the only output of a program, computes of its leaves.
 
     A leaf is a node that `leaves` gives a source for; by default inputs are tensors of their names.  Every
@@ -37,11 +37,11 @@ def expression(root: Node | Program, leaves: Leaves = named, nested: bool = True
         if len(root.roots) != 1:
             raise ValueError(f"the program has {len(root.roots)} outputs")
         root = root.roots[0]
-    (found,) = expressions([root], leaves)
+    (found,) = build_expressions([root], leaves)
     return found if nested else canonicalize(found)
 
 
-def expressions(roots: Iterable[Node], leaves: Leaves = named) -> tuple[Scope, ...]:
+def build_expressions(roots: Iterable[Node], leaves: Leaves = input_tensor) -> tuple[Scope, ...]:
     """As `expression`, of several nodes: what they share is one scope."""
     leaf = leaves.get if isinstance(leaves, Mapping) else leaves
     roots = tuple(roots)
@@ -59,14 +59,14 @@ def expressions(roots: Iterable[Node], leaves: Leaves = named) -> tuple[Scope, .
             if missing:
                 waiting += missing
                 continue
-            kinds = owner.kinds()
+            kinds = owner.arg_types()
             pairs = zip(owner.op.tensors(kinds), owner.args, strict=False)
             given = {tensor: known[arg] for tensor, arg in pairs if tensor is not None and arg is not None}
             found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
         known[node] = found
         waiting.pop()
-    return tuple(_scope(known[root]) for root in roots)
+    return tuple(_as_scope(known[root]) for root in roots)
 
 
-def _scope(source: Source) -> Scope:
+def _as_scope(source: Source) -> Scope:
     return source if isinstance(source, Scope) else compute(source.shape, lambda *i: source[i])

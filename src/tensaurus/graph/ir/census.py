@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType
 
@@ -28,7 +28,7 @@ def constant_bytes(program: Program) -> int:
     args = (arg for node in program.active for arg in node.args)
     read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
     kinds = [kind for node in read for kind in node.types if isinstance(kind, TensorType)]
-    return sum(map(bytes_of, kinds)) + sum(map(constant_bytes, bodies))
+    return sum(map(tensor_bytes, kinds)) + sum(map(constant_bytes, bodies))
 
 
 def stored_bytes(program: Program) -> int:
@@ -38,11 +38,11 @@ def stored_bytes(program: Program) -> int:
     """
     bodies = [body for node in program.opaque for _, body in node.attribute("form").bodies]
     kinds = [node.types[0] for node in program.nodes if node.op is CONSTANT]
-    own = sum(bytes_of(kind) for kind in kinds if isinstance(kind, TensorType))
+    own = sum(tensor_bytes(kind) for kind in kinds if isinstance(kind, TensorType))
     return own + sum(map(stored_bytes, bodies))
 
 
-def kept_bytes(program: Program, own: Set[Node]) -> int:
+def bytes_to_store(program: Program, own: Set[Node]) -> int:
     """Return the bytes of the constants that a file of the program needs to store.
 
     Expressions over constants are folded, except those that the original has (`own`), where that is smaller.
@@ -52,27 +52,27 @@ def kept_bytes(program: Program, own: Set[Node]) -> int:
     total = 0
     for node in dict.fromkeys([*args, *program.roots]):
         if node is not None and node.static:
-            size = sum(bytes_of(kind) for kind in node.types if isinstance(kind, TensorType))
+            size = sum(tensor_bytes(kind) for kind in node.types if isinstance(kind, TensorType))
             if node in own:
-                leaves = [leaf.types[0] for leaf in topological([node]) if leaf.op is CONSTANT]
-                size = min(size, sum(bytes_of(kind) for kind in leaves if isinstance(kind, TensorType)))
+                leaves = [leaf.types[0] for leaf in topological_order([node]) if leaf.op is CONSTANT]
+                size = min(size, sum(tensor_bytes(kind) for kind in leaves if isinstance(kind, TensorType)))
             total += size
     return total
 
 
-def bytes_of(kind: TensorType) -> int:
+def tensor_bytes(kind: TensorType) -> int:
     """Bytes of a tensor's elements; sizes that are not known count as 1."""
     size = 1 if kind.dtype in ("bool", "string") else numpy_dtype(kind.dtype).itemsize
     return size * prod(n for n in kind.shape if isinstance(n, int))
 
 
-def census(program: Program) -> Census:
+def count_nodes(program: Program) -> Census:
     """Counts over the program and the bodies in it."""
     tally = Census()
 
     def count(part: Program) -> None:
         for node in part.nodes:
-            if node.declared:
+            if node.is_declared:
                 tally.typed += 1
             elif node.op is OPAQUE:
                 form = node.attribute("form")

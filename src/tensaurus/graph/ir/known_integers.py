@@ -33,12 +33,12 @@ from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import Op, TensorType, Untypable
 
-Known: TypeAlias = MutableMapping[Node, Array | None]
+KnownElements: TypeAlias = MutableMapping[Node, Array | None]
 
-LIMIT = 4096  # elements of a value worth knowing
+MAX_ELEMENTS = 4096  # elements of a value worth knowing
 
 
-class Sizes(Exact):
+class SizeField(Exact):
     """Integers that may hold symbols."""
 
     name = "sizes"
@@ -93,7 +93,7 @@ class Sizes(Exact):
         return data
 
 
-class _Sized(Evaluation):
+class _SizeEvaluation(Evaluation):
     """The evaluator where literals may be sizes that no axis occurs in: elements of the field of sizes."""
 
     def const(self, value: Any) -> Labelled:
@@ -102,7 +102,7 @@ class _Sized(Evaluation):
         return super().const(value)
 
 
-def known(node: Node, memo: Known) -> Array | None:
+def known_elements(node: Node, memo: KnownElements) -> Array | None:
     """The node's elements: integers, bool, float64, or objects where symbols remain; None where unknown."""
     waiting = [node]
     while waiting:
@@ -110,7 +110,7 @@ def known(node: Node, memo: Known) -> Array | None:
         if last in memo:
             waiting.pop()
             continue
-        needed = _needed(last)
+        needed = _needed_arguments(last)
         if needed is None or any(memo.get(arg, last) is None for arg in needed.values()):
             memo[last] = None
             continue
@@ -119,20 +119,20 @@ def known(node: Node, memo: Known) -> Array | None:
             waiting.append(missing[0])
             continue
         try:
-            memo[last] = _evaluated(last, {leaf: memo[arg] for leaf, arg in needed.items()})
+            memo[last] = _evaluate(last, {leaf: memo[arg] for leaf, arg in needed.items()})
         except (Untypable, ValueError, TypeError, IndexError, KeyError, NotImplementedError, OverflowError):
             memo[last] = None
     return memo[node]
 
 
-def _needed(node: Node) -> dict[Tensor, Node] | None:
+def _needed_arguments(node: Node) -> dict[Tensor, Node] | None:
     """The arguments whose elements the node's elements depend on; None where they cannot be known."""
     kind = node.types[0]
     if not isinstance(kind, TensorType) or not kind.static or len(node.types) != 1:
         return None
     if kind.dtype == "string" or kind.dtype.startswith("complex"):
         return None
-    if prod(n for n in kind.shape if isinstance(n, int)) > LIMIT:
+    if prod(n for n in kind.shape if isinstance(n, int)) > MAX_ELEMENTS:
         return None
     if node.op is CONSTANT:
         return {}
@@ -141,7 +141,7 @@ def _needed(node: Node) -> dict[Tensor, Node] | None:
         return None
     try:
         leaves = owner.op.tensors(_kinds(owner))
-        inside = set(tensors(_scope(node)))
+        inside = set(tensors(_expression_of(node)))
     except Untypable:
         return None
     return {
@@ -156,36 +156,36 @@ def _owner(node: Node) -> Node | None:
 
 
 def _kinds(owner: Node) -> tuple[TensorType | None, ...]:
-    return owner.kinds()
+    return owner.arg_types()
 
 
-def _scope(node: Node) -> Scope:
+def _expression_of(node: Node) -> Scope:
     owner = _owner(node)
     assert owner is not None and isinstance(owner.op, Op)
     index = node.attribute("index") if node.op is ITEM else 0
     return owner.op.scopes(_kinds(owner), owner.attrs)[index]
 
 
-def _evaluated(node: Node, values: Mapping[Tensor, Any]) -> Array:
+def _evaluate(node: Node, values: Mapping[Tensor, Any]) -> Array:
     """The elements, rounded to their own type: a size computed in float32 must be what float32 gives."""
     if node.op is CONSTANT:
         return np.asarray(node.attribute("data").array)
-    kind, scope = node.tensor, _scope(node)
+    kind, scope = node.tensor, _expression_of(node)
     floats = kind.dtype.startswith(("float", "bfloat"))
     objects = any(v.dtype.kind == "O" for v in values.values())
     if objects and floats:
         raise Untypable("a float computed from a size that is not a number")
     if objects or (not floats and not values):
-        sizes = Sizes()
+        sizes = SizeField()
         lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
-        return _plain(_Sized(lifted, sizes, {}).scope(scope), kind.dtype)
+        return _narrow(_SizeEvaluation(lifted, sizes, {}).scope(scope), kind.dtype)
     field = Reals(strict=True)
     value = interpret(scope, {leaf: field.lift(v) for leaf, v in values.items()}, field)
     with np.errstate(all="ignore"):
         return value.astype(numpy_dtype(kind.dtype)) if floats else to_native(value, kind.dtype)
 
 
-def _plain(value: Array, dtype: str) -> Array:
+def _narrow(value: Array, dtype: str) -> Array:
     """Numbers of their type where no symbol is left.
 
     Symbols are sizes, and as sizes they and what is computed of them are taken to be below 2^31.

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from tensaurus.graph.ir.tensor_data import Data
+from tensaurus.graph.ir.tensor_data import TensorData
 from tensaurus.ops import Op, TensorType, Untypable
 
 
@@ -77,7 +77,7 @@ class Node:
             raise Untypable(f"{self.op} yields no tensor of known rank")
         return self.type
 
-    def kinds(self) -> tuple[TensorType | None, ...]:
+    def arg_types(self) -> tuple[TensorType | None, ...]:
         """Types of the arguments as declarations take them, None for one that is absent.
 
         Raises Untypable where one is no tensor of known rank.
@@ -99,7 +99,7 @@ class Node:
         return next((value for key, value in self.attrs if key == "identity"), None)
 
     @property
-    def declared(self) -> bool:
+    def is_declared(self) -> bool:
         """True where the operator has an expression."""
         return isinstance(self.op, Op)
 
@@ -144,7 +144,7 @@ def apply(
     return _intern(op, tuple(inputs), canonical, types[: outputs or None])
 
 
-def again(node: Node, args: tuple[Node | None, ...]) -> Node:
+def replace_args(node: Node, args: tuple[Node | None, ...]) -> Node:
     """The same operator and attributes on other arguments, retyped where their types differ."""
     if args == node.args:
         return node
@@ -167,9 +167,9 @@ def source(name: str, type: Type) -> Node:
     return _intern(INPUT, (), (("name", name),), (type,))
 
 
-def constant(value: Data | np.ndarray[Any, Any]) -> Node:
+def constant(value: TensorData | np.ndarray[Any, Any]) -> Node:
     """A tensor whose elements are known."""
-    data = value if isinstance(value, Data) else Data(value)
+    data = value if isinstance(value, TensorData) else TensorData(value)
     return _intern(CONSTANT, (), (("data", data),), (TensorType(data.dtype, data.shape),))
 
 

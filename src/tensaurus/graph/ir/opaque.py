@@ -11,7 +11,7 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 
 @dataclass(frozen=True)
-class Form:
+class OpaqueForm:
     """node     the serialised NodeProto: operator, domain, attributes; no names, no bodies
     inputs   how many of the node's arguments are its own inputs; the rest are captured by its bodies
     outputs  which outputs are wanted (ONNX may leave out any)

@@ -11,9 +11,9 @@ from tensaurus.expr.analysis.work_counts import multiply_adds
 from tensaurus.expr.ir.scope import Reduce, Scope
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.expr.sizes.size import Arithmetic, evaluate
-from tensaurus.graph.ir.node import Node, again, apply, source
+from tensaurus.graph.ir.node import Node, apply, replace_args, source
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import show, values_of, workload
+from tensaurus.graph.ir.program_text import format_program, format_subnormals, workload
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.eop import eop
 
@@ -35,17 +35,17 @@ class Piece:
     @cached_property
     def inner(self) -> tuple[Node, ...]:
         """The nodes of the piece, arguments first."""
-        return tuple(node for node in _between(self.root, self.leaves))
+        return tuple(node for node in _inner_nodes(self.root, self.leaves))
 
     @cached_property
-    def generated(self) -> bool:
+    def has_eoperators(self) -> bool:
         """Whether eOperators are among them, which take seconds to tune before they run."""
         return any(node.op is eop for node in self.inner)
 
     @cached_property
     def label(self) -> str:
         """The names of its operators; expressions are told apart by what they do, as kernels for them are."""
-        return " ".join(sorted({_kind(node) for node in self.inner if not node.static} - {""}))
+        return " ".join(sorted({_operator_label(node) for node in self.inner if not node.static} - {""}))
 
     @cached_property
     def text(self) -> str:
@@ -53,22 +53,22 @@ class Piece:
         if self.inner == (self.root,):
             return workload(self.root)
         names = {
-            leaf: source(f"{values_of(leaf)}{'w' if leaf.static else 'x'}{place}", leaf.types[0])
+            leaf: source(f"{format_subnormals(leaf)}{'w' if leaf.static else 'x'}{place}", leaf.types[0])
             for place, leaf in enumerate(self.leaves)
         }
-        return show(Program(tuple(names.values()), (("y", self.over(names)),)))
+        return format_program(Program(tuple(names.values()), (("y", self.with_leaves(names)),)))
 
-    def at(self, of: Callable[[Any], int]) -> Piece:
+    def with_sizes(self, of: Callable[[Any], int]) -> Piece:
         """The piece at the numbers that `of` gives its symbols; itself where it does not type there."""
-        leaves = {leaf: _numbered(leaf, f"leaf {place}", of) for place, leaf in enumerate(self.leaves)}
+        leaves = {leaf: _substitute_leaf(leaf, f"leaf {place}", of) for place, leaf in enumerate(self.leaves)}
         built: dict[Node, Node] = dict(leaves)
         try:
             for node in self.inner:
                 args = tuple(None if arg is None else built.get(arg, arg) for arg in node.args)
-                attrs = {name: _number(value, of) for name, value in node.attrs}
+                attrs = {name: _substitute(value, of) for name, value in node.attrs}
                 same = args == node.args and all(attrs[name] is value for name, value in node.attrs)
                 if same or not isinstance(node.op, Op):
-                    built[node] = again(node, args)
+                    built[node] = replace_args(node, args)
                 else:
                     built[node] = apply(node.op, args, attrs, len(node.types))
         except Untypable:
@@ -77,31 +77,31 @@ class Piece:
             return self
         return Piece(built[self.root], tuple(dict.fromkeys(leaves.values())))
 
-    def over(self, new: dict[Node, Node]) -> Node:
+    def with_leaves(self, new: dict[Node, Node]) -> Node:
         """The root over other leaves of the same types."""
         built = dict(new)
         for node in self.inner:
             args = tuple(None if arg is None else built.get(arg, arg) for arg in node.args)
-            built[node] = again(node, args)
+            built[node] = replace_args(node, args)
         return built[self.root]
 
 
-def _kind(node: Node) -> str:
+def _operator_label(node: Node) -> str:
     """The operator's name; "" of leaves and items."""
     if not isinstance(node.op, Op):
         return ""
-    return node.op.name if node.op is not eop else f"{node.op} {_work(node.attribute('scope'))}"
+    return node.op.name if node.op is not eop else f"{node.op} {_work_label(node.attribute('scope'))}"
 
 
 @lru_cache(10_000)
-def _work(scope: Scope) -> str:
+def _work_label(scope: Scope) -> str:
     """Whether it adds up products, reduces by something else, or computes each element of single ones."""
     if multiply_adds(scope) != 0:
         return "products"
     return "reductions" if any(isinstance(body, Reduce) for body in bodies(scope)) else "map"
 
 
-def _between(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
+def _inner_nodes(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
     done = set(leaves)
     stack = [root]
     while stack:
@@ -115,17 +115,17 @@ def _between(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
         yield node
 
 
-def _numbered(leaf: Node, name: str, of: Callable[[Any], int]) -> Node:
+def _substitute_leaf(leaf: Node, name: str, of: Callable[[Any], int]) -> Node:
     """A leaf of the same type at numbers."""
     kind = leaf.types[0]
     if leaf.static or not isinstance(kind, TensorType) or kind.static:
         return leaf
-    return source(name, TensorType(kind.dtype, tuple(_number(n, of) for n in kind.shape)))
+    return source(name, TensorType(kind.dtype, tuple(_substitute(n, of) for n in kind.shape)))
 
 
-def _number(value: Any, of: Callable[[Any], int]) -> Any:
+def _substitute(value: Any, of: Callable[[Any], int]) -> Any:
     if isinstance(value, Arithmetic):
         return int(evaluate(value, of))
     if isinstance(value, tuple) and not all(isinstance(part, int) for part in value):
-        return tuple(_number(part, of) for part in value)
+        return tuple(_substitute(part, of) for part in value)
     return value

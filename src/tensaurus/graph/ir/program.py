@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again
+from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, replace_args
 
 
-def topological(roots: Iterable[Node], given: Iterable[Node] = ()) -> list[Node]:
+def topological_order(roots: Iterable[Node], given: Iterable[Node] = ()) -> list[Node]:
     """Every node that the roots need besides those given, each once, arguments first; deterministic."""
     order: list[Node] = []
     seen: set[Node] = set(given)
@@ -53,7 +53,7 @@ class Program:
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes that the outputs need, arguments first."""
-        return tuple(topological(node for _, node in self.outputs))
+        return tuple(topological_order(node for _, node in self.outputs))
 
     @property
     def roots(self) -> tuple[Node, ...]:
@@ -83,11 +83,11 @@ class Program:
     def opaque(self) -> list[Node]:
         return [node for node in self.nodes if node.op is OPAQUE]
 
-    def replaced(self, changes: Mapping[Node, Node]) -> Program:
+    def replace_nodes(self, changes: Mapping[Node, Node]) -> Program:
         """The program with nodes replaced; replacements must not read what they replace."""
-        return self.rebuilt(lambda node, args: changes.get(node) or again(node, args))
+        return self.rebuild(lambda node, args: changes.get(node) or replace_args(node, args))
 
-    def rebuilt(
+    def rebuild(
         self,
         build: Callable[[Node, tuple[Node | None, ...]], Node],
         became: dict[Node, Node] | None = None,

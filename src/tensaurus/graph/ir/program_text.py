@@ -13,7 +13,8 @@
     type     ::=  float32[2, N, (N + 1) // 2]  |  other('0a02...')
 
 A line is a Python expression, parsed by Python's own grammar and never run.  Texts are exact:
-`parse_program(show(program), table(program)) == program`, and every node of it is the same object.
+`parse_program(format_program(program), digest_table(program)) == program`, and every node is the same
+object.
 """
 
 from __future__ import annotations
@@ -45,26 +46,26 @@ from tensaurus.graph.ir.node import (
     opaque,
     source,
 )
-from tensaurus.graph.ir.opaque import Form
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.subnormal import subnormal_share
-from tensaurus.graph.ir.tensor_data import Data, numpy_dtype
+from tensaurus.graph.ir.opaque import OpaqueForm
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.subnormal import subnormal_rarity
+from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.system.syntax import parse_expression, parse_statements
 
-FEW = 8  # numbers of a constant that stand in the text itself
+MAX_INLINE_NUMBERS = 8  # numbers of a constant that stand in the text itself
 
-_NUMBERS = {
+_INLINE_DTYPES = {
     "bool": bool,
     **{f"{sign}int{bits}": int for sign in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": float for bits in (16, 32, 64)},
 }
 
 
-def show(program: Program) -> str:
+def format_program(program: Program) -> str:
     """The text of a program, alike for equal programs."""
     order = [*program.inputs, *program.captured]
-    order += [node for node in topological([n for _, n in program.outputs]) if node not in set(order)]
+    order += [node for node in topological_order([n for _, n in program.outputs]) if node not in set(order)]
     names = {node: f"n{k}" for k, node in enumerate(order)}
     symbols: set[Symbol] = set()
     lines = []
@@ -77,30 +78,31 @@ def show(program: Program) -> str:
         if node.op is INPUT:
             where = "input" if place < len(program.inputs) else "captured"
             where = where if place < len(program.inputs) + len(program.captured) else "source"
-            lines.append(f"{names[node]} = {where}({node.attribute('name')!r}) -> {show_type(node.types[0])}")
+            type_text = format_type(node.types[0])
+            lines.append(f"{names[node]} = {where}({node.attribute('name')!r}) -> {type_text}")
         elif node.op is CONSTANT:
-            lines.append(f"{names[node]} = constant({_show_data(node.attribute('data'))})")
+            lines.append(f"{names[node]} = constant({_format_data(node.attribute('data'))})")
         elif node.op is ITEM:
             assert node.args[0] is not None
             lines.append(f"{names[node]} = {names[node.args[0]]}[{node.attribute('index')}]")
         else:
             args = ["None" if a is None else names[a] for a in node.args]
-            lines.append(f"{names[node]} = {_applied(node, args)}")
+            lines.append(f"{names[node]} = {_format_call(node, args)}")
     lines += [f"output({name!r}, {names[node]})" for name, node in program.outputs]
     header = [f"symbol({s.name!r}, {s.low})" for s in sorted(symbols, key=lambda s: (s.name, s.low))]
     return "\n".join([*header, *lines]) + "\n"
 
 
-def table(program: Program) -> dict[str, Data | Form]:
+def digest_table(program: Program) -> dict[str, TensorData | OpaqueForm]:
     """What the text of the program names by digest: elements of constants and forms of opaque nodes."""
-    entries: dict[str, Data | Form] = {}
+    entries: dict[str, TensorData | OpaqueForm] = {}
     for node in program.nodes:
         if node.op is CONSTANT:
-            data: Data = node.attribute("data")
-            if _numbers(data) is None:
+            data: TensorData = node.attribute("data")
+            if _inline_numbers(data) is None:
                 entries[data.digest.hex()] = data
         elif node.op is OPAQUE:
-            form: Form = node.attribute("form")
+            form: OpaqueForm = node.attribute("form")
             entries[form_digest(form)] = form
     return entries
 
@@ -121,49 +123,49 @@ def workload(node: Node, plain: bool = False) -> str:
         elif arg in node.args[:place]:
             args.append(f"same {node.args.index(arg)}")
         else:
-            kinds = ", ".join(map(show_type, arg.types))
-            args.append(f"const {'' if plain else values_of(arg)}{kinds}" if arg.static else kinds)
-    return _applied(node, args)
+            kinds = ", ".join(map(format_type, arg.types))
+            args.append(f"const {'' if plain else format_subnormals(arg)}{kinds}" if arg.static else kinds)
+    return _format_call(node, args)
 
 
-def values_of(leaf: Node) -> str:
+def format_subnormals(leaf: Node) -> str:
     """How the values of a constant make computing with them slower; "" where they do not."""
-    rarity = subnormal_share(leaf.attribute("data")) if leaf.op is CONSTANT else -1
+    rarity = subnormal_rarity(leaf.attribute("data")) if leaf.op is CONSTANT else -1
     return "" if rarity < 0 else f"subnormal 2^-{rarity} "
 
 
-def form_digest(form: Form) -> str:
+def form_digest(form: OpaqueForm) -> str:
     """The name of an opaque form: a hash of its operator, attributes and bodies."""
     state = hashlib.blake2b(form.node, digest_size=16)
     state.update(f"{form.inputs} {form.outputs}".encode())
     for name, body in form.bodies:
-        state.update(f"\n{name}\n{show(body)}".encode())
+        state.update(f"\n{name}\n{format_program(body)}".encode())
     return state.hexdigest()
 
 
-def _applied(node: Node, args: list[str]) -> str:
+def _format_call(node: Node, args: list[str]) -> str:
     """The operator on arguments, and the types of its outputs."""
     pieces = list(args)
     if node.op is OPAQUE:
-        form: Form = node.attribute("form")
+        form: OpaqueForm = node.attribute("form")
         name, pieces = "opaque", [repr(form.operator), repr(form_digest(form)), *pieces]
         pieces += [f"identity={value}" for key, value in node.attrs if key == "identity"]
     else:
         name = str(node.op.name)
-        pieces += [f"{key}={show_value(value)}" for key, value in node.attrs]
-    return f"{name}({', '.join(pieces)}) -> {', '.join(map(show_type, node.types))}"
+        pieces += [f"{key}={format_attribute(value)}" for key, value in node.attrs]
+    return f"{name}({', '.join(pieces)}) -> {', '.join(map(format_type, node.types))}"
 
 
-def show_type(kind: Type) -> str:
+def format_type(kind: Type) -> str:
     if isinstance(kind, OtherType):
         return f"other({kind.proto.hex()!r})"
     return f"{kind.dtype}[{', '.join(show_size(n, {}) for n in kind.shape) or '()'}]"
 
 
-def show_value(value: Any) -> str:
+def format_attribute(value: Any) -> str:
     """An attribute as text that `parse_program` reads back exactly."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(show_value, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(format_attribute, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Arithmetic):
         return f"size({show_size(value, {})})"
     if isinstance(value, Scope):
@@ -179,26 +181,26 @@ def _symbols(value: Any) -> set[Symbol]:
     return {a for a in atoms(value) if isinstance(a, Symbol)} if isinstance(value, Arithmetic) else set()
 
 
-def _numbers(data: Data) -> list[Any] | None:
+def _inline_numbers(data: TensorData) -> list[Any] | None:
     """The elements, where they are few and their text is exact."""
-    if data.dtype not in _NUMBERS or prod(data.shape) > FEW:
+    if data.dtype not in _INLINE_DTYPES or prod(data.shape) > MAX_INLINE_NUMBERS:
         return None
     numbers = data.array.ravel().tolist()
     return None if any(isnan(x) for x in numbers) else numbers
 
 
-def _show_data(data: Data) -> str:
-    numbers = _numbers(data)
+def _format_data(data: TensorData) -> str:
+    numbers = _inline_numbers(data)
     content = [repr(data.digest.hex())] if numbers is None else map(repr, numbers)
-    return ", ".join([show_type(TensorType(data.dtype, data.shape)), *content])
+    return ", ".join([format_type(TensorType(data.dtype, data.shape)), *content])
 
 
 # ---------------------------------------------------------------------------------------- parsing
 
 
-def parse_program(text: str, table: Mapping[str, Data | Form] | None = None) -> Program:
+def parse_program(text: str, table: Mapping[str, TensorData | OpaqueForm] | None = None) -> Program:
     """The program with this text.  Declared nodes are typed again.  Raises ValueError naming the line."""
-    reader = _Reader(table or {})
+    reader = _Parser(table or {})
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
@@ -208,8 +210,8 @@ def parse_program(text: str, table: Mapping[str, Data | Form] | None = None) -> 
     return Program(tuple(reader.inputs), tuple(reader.outputs), tuple(reader.captured))
 
 
-class _Reader:
-    def __init__(self, table: Mapping[str, Data | Form]):
+class _Parser:
+    def __init__(self, table: Mapping[str, TensorData | OpaqueForm]):
         self.table = table
         self.nodes: dict[str, Node] = {}
         self.symbols: dict[str, Any] = {}
@@ -231,11 +233,11 @@ class _Reader:
             case [ast.Assign(targets=[ast.Name(id=name)], value=value)]:
                 if name in self.nodes:
                     raise ValueError(f"{name} is defined twice")
-                self.nodes[name] = self.made(value, kinds)
+                self.nodes[name] = self.build_node(value, kinds)
             case _:
                 raise ValueError("what is this?")
 
-    def made(self, value: ast.expr, kinds: tuple[Type, ...]) -> Node:
+    def build_node(self, value: ast.expr, kinds: tuple[Type, ...]) -> Node:
         match value:
             case ast.Subscript(value=owner, slice=ast.Constant(int(index))):
                 return item(self.node(owner), index)
@@ -248,14 +250,14 @@ class _Reader:
                 return constant(self.data(self.type(kind), [self.value(c) for c in content]))
             case ast.Call(func=ast.Name(id="opaque"), args=[_, name, *args], keywords=keywords):
                 form = self.table[ast.literal_eval(name)]
-                assert isinstance(form, Form)
+                assert isinstance(form, OpaqueForm)
                 identity = next((self.value(k.value) for k in keywords), None)
                 return opaque(form, [self.argument(a) for a in args], kinds, identity=identity)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
                 attrs = {str(k.arg): self.value(k.value) for k in keywords}
                 made = apply(registry[name], [self.argument(a) for a in args], attrs, len(kinds) or 1)
                 if kinds and made.types != kinds:
-                    raise ValueError(f"its type is {', '.join(map(show_type, made.types))}")
+                    raise ValueError(f"its type is {', '.join(map(format_type, made.types))}")
                 return made
         raise ValueError("no node")
 
@@ -279,14 +281,14 @@ class _Reader:
     def size(self, size: ast.expr) -> Any:
         return parse_size(ast.unparse(size), self.symbols)
 
-    def data(self, kind: Type, content: list[Any]) -> Data:
+    def data(self, kind: Type, content: list[Any]) -> TensorData:
         assert isinstance(kind, TensorType)
         if len(content) == 1 and isinstance(content[0], str):
             data = self.table[content[0]]
-            assert isinstance(data, Data)
+            assert isinstance(data, TensorData)
             return data
         numbers = [float(x) if kind.dtype.startswith("float") else x for x in content]
-        return Data(np.array(numbers, numpy_dtype(kind.dtype)).reshape(kind.shape))
+        return TensorData(np.array(numbers, numpy_dtype(kind.dtype)).reshape(kind.shape))
 
     def value(self, value: ast.expr) -> Any:
         """An attribute."""

@@ -16,7 +16,7 @@ from tensaurus.ops.element_type import dtype_code, dtype_name
 Array: TypeAlias = np.ndarray[Any, Any]
 
 # element types that ONNX packs several to a byte
-BITS = {name: bits for bits in (2, 4) for name in (f"int{bits}", f"uint{bits}", f"float{bits}e2m1")}
+PACKED_BITS = {name: bits for bits in (2, 4) for name in (f"int{bits}", f"uint{bits}", f"float{bits}e2m1")}
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -27,10 +27,12 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 def size_in_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """What the elements take as ONNX's raw data."""
     count = prod(shape)
-    return (count * BITS[dtype] + 7) // 8 if dtype in BITS else count * numpy_dtype(dtype).itemsize
+    if dtype in PACKED_BITS:
+        return (count * PACKED_BITS[dtype] + 7) // 8
+    return count * numpy_dtype(dtype).itemsize
 
 
-class Data:
+class TensorData:
     """The elements of a constant.  Either an array or the TensorProto it came in.
 
     Raises ValueError where the TensorProto contradicts itself.
@@ -40,7 +42,7 @@ class Data:
 
     def __init__(self, array: Array | None = None, proto: TensorProto | None = None):
         if array is not None and array.dtype.kind in "OSU":
-            proto, array = _text_proto(array), None
+            proto, array = _encode_strings(array), None
         self._array, self._proto = array, proto
         if proto is not None:
             if proto.data_location == TensorProto.EXTERNAL:
@@ -69,7 +71,7 @@ class Data:
             raw = proto.raw_data
             if len(raw) != size_in_bytes(self.dtype, self.shape):
                 raise ValueError(f"{len(raw)} bytes for {self.dtype}{list(self.shape)}")
-            state.update(self.array.tobytes() if self.dtype in BITS else raw)
+            state.update(self.array.tobytes() if self.dtype in PACKED_BITS else raw)
         else:
             state.update(self.array.tobytes())
         return state.digest()
@@ -80,7 +82,7 @@ class Data:
         if self._array is None:
             assert self._proto is not None
             text = self.dtype == "string"  # in ONNX any bytes, though it speaks of UTF-8
-            self._array = _texts(self._proto) if text else numpy_helper.to_array(self._proto)
+            self._array = _decode_strings(self._proto) if text else numpy_helper.to_array(self._proto)
         return self._array
 
     @property
@@ -89,7 +91,7 @@ class Data:
         if self._proto is not None:
             return bytes(self._proto.raw_data) if self._proto.HasField("raw_data") else None
         array = self.array
-        if self.dtype in BITS:
+        if self.dtype in PACKED_BITS:
             return bytes(numpy_helper.from_array(array).raw_data)
         if sys.byteorder == "big":
             array = array.astype(array.dtype.newbyteorder("<"))
@@ -117,7 +119,7 @@ class Data:
         return hash(self.digest)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Data) and self.digest == other.digest
+        return isinstance(other, TensorData) and self.digest == other.digest
 
     def __repr__(self) -> str:
         if prod(self.shape) <= 4 and self.dtype != "string":
@@ -125,17 +127,17 @@ class Data:
         return f"{self.dtype}{list(self.shape)}#{self.digest.hex()[:12]}"
 
 
-ESCAPED = "surrogateescape"  # what is no UTF-8 stays what it is
+UTF8_ERRORS = "surrogateescape"  # what is no UTF-8 stays what it is
 
 
-def _texts(proto: TensorProto) -> Array:
+def _decode_strings(proto: TensorProto) -> Array:
     texts = np.empty(len(proto.string_data), object)
-    texts[:] = [text.decode(errors=ESCAPED) for text in proto.string_data]
+    texts[:] = [text.decode(errors=UTF8_ERRORS) for text in proto.string_data]
     return texts.reshape(tuple(proto.dims))
 
 
-def _text_proto(array: Array) -> TensorProto:
+def _encode_strings(array: Array) -> TensorProto:
     proto = TensorProto(data_type=TensorProto.STRING, dims=array.shape)
     texts = array.ravel().tolist()
-    proto.string_data.extend(t if isinstance(t, bytes) else str(t).encode(errors=ESCAPED) for t in texts)
+    proto.string_data.extend(t if isinstance(t, bytes) else str(t).encode(errors=UTF8_ERRORS) for t in texts)
     return proto

@@ -14,22 +14,28 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import Evaluation
 from tensaurus.expr.sizes.size import Axis, Size, atoms, interval, polynomial
 from tensaurus.graph.ir.node import Node, apply, constant
-from tensaurus.graph.lower.labelled_nodes import Labelled, function, length, reshaped, transposed
-from tensaurus.graph.lower.primitives import filled, literal
+from tensaurus.graph.lower.labelled_nodes import (
+    Labelled,
+    apply_function,
+    length,
+    reshape_node,
+    transpose_node,
+)
+from tensaurus.graph.lower.primitives import exact_attribute, literal
 from tensaurus.ops.indexing import gather
 from tensaurus.ops.parts import concat, pad, slice_
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["elements", "require_small", "table"]
+__all__ = ["read_elements", "require_small", "tabulate_size"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-LARGEST = 1 << 24  # elements of a table of indices
-COPIED = 8  # elements that a Gather copies at once, below which slices are faster
-MANY = 16  # slices in place of one Gather
+MAX_TABLE_ELEMENTS = 1 << 24  # elements of a table of indices
+MIN_GATHER_BLOCK = 8  # elements that a Gather copies at once, below which slices are faster
+MAX_SLICES = 16  # slices in place of one Gather
 
 
-def table(size: Size, places: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ...]]:
+def tabulate_size(size: Size, places: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ...]]:
     """The values of a size over the axes in it, in the order of their places."""
     require_small([size])
     found = Evaluation({}, Reals(), {}).index(size)
@@ -40,7 +46,7 @@ def table(size: Size, places: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ..
 def require_small(sizes: Iterable[Size]) -> None:
     """Raises TensaurusError where the axes in these sizes have too many points for a table."""
     axes = {a for size in sizes for a in atoms(size) if isinstance(a, Axis)}
-    if (points := prod(map(length, axes))) > LARGEST:
+    if (points := prod(map(length, axes))) > MAX_TABLE_ELEMENTS:
         raise TensaurusError(f"a table of {points} numbers is too large for a model")
 
 
@@ -67,7 +73,7 @@ class _Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Pick:
+class _GroupPlan:
     """What is taken from dimensions that are read together, as one: runs of elements, or those at indices.
 
     size   of the dimensions together
@@ -83,7 +89,7 @@ class _Pick:
     valid: Labelled | None = None  # where it is not beyond the edge, unless that is nowhere
 
 
-def elements(
+def read_elements(
     source: Node,
     indices: Sequence[Size],
     outside: Any,
@@ -97,35 +103,35 @@ def elements(
     dtype = source.tensor.dtype
     beyond = 0 if outside is None else outside
     dimensions = [
-        _dimension(place, size, index, places, computed)
-        for place, (size, index) in enumerate(zip(_shape(source), indices, strict=True))
+        _describe_dimension(place, size, index, places, computed)
+        for place, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
     ]
     nowhere = Labelled(literal(beyond, dtype), ())
-    if any(d.size == 0 or d.known is not None and not _within(d).any() for d in dimensions):
+    if any(d.size == 0 or d.known is not None and not _is_inside(d).any() for d in dimensions):
         return nowhere
-    groups = _together(dimensions)
+    groups = _group_by_axes(dimensions)
     inner = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
     picks = [
-        _pick(group, outside is None, places, size) for group, size in zip(groups, inner, strict=True)
+        _plan_group(group, outside is None, places, size) for group, size in zip(groups, inner, strict=True)
     ]
     if None in picks:
         return nowhere
-    fill = filled(beyond, dtype)
-    node = _taken(source, groups, [p for p in picks if p is not None], 0 if fill is None else fill)
+    fill = exact_attribute(beyond, dtype)
+    node = _build_read(source, groups, [p for p in picks if p is not None], 0 if fill is None else fill)
     found = Labelled(node, tuple(a for p in picks if p is not None for a in p.axes))
     for p in picks if fill is None else ():
         if p is not None and p.valid is not None:
-            found = function("where", p.valid, found, nowhere)
+            found = apply_function("where", p.valid, found, nowhere)
     return found
 
 
-def _shape(node: Node) -> list[int]:
+def _known_shape(node: Node) -> list[int]:
     if not all(isinstance(n, int) for n in node.tensor.shape):
         raise TensaurusError(f"a read of {node.tensor} needs known sizes to be written as ONNX operators")
     return [int(n) for n in node.tensor.shape]  # type: ignore[arg-type]
 
 
-def _dimension(
+def _describe_dimension(
     place: int,
     size: int,
     index: Size,
@@ -137,16 +143,16 @@ def _dimension(
         low, high = interval(index)
         inside = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size
         return _Dimension(place, size, found.axes, computed=found, inside=inside)
-    data, axes = table(index, places)
+    data, axes = tabulate_size(index, places)
     return _Dimension(place, size, axes, known=data)
 
 
-def _within(d: _Dimension) -> Array:
+def _is_inside(d: _Dimension) -> Array:
     assert d.known is not None
     return np.asarray((d.known >= 0) & (d.known < d.size))
 
 
-def _together(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
+def _group_by_axes(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
     """Dimensions whose indices share an axis, directly or not, in one group."""
     groups: list[list[_Dimension]] = []
     for d in dimensions:
@@ -158,9 +164,9 @@ def _together(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
     return sorted(groups, key=lambda g: g[0].place)
 
 
-def _pick(
+def _plan_group(
     group: Sequence[_Dimension], careless: bool, places: Mapping[Axis, int], inner: int
-) -> _Pick | None:
+) -> _GroupPlan | None:
     """What a group's indices take; None where all of it is beyond the edge.
 
     inner  elements that stand together for one index: a Gather copies so many at once
@@ -169,41 +175,42 @@ def _pick(
     axes = tuple(sorted({a for d in group for a in d.axes}, key=places.__getitem__))
     require_small(map(polynomial, axes))
     if any(d.computed is not None for d in group):
-        return _computed(group, size, axes, careless)
+        return _plan_computed(group, size, axes, careless)
     strides = [prod(d.size for d in group[k + 1 :]) for k in range(len(group))]
     shape = [length(a) for a in axes]
-    parts = [_spread(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
+    parts = [_align(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
     linear = np.broadcast_to(sum((p * s for p, s in zip(parts, strides, strict=True)), np.int64(0)), shape)
     valid = np.broadcast_to(
-        reduce(np.logical_and, (_spread(_within(d), d.axes, axes) for d in group)), shape
+        reduce(np.logical_and, (_align(_is_inside(d), d.axes, axes) for d in group)), shape
     )
     if not valid.any():
         return None
     # axes by what a step along them skips: then a reshape, or a slice, may say it all
-    steps = {a: _step(linear, k) for k, a in enumerate(axes)}
+    steps = {a: _index_step(linear, k) for k, a in enumerate(axes)}
     ordered = sorted(axes, key=lambda a: -steps[a])
     perm = [axes.index(a) for a in ordered]
     linear, valid = linear.transpose(perm), valid.transpose(perm)
     mask = None if valid.all() else Labelled(constant(np.ascontiguousarray(valid)), tuple(ordered))
-    run = _run(linear.ravel(), valid.ravel())
+    run = _find_run(linear.ravel(), valid.ravel())
     if run is not None:
-        return _Pick(size, tuple(ordered), (run,), valid=mask)
-    for k in range(linear.ndim if inner < COPIED else 0):
+        return _GroupPlan(size, tuple(ordered), (run,), valid=mask)
+    for k in range(linear.ndim if inner < MIN_GATHER_BLOCK else 0):
         rows = zip(np.moveaxis(linear, k, 0), np.moveaxis(valid, k, 0), strict=True)
-        runs = [_run(row.ravel(), good.ravel()) for row, good in rows] if linear.shape[k] <= MANY else [None]
+        few = linear.shape[k] <= MAX_SLICES
+        runs = [_find_run(row.ravel(), good.ravel()) for row, good in rows] if few else [None]
         if None not in runs:
             windows = (ordered[k], *ordered[:k], *ordered[k + 1 :])
-            return _Pick(size, windows, tuple(run for run in runs if run is not None), valid=mask)
+            return _GroupPlan(size, windows, tuple(run for run in runs if run is not None), valid=mask)
     spare = 0 if careless else size
     at = constant(np.ascontiguousarray(np.where(valid, linear, spare), dtype=np.int64))
-    return _Pick(size, tuple(ordered), at=at, slot=mask is not None and not careless, valid=mask)
+    return _GroupPlan(size, tuple(ordered), at=at, slot=mask is not None and not careless, valid=mask)
 
 
-def _spread(data: Array, own: Sequence[Axis], axes: Sequence[Axis]) -> Array:
+def _align(data: Array, own: Sequence[Axis], axes: Sequence[Axis]) -> Array:
     return data.reshape([length(a) if a in own else 1 for a in axes])
 
 
-def _step(linear: Array, place: int) -> int:
+def _index_step(linear: Array, place: int) -> int:
     """What one step along a dimension adds to the index."""
     if linear.shape[place] < 2:
         return 0
@@ -213,7 +220,7 @@ def _step(linear: Array, place: int) -> int:
     return int(linear[tuple(spot)] - first)
 
 
-def _run(linear: Array, valid: Array) -> _Run | None:
+def _find_run(linear: Array, valid: Array) -> _Run | None:
     """Indices of which those that are valid are evenly spaced and without gaps."""
     spots = np.flatnonzero(valid)
     if not len(spots):
@@ -228,50 +235,55 @@ def _run(linear: Array, valid: Array) -> _Run | None:
     return _Run(int(inner[0]), step, len(inner), first, len(linear) - 1 - last)
 
 
-def _computed(group: Sequence[_Dimension], size: int, axes: tuple[Axis, ...], careless: bool) -> _Pick:
+def _plan_computed(
+    group: Sequence[_Dimension], size: int, axes: tuple[Axis, ...], careless: bool
+) -> _GroupPlan:
     """Indices that are computed when the model runs."""
     linear: Labelled | None = None
     valid: Labelled | None = None
     for k, d in enumerate(group):
         index = d.computed or Labelled(constant(np.asarray(d.known, np.int64)), d.axes)
         stride = prod(other.size for other in group[k + 1 :])
-        if d.known is None and not d.inside or d.known is not None and not _within(d).all():
-            for good in (function("le", _number(0), index), function("lt", index, _number(d.size))):
-                valid = good if valid is None else function("and", valid, good)
-        part = index if stride == 1 else function("mul", index, _number(stride))
-        linear = part if linear is None else function("add", linear, part)
+        if d.known is None and not d.inside or d.known is not None and not _is_inside(d).all():
+            above, below = (_integer(0), index), (index, _integer(d.size))
+            for good in (apply_function("le", *above), apply_function("lt", *below)):
+                valid = good if valid is None else apply_function("and", valid, good)
+        part = index if stride == 1 else apply_function("mul", index, _integer(stride))
+        linear = part if linear is None else apply_function("add", linear, part)
     assert linear is not None
     if valid is not None:
-        linear = function("where", valid, linear, _number(0 if careless else size))
+        linear = apply_function("where", valid, linear, _integer(0 if careless else size))
     slot = valid is not None and not careless
-    return _Pick(size, axes, at=linear.whole(axes), slot=slot, valid=valid)
+    return _GroupPlan(size, axes, at=linear.whole(axes), slot=slot, valid=valid)
 
 
-def _number(value: int) -> Labelled:
+def _integer(value: int) -> Labelled:
     return Labelled(literal(value, "int64"), ())
 
 
-def _taken(source: Node, groups: Sequence[Sequence[_Dimension]], picks: Sequence[_Pick], fill: Any) -> Node:
+def _build_read(
+    source: Node, groups: Sequence[Sequence[_Dimension]], picks: Sequence[_GroupPlan], fill: Any
+) -> Node:
     """The groups' dimensions brought together, cut, padded, and gathered."""
-    node = transposed(source, [d.place for group in groups for d in group])
-    node = reshaped(node, [p.size for p in picks])
+    node = transpose_node(source, [d.place for group in groups for d in group])
+    node = reshape_node(node, [p.size for p in picks])
     alone = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.slot)) for p in picks]
-    node = _cut(node, alone, fill)
+    node = _slice_and_pad(node, alone, fill)
     for place, p in reversed(list(enumerate(picks))):
         if p.at is not None:
             node = apply(gather, [node, p.at], {"axis": place})
         elif len(p.runs) > 1:
-            whole = [_Run(0, 1, n, 0, 0) for n in _shape(node)]
-            parts = [_cut(node, [*whole[:place], run, *whole[place + 1 :]], fill) for run in p.runs]
+            whole = [_Run(0, 1, n, 0, 0) for n in _known_shape(node)]
+            parts = [_slice_and_pad(node, [*whole[:place], run, *whole[place + 1 :]], fill) for run in p.runs]
             node = apply(concat, parts, {"axis": place})
-    return reshaped(node, [length(a) for p in picks for a in p.axes])
+    return reshape_node(node, [length(a) for p in picks for a in p.axes])
 
 
-def _cut(node: Node, runs: Sequence[_Run], fill: Any) -> Node:
+def _slice_and_pad(node: Node, runs: Sequence[_Run], fill: Any) -> Node:
     """A run of each dimension."""
     cuts = [
         (place, run.first, run.first + (run.length - 1) * run.step + 1, run.step)
-        for place, (run, size) in enumerate(zip(runs, _shape(node), strict=True))
+        for place, (run, size) in enumerate(zip(runs, _known_shape(node), strict=True))
         if run[:3] != (0, 1, size)
     ]
     if cuts:

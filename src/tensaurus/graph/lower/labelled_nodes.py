@@ -9,7 +9,7 @@ from math import prod
 from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.expr.sizes.size import Axis
 from tensaurus.graph.ir.node import Node, apply
-from tensaurus.graph.lower.primitives import called, literal, reduced
+from tensaurus.graph.lower.primitives import call_function, call_reduction, literal
 from tensaurus.ops import Untypable
 from tensaurus.ops.contraction import matmul
 from tensaurus.ops.layout import reshape, tile, transpose
@@ -17,9 +17,12 @@ from tensaurus.ops.onnx_form import check_types
 from tensaurus.ops.schema import NEWEST, NotInOpset
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Labelled", "contracted", "function", "length", "plain", "reduction", "reshaped", "transposed"]
+__all__ = [
+    "Labelled", "apply_function", "contract_factors", "length", "order_axes", "reduce_axes", "reshape_node",
+    "transpose_node",
+]  # fmt: skip
 
-WIDE = "int64"  # in which integers are added whose own type ONNX does not add
+SUM_DTYPE = "int64"  # in which integers are added whose own type ONNX does not add
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,14 @@ class Labelled:
     def aligned(self, axes: Sequence[Axis]) -> Node:
         """Its dimensions in this order, of length 1 for axes that it lacks; leading ones are left out."""
         first = next((k for k, a in enumerate(axes) if a in self.axes), len(axes))
-        node = transposed(self.node, [self.axes.index(a) for a in axes if a in self.axes])
-        return reshaped(node, [length(a) if a in self.axes else 1 for a in axes[first:]])
+        node = transpose_node(self.node, [self.axes.index(a) for a in axes if a in self.axes])
+        return reshape_node(node, [length(a) if a in self.axes else 1 for a in axes[first:]])
 
     def whole(self, axes: Sequence[Axis]) -> Node:
         """Its dimensions in this order, repeated along axes that it lacks."""
         shape = [length(a) if a in self.axes else 1 for a in axes]
         repeats = tuple(1 if a in self.axes else length(a) for a in axes)
-        node = reshaped(self.aligned(axes), shape)
+        node = reshape_node(self.aligned(axes), shape)
         return apply(tile, [node], {"repeats": repeats}) if any(n > 1 for n in repeats) else node
 
 
@@ -54,58 +57,59 @@ def length(a: Axis) -> int:
     return a.extent
 
 
-def plain(item: Labelled, axes: Sequence[Axis]) -> Labelled:
+def order_axes(item: Labelled, axes: Sequence[Axis]) -> Labelled:
     """With its dimensions in this order, those that it lacks left out."""
     kept = tuple(a for a in axes if a in item.axes)
-    return Labelled(transposed(item.node, [item.axes.index(a) for a in kept]), kept)
+    return Labelled(transpose_node(item.node, [item.axes.index(a) for a in kept]), kept)
 
 
-def transposed(node: Node, perm: Sequence[int]) -> Node:
+def transpose_node(node: Node, perm: Sequence[int]) -> Node:
     """Dimension d of the output is dimension perm[d]."""
     return node if list(perm) == list(range(len(perm))) else apply(transpose, [node], {"perm": tuple(perm)})
 
 
-def reshaped(node: Node, shape: Sequence[int]) -> Node:
+def reshape_node(node: Node, shape: Sequence[int]) -> Node:
     """The same elements in another shape."""
     return node if node.tensor.shape == tuple(shape) else apply(reshape, [node], {"shape": tuple(shape)})
 
 
-def union(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+def union_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
     """The axes of all, in the order of those that have most."""
     return tuple(dict.fromkeys(a for item in sorted(items, key=lambda x: -len(x.axes)) for a in item.axes))
 
 
-def function(fn: str, *items: Labelled) -> Labelled:
+def apply_function(fn: str, *items: Labelled) -> Labelled:
     """A scalar function of each element."""
-    axes = union(items)
-    made = called(fn, *(item.aligned(axes) for item in items))
-    return Labelled(reshaped(made, tuple(map(length, axes))), axes)
+    axes = union_axes(items)
+    made = call_function(fn, *(item.aligned(axes) for item in items))
+    return Labelled(reshape_node(made, tuple(map(length, axes))), axes)
 
 
-def reduction(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
+def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
     """Reduced over axes, none of them empty; those that it lacks repeat its value."""
     places = [k for k, a in enumerate(item.axes) if a in axes]
     result = item
     if places:
         left = tuple(a for a in item.axes if a not in axes)
-        result = Labelled(_reduced(monoid, item.node, places), left)
+        result = Labelled(_reduce_dimensions(monoid, item.node, places), left)
     repeats = prod(length(a) for a in axes if a not in item.axes)
     if repeats == 1 or monoid in ("max", "min"):
         return result
     if monoid == "sum":
-        return function("mul", result, Labelled(literal(repeats, item.dtype), ()))
+        return apply_function("mul", result, Labelled(literal(repeats, item.dtype), ()))
     return _power(result, repeats)
 
 
-def _reduced(monoid: str, node: Node, places: Sequence[int]) -> Node:
+def _reduce_dimensions(monoid: str, node: Node, places: Sequence[int]) -> Node:
     dtype = node.tensor.dtype
     try:
-        return reduced(monoid, node, places)
+        return call_reduction(monoid, node, places)
     except Untypable:
-        if not is_integer(dtype) or dtype == WIDE:
+        if not is_integer(dtype) or dtype == SUM_DTYPE:
             raise
         # sums and products wrap around: what is right modulo 2^64 is right modulo every smaller power of two
-        return called(f"to_{dtype}", reduced(monoid, called(f"to_{WIDE}", node), places))
+        wide = call_function(f"to_{SUM_DTYPE}", node)
+        return call_function(f"to_{dtype}", call_reduction(monoid, wide, places))
 
 
 def _power(item: Labelled, exponent: int) -> Labelled:
@@ -113,11 +117,11 @@ def _power(item: Labelled, exponent: int) -> Labelled:
     if exponent == 1:
         return item
     half = _power(item, exponent // 2)
-    square = function("mul", half, half)
-    return function("mul", square, item) if exponent % 2 else square
+    square = apply_function("mul", half, half)
+    return apply_function("mul", square, item) if exponent % 2 else square
 
 
-def contracted(factors: Sequence[Labelled], gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
+def contract_factors(factors: Sequence[Labelled], gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
     """The sum over `gone` of the product of the factors, two at a time; `order` is that of the result."""
     queue = sorted(factors, key=lambda f: len(f.axes))
     left = set(gone)
@@ -127,34 +131,34 @@ def contracted(factors: Sequence[Labelled], gone: Sequence[Axis], order: Sequenc
         other = queue.pop(mates[0])
         elsewhere = {a for f in queue for a in f.axes}
         now = [a for a in gone if a in left and a not in elsewhere and (a in result.axes or a in other.axes)]
-        result = _pair(result, other, now, order)
+        result = _contract_pair(result, other, now, order)
         left.difference_update(now)
-    return reduction("sum", result, [a for a in gone if a in left])
+    return reduce_axes("sum", result, [a for a in gone if a in left])
 
 
-def _pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
+def _contract_pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
     """The sum over `gone` of a * b: a matrix product wherever that saves the product of all pairs."""
-    a = reduction("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
-    b = reduction("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
+    a = reduce_axes("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
+    b = reduce_axes("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
     inner = [x for x in gone if x in a.axes and x in b.axes]
     if not inner:
-        return function("mul", a, b)
-    if not _multiplied(a.node, b.node):
-        return reduction("sum", function("mul", a, b), inner)
+        return apply_function("mul", a, b)
+    if not _has_matmul(a.node, b.node):
+        return reduce_axes("sum", apply_function("mul", a, b), inner)
     known = [x for x in order if x in a.axes or x in b.axes]
-    kept = [*known, *(x for x in union([a, b]) if x not in known and x not in inner)]
+    kept = [*known, *(x for x in union_axes([a, b]) if x not in known and x not in inner)]
     if kept and kept[-1] in a.axes and kept[-1] not in b.axes:
         a, b = b, a
-    batch, rows, columns = _dimensions(a, b, kept)
+    batch, rows, columns = _split_dimensions(a, b, kept)
     m, n, depth = (prod(map(length, xs)) for xs in (rows, columns, inner))
-    left = _matrices(a, batch, [*rows, *inner], (m, depth))
-    right = _matrices(b, batch, [*inner, *columns], (depth, n))
+    left = _as_matrices(a, batch, [*rows, *inner], (m, depth))
+    right = _as_matrices(b, batch, [*inner, *columns], (depth, n))
     axes = (*batch, *rows, *columns)
     product = apply(matmul, [left, right])
-    return Labelled(reshaped(product, tuple(map(length, axes))), axes)
+    return Labelled(reshape_node(product, tuple(map(length, axes))), axes)
 
 
-def _dimensions(
+def _split_dimensions(
     a: Labelled, b: Labelled, kept: Sequence[Axis]
 ) -> tuple[list[Axis], list[Axis], list[Axis]]:
     """Which of the dimensions that are kept, in order, are of the batch, rows of a and columns of b.
@@ -174,17 +178,19 @@ def _dimensions(
     return shared, rows, [x for x in kept if x not in a.axes]
 
 
-def _matrices(item: Labelled, batch: Sequence[Axis], inside: Sequence[Axis], shape: tuple[int, int]) -> Node:
+def _as_matrices(
+    item: Labelled, batch: Sequence[Axis], inside: Sequence[Axis], shape: tuple[int, int]
+) -> Node:
     """The dimensions of a matrix behind those of the batch, of length 1 for those that it lacks."""
     own = [x for x in batch if x in item.axes]
     present = [x for x in (*own, *inside) if x in item.axes]
-    node = transposed(item.node, [item.axes.index(x) for x in present])
+    node = transpose_node(item.node, [item.axes.index(x) for x in present])
     if not own:
-        return reshaped(node, shape)
-    return reshaped(node, [*(length(x) if x in item.axes else 1 for x in batch), *shape])
+        return reshape_node(node, shape)
+    return reshape_node(node, [*(length(x) if x in item.axes else 1 for x in batch), *shape])
 
 
-def _multiplied(a: Node, b: Node) -> bool:
+def _has_matmul(a: Node, b: Node) -> bool:
     """Whether ONNX multiplies matrices of these elements."""
     try:
         check_types(matmul, (a.tensor, b.tensor), NEWEST)

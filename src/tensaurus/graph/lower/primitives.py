@@ -22,7 +22,9 @@ from tensaurus.ops.examples import parse_example
 from tensaurus.ops.onnx_form import check_types
 from tensaurus.ops.schema import NEWEST, NotInOpset
 
-__all__ = ["called", "exact_number", "filled", "literal", "numbers", "reduced"]
+__all__ = [
+    "call_function", "call_reduction", "exact_attribute", "exact_number", "literal", "rational_constant",
+]  # fmt: skip
 
 
 def exact_number(value: Any) -> Fraction:
@@ -53,18 +55,18 @@ def literal(value: Any, dtype: str) -> Node:
     exact = Fraction(value)
     if not isfinite(near):
         raise Untypable(f"{value} is no {dtype}")
-    return called("div", *(_whole(n, dtype) for n in (exact.numerator, exact.denominator)))
+    return call_function("div", *(_exact_integer(n, dtype) for n in (exact.numerator, exact.denominator)))
 
 
-def _whole(value: int, dtype: str) -> Node:
+def _exact_integer(value: int, dtype: str) -> Node:
     """An integer as a sum of those that the dtype holds, or rounded where it is beyond them."""
     near = np.asarray(float(value), numpy_dtype(dtype))
     if not isfinite(near) or int(near) == value:
         return constant(near)
-    return called("add", constant(near), _whole(value - int(near), dtype))
+    return call_function("add", constant(near), _exact_integer(value - int(near), dtype))
 
 
-def numbers(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str) -> Node:
+def rational_constant(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str) -> Node:
     """A constant; where the dtype cannot hold one of its rationals, all are quotients until export."""
     exact = [Fraction(value) for value in values]
     kind = numpy_dtype(dtype)
@@ -72,10 +74,10 @@ def numbers(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str
     if all(Fraction(float(found)) == value for found, value in zip(near, exact, strict=True)):
         return constant(near.reshape(shape))
     parts = [float(value.numerator) for value in exact], [float(value.denominator) for value in exact]
-    return called("div", *(constant(np.array(part).astype(kind).reshape(shape)) for part in parts))
+    return call_function("div", *(constant(np.array(part).astype(kind).reshape(shape)) for part in parts))
 
 
-def filled(value: Any, dtype: str) -> int | float | bool | None:
+def exact_attribute(value: Any, dtype: str) -> int | float | bool | None:
     """A number of the type as an attribute; None where it would be rounded."""
     if is_integer(dtype):
         return int(integer_literal(value, dtype))
@@ -85,19 +87,19 @@ def filled(value: Any, dtype: str) -> int | float | bool | None:
     return near if not isfinite(near) or Fraction(near) == value else None
 
 
-def called(fn: str, *args: Node) -> Node:
+def call_function(fn: str, *args: Node) -> Node:
     """A scalar function of the algebra on broadcast arguments.  Raises Untypable where ONNX has none such."""
-    operator, attrs = _function(fn, tuple(arg.tensor.dtype for arg in args))
+    operator, attrs = _find_function(fn, tuple(arg.tensor.dtype for arg in args))
     return apply(operator, args, dict(attrs))
 
 
-def reduced(monoid: str, x: Node, axes: Sequence[int]) -> Node:
+def call_reduction(monoid: str, x: Node, axes: Sequence[int]) -> Node:
     """The sum, max, min or prod over some axes, which go."""
-    return apply(_reduction(monoid, x.tensor.dtype), [x], {"axes": tuple(axes), "keepdims": 0})
+    return apply(_find_reduction(monoid, x.tensor.dtype), [x], {"axes": tuple(axes), "keepdims": 0})
 
 
 @cache
-def _function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[str, Any], ...]]:
+def _find_function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[str, Any], ...]]:
     """The operator of ONNX, and its attributes, whose expression is this function of elements that meet."""
 
     def computes(scope: Scope, inputs: tuple[Tensor, ...]) -> bool:
@@ -112,8 +114,8 @@ def _function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[str, An
     fitting = [
         (operator, attrs)
         for operator in registry.values()
-        for attrs in _attributes(operator, fn)
-        if all(_is(operator, kinds, attrs, computes) for kinds in met)
+        for attrs in _candidate_attributes(operator, fn)
+        if all(_matches(operator, kinds, attrs, computes) for kinds in met)
     ]
     if not fitting:
         raise Untypable(f"no operator of ONNX computes {fn} of {' and '.join(dtypes)}")
@@ -122,7 +124,7 @@ def _function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[str, An
 
 
 @cache
-def _reduction(monoid: str, dtype: str) -> Op:
+def _find_reduction(monoid: str, dtype: str) -> Op:
     """The operator of ONNX whose expression is this reduction along axes."""
     kinds = (TensorType(dtype, (2, 3)),)
 
@@ -134,13 +136,13 @@ def _reduction(monoid: str, dtype: str) -> Op:
         return False
 
     attrs = {"axes": (1,), "keepdims": 0}
-    fitting = [operator for operator in registry.values() if _is(operator, kinds, attrs, computes)]
+    fitting = [operator for operator in registry.values() if _matches(operator, kinds, attrs, computes)]
     if not fitting:
         raise Untypable(f"no operator of ONNX computes the {monoid} of {dtype}")
     return min(fitting, key=lambda operator: (operator.since, operator.name))
 
 
-def _attributes(operator: Op, fn: str) -> Iterator[dict[str, Any]]:
+def _candidate_attributes(operator: Op, fn: str) -> Iterator[dict[str, Any]]:
     """Attributes to try: none, and those of examples, with the wanted element type for theirs."""
     target = cast_target(fn)
     yield {}
@@ -152,7 +154,7 @@ def _attributes(operator: Op, fn: str) -> Iterator[dict[str, Any]]:
             yield {name: target if value in NUMBERS else value for name, value in attrs.items()}
 
 
-def _is(
+def _matches(
     operator: Op,
     kinds: tuple[TensorType, ...],
     attrs: dict[str, Any],

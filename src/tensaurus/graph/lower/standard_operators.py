@@ -42,34 +42,34 @@ from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Floor, Largest, Size, atoms, interval, polynomial, terms_of
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.graph.lower.gather_reads import elements, require_small, table
+from tensaurus.graph.lower.gather_reads import read_elements, require_small, tabulate_size
 from tensaurus.graph.lower.labelled_nodes import (
     Labelled,
-    contracted,
-    function,
+    apply_function,
+    contract_factors,
     length,
-    plain,
-    reduction,
-    reshaped,
+    order_axes,
+    reduce_axes,
+    reshape_node,
 )
-from tensaurus.graph.lower.primitives import literal, numbers
+from tensaurus.graph.lower.primitives import literal, rational_constant
 from tensaurus.ops import Op, Untypable
 from tensaurus.ops.parts import concat
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["standard", "standard_form"]
+__all__ = ["lower_node", "lower_scope"]
 
 NEUTRAL: Mapping[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
-LONG = 1 << 12  # elements of a sum, from which on a node for each of its terms is worth it
-MANY = 64  # such terms
-REAL = ("float32", "float64")  # what every runtime adds and compares element by element
-DIVISIONS = frozenset({"div", "mod", "fmod"})
+MIN_UNROLLED_OUTPUTS = 1 << 12  # elements of a sum, from which on a node for each of its terms is worth it
+MAX_UNROLLED_TERMS = 64  # such terms
+UNROLLED_DTYPES = ("float32", "float64")  # what every runtime adds and compares element by element
+TRAPPING_DIVISIONS = frozenset({"div", "mod", "fmod"})
 
 
-def standard(node: Node) -> Node:
+def lower_node(node: Node) -> Node:
     """A declared node of one output by its expression.  Raises TensaurusError where that is not possible."""
     assert isinstance(node.op, Op)
-    kinds = node.kinds()
+    kinds = node.arg_types()
     given = {
         leaf: arg
         for leaf, arg in zip(node.op.tensors(kinds), node.args, strict=False)
@@ -77,10 +77,10 @@ def standard(node: Node) -> Node:
     }
     if len(node.types) != 1:
         raise TensaurusError(f"{node.op} has several outputs, each with its own expression")
-    return standard_form(node.op.scopes(kinds, node.attrs)[0], given)
+    return lower_scope(node.op.scopes(kinds, node.attrs)[0], given)
 
 
-def standard_form(scope: Scope, given: Mapping[Tensor, Node]) -> Node:
+def lower_scope(scope: Scope, given: Mapping[Tensor, Node]) -> Node:
     """The scope of these nodes, its tensors.  Raises TensaurusError for what no operator of ONNX computes."""
     try:
         return _Lowering(given).scope(scope)
@@ -112,13 +112,13 @@ class _Lowering:
         flat = split_axes(scope)
         self.meet(*flat.axes)
         made = self.body(flat.body, dtype, flat.axes)
-        return reshaped(made.whole(flat.axes), shape)
+        return reshape_node(made.whole(flat.axes), shape)
 
     def source(self, source: Source, dtype: str) -> Node:
         if isinstance(source, Tensor):
             return self.given[source]
         if isinstance(source, Table):
-            return numbers(source.values, source.shape, dtype)
+            return rational_constant(source.values, source.shape, dtype)
         if id(source) not in self.inner:
             careless, self.careless = self.careless, 0
             self.inner[id(source)] = source, self.scope(source)
@@ -136,7 +136,7 @@ class _Lowering:
                 return Labelled(literal(value, dtype), ())
             case Read(source, indices, outside):
                 beyond = None if outside is None else outside.value
-                return elements(self.source(source, dtype), indices, beyond, self.places, self.computed)
+                return read_elements(self.source(source, dtype), indices, beyond, self.places, self.computed)
             case Call(fn, args):
                 return self.call(fn, args, dtype, order)
             case Select():
@@ -155,7 +155,7 @@ class _Lowering:
             return Labelled(literal(data.item(), dtype), ())
         near = data.astype(numpy_dtype(dtype))
         if not is_integer(dtype) and (near.astype(np.float64) != data.astype(np.float64)).any():
-            return function(f"to_{dtype}", Labelled(constant(data), axes))
+            return apply_function(f"to_{dtype}", Labelled(constant(data), axes))
         return Labelled(constant(near), axes)
 
     def call(self, fn: str, args: tuple[Body, ...], dtype: str, order: tuple[Axis, ...]) -> Labelled:
@@ -164,18 +164,19 @@ class _Lowering:
         if target is not None:
             real = target if not is_integer(target) or kinds[0] == "int" else "float64"
             found = self.body(args[0], real, order)
-            return found if found.dtype == target else function(fn, found)
+            return found if found.dtype == target else apply_function(fn, found)
         wanted = kinds[1:] if fn == "where" else kinds
         met = [kind for kind in wanted if kind not in ("int", "real")]
         if not met and FUNCTIONS[fn].result == "bool":
             dtype = "float64" if "real" in wanted else "int64"
         dtype = met[0] if met else dtype
         found_args = [self.body(a, dtype, order) for a in args]
-        if self.careless and fn in DIVISIONS and is_integer(dtype):
+        if self.careless and fn in TRAPPING_DIVISIONS and is_integer(dtype):
             # runtimes divide integers by the processor's instruction, which a zero stops
             zero, one = (Labelled(literal(n, dtype), ()) for n in (0, 1))
-            found_args[1] = function("where", function("eq", found_args[1], zero), one, found_args[1])
-        return function(fn, *found_args)
+            is_zero = apply_function("eq", found_args[1], zero)
+            found_args[1] = apply_function("where", is_zero, one, found_args[1])
+        return apply_function(fn, *found_args)
 
     # ------------------------------------------------------------------------------------ indices
 
@@ -197,13 +198,13 @@ class _Lowering:
                 continue
             if isinstance(high, int) and high < 0:
                 return self.body(select.other, dtype, order)
-            cut = _cut(size)
+            cut = _guard_cut(size)
             if cut is not None:
                 return self.joined(*cut, rest, select.other, dtype, order)
             if any(isinstance(a, Lookup) for a in atoms(size)):
                 mask = self.body(Call("le", (Const(0), _as_body(size))), "bool")
             else:
-                data, axes = table(size, self.places)
+                data, axes = tabulate_size(size, self.places)
                 if (data >= 0).all():
                     continue
                 if (data < 0).all():
@@ -212,7 +213,7 @@ class _Lowering:
             self.careless += 1
             chosen = [self.body(branch, dtype, order) for branch in (rest, select.other)]
             self.careless -= 1
-            return function("where", mask, *chosen)
+            return apply_function("where", mask, *chosen)
         return self.body(select.then, dtype, order)
 
     def joined(
@@ -237,10 +238,10 @@ class _Lowering:
         if a in order:
             full = sorted(full, key=lambda x: (order.index(x) if x in order else -1))
         place = full.index(a)
-        nodes = [
-            plain(r, [piece if x == a else x for x in full]).whole([piece if x == a else x for x in full])
-            for r, piece in zip(results, pieces, strict=True)
-        ]
+        nodes = []
+        for result, piece in zip(results, pieces, strict=True):
+            axes = [piece if x == a else x for x in full]
+            nodes.append(order_axes(result, axes).whole(axes))
         whole = nodes[0] if len(nodes) == 1 else apply(concat, nodes, {"axis": place})
         return Labelled(whole, tuple(full))
 
@@ -252,17 +253,18 @@ class _Lowering:
         if any(length(a) == 0 for a in axes):
             return Labelled(literal(NEUTRAL[monoid], dtype), ())
         self.meet(*axes)
-        windows = _windows(body, axes)
+        windows = _window_axes(body, axes)
         others = tuple(a for a in axes if a not in windows)
         kept = prod(length(a) for a in free_axes(body).difference(axes))
         alone = not others or len(set(reads(body))) == 1  # no matrix product
-        if alone and dtype in REAL and kept >= LONG and 1 < prod(map(length, windows)) <= MANY:
+        is_long = kept >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
+        if alone and dtype in UNROLLED_DTYPES and is_long:
             inner = Reduce(monoid, others, body) if others else body
             return self.unrolled(monoid, windows, inner, dtype)
         if monoid != "sum":
-            return reduction(monoid, self.body(body, dtype, (*order, *axes)), axes)
+            return reduce_axes(monoid, self.body(body, dtype, (*order, *axes)), axes)
         factors = [self.body(f, dtype, (*order, *axes)) for f in _factors(body)]
-        return contracted(factors, axes, order)
+        return contract_factors(factors, axes, order)
 
     def unrolled(self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str) -> Labelled:
         """One point of these axes after another: what windows share is not copied for each of them.
@@ -274,12 +276,12 @@ class _Lowering:
         result: Labelled | None = None
         for spots in ndindex(*map(length, axes)):
             term = self.body(replace_axes(body, dict(zip(axes, spots, strict=True))), dtype, order)
-            result = term if result is None else function(MONOID_FUNCTIONS[monoid], result, term)
+            result = term if result is None else apply_function(MONOID_FUNCTIONS[monoid], result, term)
         assert result is not None
         return result
 
 
-def _windows(body: Body, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+def _window_axes(body: Body, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Those of these axes along which a read meets its elements again at other places."""
     found = set[Axis]()
     for read in reads(body):
@@ -298,7 +300,7 @@ def _factors(body: Body) -> Iterator[Body]:
         yield body
 
 
-def _cut(size: Size) -> tuple[Axis, int, bool] | None:
+def _guard_cut(size: Size) -> tuple[Axis, int, bool] | None:
     """(axis, place, whether above) where a guard holds on one side of a place of one axis."""
     inside = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
     found = affine_coefficients(size, inside)
@@ -319,13 +321,13 @@ def _as_body(size: Size) -> Body:
     total: Body | None = None
     for factors, coefficient in terms_of(size):
         scale: list[Body] = [Const(coefficient)] if coefficient != 1 or not factors else []
-        term = reduce(lambda a, b: a * b, [*scale, *map(_atom, factors)])
+        term = reduce(lambda a, b: a * b, [*scale, *map(_atom_as_body, factors)])
         total = term if total is None else total + term
     assert total is not None
     return total
 
 
-def _atom(atom: Any) -> Body:
+def _atom_as_body(atom: Any) -> Body:
     match atom:
         case Lookup(read, _, _):
             return Call("to_int64", (read,))

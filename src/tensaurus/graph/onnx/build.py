@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from tensaurus.graph.ir.node import Node
 
-__all__ = ["Build", "Tensors"]
+__all__ = ["Build", "TensorMap"]
 
 
 @dataclass(frozen=True)
-class Tensors:
+class TensorMap:
     """What the tensors of an exported model are, by name; inputs and constants have no entry.
 
     written   the node that stands there, constants folded and expansions in the place of what they expand
@@ -48,42 +48,42 @@ class Build:
 
     model: bytes | Path
     libraries: tuple[Path, ...] = ()
-    tensors: Tensors = Tensors()
-    named: bool = False
+    tensors: TensorMap = TensorMap()
+    is_content_named: bool = False
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: ModelProto,
         folder: Path,
         libraries: Sequence[Path] = (),
-        tensors: Tensors = Tensors(),
+        tensors: TensorMap = TensorMap(),
         shared: bool = True,
     ) -> Build:
         """The model's bytes; a file in the folder where that is too large for a message.
 
         Large initializers are files of their own where they are `shared` with others of the folder.
         """
-        from tensaurus.graph.onnx.model_file import TWO_GIGABYTES, save_model, weight_of
-        from tensaurus.graph.onnx.weight_files import Weights, is_outside
+        from tensaurus.graph.onnx.model_file import TWO_GIGABYTES, save_model, weight_bytes
+        from tensaurus.graph.onnx.weight_files import WeightFiles, is_outside
 
-        light = Weights(folder).light(model) if shared else model
+        light = WeightFiles(folder).light(model) if shared else model
         path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
-        if weight_of(light) >= TWO_GIGABYTES:  # of a message
+        if weight_bytes(light) >= TWO_GIGABYTES:  # of a message
             save_model(model, path)
             return cls(path, tuple(libraries), tensors)
         written = bytes(light.SerializeToString(deterministic=True))
         if not is_outside(light):
             return cls(written, tuple(libraries), tensors)
         path.write_bytes(written)
-        return cls(path, tuple(libraries), tensors, named=True)
+        return cls(path, tuple(libraries), tensors, is_content_named=True)
 
     @classmethod
-    def at(cls, path: str | Path) -> Build:
+    def from_file(cls, path: str | Path) -> Build:
         """A model's file, with the libraries beside it that it names.  Raises TensaurusError."""
-        from tensaurus.graph.onnx.kernel_libraries import libraries_of
+        from tensaurus.graph.onnx.kernel_libraries import find_libraries
 
-        return cls(Path(path), libraries_of(path))
+        return cls(Path(path), find_libraries(path))
 
     def proto(self, *, weights: bool = True) -> ModelProto:
         """The model read again; of a file without `weights`, external data stays outside.
@@ -110,16 +110,16 @@ class Build:
         return len(self.model) if isinstance(self.model, bytes) else self.model.stat().st_size
 
     @cached_property
-    def whole_size(self) -> int:
+    def total_bytes(self) -> int:
         """Bytes of the model with its external data; without these where they cannot be read."""
         beside = 0
         if isinstance(self.model, Path):
             with suppress(OSError, ValueError):  # protobuf's DecodeError is one
-                beside = sum(file.stat().st_size for file in self._beside())
+                beside = sum(file.stat().st_size for file in self._external_files())
         return self.size + beside
 
     @cached_property
-    def stored(self) -> int:
+    def constant_bytes(self) -> int:
         """Return the bytes of all constants, wherever they are stored.  Raises as `proto` does."""
         from tensaurus.graph.ir.tensor_data import size_in_bytes
         from tensaurus.graph.onnx.onnx_frame import tensors_of
@@ -138,13 +138,14 @@ class Build:
             if isinstance(self.model, bytes):
                 parts = [sha256(self.model).hexdigest()]
             else:
-                parts = [file_hash(self.model), *(() if self.named else map(file_hash, self._beside()))]
+                external = [] if self.is_content_named else self._external_files()
+                parts = [file_hash(self.model), *map(file_hash, external)]
             parts += [f"library {file_hash(library)}" for library in self.libraries]
         except OSError as error:
             raise TensaurusError(f"cannot be read: {error.strerror}", file=error.filename) from error
         return parts[0] if len(parts) == 1 else sha256("\n".join(parts).encode()).hexdigest()
 
-    def _beside(self) -> list[Path]:
+    def _external_files(self) -> list[Path]:
         """The files of the model's external data, in the order of their names."""
         from tensaurus.graph.onnx.onnx_frame import tensors_of
 
@@ -161,7 +162,7 @@ class Build:
 
     def __getstate__(self) -> dict[str, Any]:
         """Nodes do not cross the border of a process."""
-        return {**self.__dict__, "tensors": Tensors()}
+        return {**self.__dict__, "tensors": TensorMap()}
 
     def __repr__(self) -> str:
         what = f"{len(self.model)} bytes" if isinstance(self.model, bytes) else str(self.model)

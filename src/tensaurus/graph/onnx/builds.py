@@ -10,24 +10,24 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from tensaurus.graph.analysis.flush_to_zero import flushing_nodes
+from tensaurus.graph.analysis.flush_to_zero import find_flushing_nodes
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.lower.lowering import Expand, Kernels, no_kernels
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.onnx_export import export
+from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_frame import graphs_in
-from tensaurus.graph.onnx.weight_files import Weights
+from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS
 
-__all__ = ["Builds", "Link"]
+__all__ = ["Builds", "LinkKernels"]
 
-Link = Callable[[Sequence[Kernel]], Path]
+LinkKernels = Callable[[Sequence[Kernel]], Path]
 """Makes one shared library of kernels, and returns its path."""
 
-MOST = 1 << 30  # bytes of models that are kept; beyond, the oldest are exported again when asked for
+MAX_CACHED_BYTES = 1 << 30  # of all cached builds; beyond, the oldest are dropped and exported again
 
 
 class Builds:
@@ -38,10 +38,10 @@ class Builds:
         folder: Path,
         expand: Expand | None = None,
         kernels: Kernels = no_kernels,
-        link: Link | None = None,
+        link: LinkKernels | None = None,
         libraries: Sequence[Path] = (),
         folded: bool = True,
-        most: int = MOST,
+        most: int = MAX_CACHED_BYTES,
         shared: bool = True,
         stored: float = inf,
     ):
@@ -54,7 +54,7 @@ class Builds:
         self._folder, self._expand, self._kernels, self._link = folder, expand, kernels, link
         self._libraries = tuple(libraries)
         self._folded, self._most, self._stored = folded, most, stored
-        self._weights = Weights(folder) if shared else None
+        self._weights = WeightFiles(folder) if shared else None
         self._known: dict[tuple[Node, ...], Build] = {}
         self._bytes = 0
 
@@ -72,7 +72,7 @@ class Builds:
                 kernel = self._kernels(node)
                 return kernel and used.setdefault(kernel.name, kernel)
 
-            model, tensors = export(
+            model, tensors = export_with_tensors(
                 program,
                 folded=self._folded,
                 expand=self._expand,
@@ -88,7 +88,7 @@ class Builds:
                 libraries = (self._link([replace(k, flushing=k.name in flushing) for k in used.values()]),)
             elif self._libraries and _has_kernels(model):
                 libraries = self._libraries
-            found = Build.of(model, self._folder, libraries, tensors, self._weights is not None)
+            found = Build.from_model(model, self._folder, libraries, tensors, self._weights is not None)
             self._known[program.roots] = found
             self._bytes += found.size
             while self._bytes > self._most and len(self._known) > 1:
@@ -101,7 +101,7 @@ class Builds:
         called = Counter(n.op_type for g in graphs_in(model.graph) for n in g.node if n.domain == KERNELS)
         expressions = (node for node in program.active if node.op is eop)
         nodes = {node: kernel.name for node in expressions if (kernel := self._kernels(node))}
-        may = Counter(nodes[node] for node in flushing_nodes(program, nodes))
+        may = Counter(nodes[node] for node in find_flushing_nodes(program, nodes))
         return frozenset(name for name, count in called.items() if may[name] == count)
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from tensaurus.expr.sizes.size import Arithmetic, Floor, Largest, Symbol, polynomial, terms_of
-from tensaurus.graph.ir.known_integers import Known, known
+from tensaurus.graph.ir.known_integers import KnownElements, known_elements
 from tensaurus.graph.ir.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
-from tensaurus.graph.ir.opaque import Form, operator_name
-from tensaurus.graph.ir.program import Program, topological
-from tensaurus.graph.ir.tensor_data import Data, numpy_dtype
-from tensaurus.graph.onnx.onnx_frame import Frame, around, graphs_in, initializer_names
-from tensaurus.graph.onnx.value_types import Location, Types, contradiction
+from tensaurus.graph.ir.opaque import OpaqueForm, operator_name
+from tensaurus.graph.ir.program import Program, topological_order
+from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
+from tensaurus.graph.onnx.onnx_frame import Frame, graph_without_content, graphs_in, initializer_names
+from tensaurus.graph.onnx.value_types import Location, ValueTypes, describe_contradiction
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import scope_text
@@ -33,7 +33,7 @@ from tensaurus.ops.onnx_form import from_onnx
 from tensaurus.ops.undeclared import why_undeclared
 from tensaurus.system.errors import TensaurusError
 
-_CONTAINERS = ("sequence_type", "optional_type", "map_type", "sparse_tensor_type")
+_NON_TENSOR_TYPES = frozenset({"sequence_type", "optional_type", "map_type", "sparse_tensor_type"})
 
 
 class GraphImporter:
@@ -46,7 +46,7 @@ class GraphImporter:
         self,
         opsets: Mapping[str, int],
         functions: frozenset[tuple[str, str]],
-        types: Types,
+        types: ValueTypes,
         outer: GraphImporter | None = None,
         *,
         graph: GraphProto,
@@ -64,7 +64,7 @@ class GraphImporter:
         self.names: dict[str, Node] = {}
         self.captured: dict[str, tuple[Node, Node]] = {}  # name: (the body's input, the outer node)
         self.given: set[Symbol] = set(outer.given) if outer is not None else set()
-        self.memo: Known = outer.memo if outer is not None and open else {}
+        self.memo: KnownElements = outer.memo if outer is not None and open else {}
         self.inner: dict[Node, str] = {}  # the names in branches taken
         self.read = {name for g in graphs_in(graph) for node in g.node for name in node.input}
         self.read.update(value.name for g in graphs_in(graph) for value in g.output)
@@ -101,7 +101,7 @@ class GraphImporter:
             label = f"outer:{label}"
         inside = source(label, node.types[0])
         self.captured[name] = (inside, node)
-        value = known(node, self.outer.memo)
+        value = known_elements(node, self.outer.memo)
         if value is not None:
             self.memo[inside] = value
         return inside
@@ -110,7 +110,7 @@ class GraphImporter:
         """Define what the initializers and nodes of the graph define."""
         for tensor in graph.initializer:
             if tensor.name not in skip:
-                self.names[tensor.name] = constant(_data(tensor))
+                self.names[tensor.name] = constant(_tensor_data(tensor))
         for sparse in graph.sparse_initializer:
             if sparse.values.name not in skip:
                 self.add(sparse_node(sparse))
@@ -126,7 +126,7 @@ class GraphImporter:
         known_here = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
         tensor = constant_tensor(proto) if known_here else None
         if tensor is not None:
-            return self.define(proto.output, [constant(_data(tensor))])
+            return self.define(proto.output, [constant(_tensor_data(tensor))])
         choice = branches(proto) if known_here else None
         if choice is not None:
             for attribute in proto.attribute:
@@ -134,7 +134,7 @@ class GraphImporter:
                     raise TensaurusError(f"its {attribute.name} has another number of outputs than the node")
             if {attribute.name for attribute in proto.attribute} != set(choice.values()):
                 raise TensaurusError(f"it lacks the attribute {' or '.join(choice.values())}")
-            condition = known(self.lookup(proto.input[0]), self.memo)
+            condition = known_elements(self.lookup(proto.input[0]), self.memo)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
@@ -187,7 +187,7 @@ class GraphImporter:
         args = [self.argument(a, names) for a in names]
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
         node = apply(op, args, attrs, 0 if has_variadic_outputs(op, self.opset) else wanted)
-        for size in _sizes(node.attrs):
+        for size in _symbolic_sizes(node.attrs):
             self.require(size, node)
         self.compare(proto, node)
         return node
@@ -208,8 +208,8 @@ class GraphImporter:
                 continue
             inferred, stated = (infos.get(name, TypeProto()) for infos in (self.infos, self.stated))
             copied = stated.tensor_type.HasField("shape")  # perhaps to the inferred shape
-            differs = contradiction(kind, stated, element=True)
-            if differs := differs or contradiction(kind, inferred, element=copied):
+            differs = describe_contradiction(kind, stated, element=True)
+            if differs := differs or describe_contradiction(kind, inferred, element=copied):
                 raise Untypable(f"its output {name} is {differs}")
 
     def require(self, size: Any, node: Node) -> None:
@@ -243,7 +243,7 @@ class GraphImporter:
 
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
         node = self.lookup(name)
-        value = known(node, self.memo)
+        value = known_elements(node, self.memo)
         if value is None or value.dtype.kind == "O":
             return value
         return value.astype(numpy_dtype(node.tensor.dtype), copy=False)
@@ -267,13 +267,13 @@ class GraphImporter:
             elif attribute.type != AttributeProto.GRAPH:
                 bare.attribute.add().CopyFrom(attribute)
         ends = [inner.lookup(o.name) for _, inner, graph in imported for o in graph.output]
-        used = set(topological(ends))
+        used = set(topological_order(ends))
         captured = {
             name: pair for _, inner, _ in imported for name, pair in inner.captured.items() if pair[0] in used
         }
         inside = tuple(node for node, _ in captured.values())
         bodies = tuple((name, inner.program(graph, inside)) for name, inner, graph in imported)
-        form = Form(
+        form = OpaqueForm(
             bare.SerializeToString(deterministic=True),
             len(args),
             tuple(bool(name) for name in proto.output),
@@ -283,13 +283,13 @@ class GraphImporter:
         args += [node for _, node in captured.values()]
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
-        named = [name for name in proto.output if name in self.infos]
+        kinds = [self.infos[name].WhichOneof("value") for name in proto.output if name in self.infos]
         one_of_many = (
             (proto.domain, proto.op_type) in self.functions
             or not is_deterministic(proto, self.opsets.get(domain))
             or any(node.identity is not None for _, body in bodies for node in body.nodes)
             # two merged outputs would need a copy, which old opsets have for tensors alone
-            or (self.opset < 16 and any(self.infos[n].WhichOneof("value") in _CONTAINERS for n in named))
+            or (self.opset < 16 and not _NON_TENSOR_TYPES.isdisjoint(kinds))
         )
         node = opaque(form, args, types, effects=one_of_many)
         self.define(proto.output, [item(node, place) for place in range(len(types))])
@@ -299,7 +299,7 @@ class GraphImporter:
     ) -> list[Type]:
         """The types of an opaque node's outputs: what our own knowledge of its arguments adds to ONNX's."""
         kinds = [None if a is None else a.types[0] for a in args]
-        values = [None if a is None else known(a, self.memo) for a in args]
+        values = [None if a is None else known_elements(a, self.memo) for a in args]
         plain = [None if v is None or v.dtype.kind == "O" else v for v in values]
         for place, (arg, value) in enumerate(zip(args, plain, strict=True)):
             if arg is not None and value is not None:
@@ -333,7 +333,7 @@ class GraphImporter:
     def program(self, graph: GraphProto, captured: tuple[Node, ...]) -> Program:
         """The body, whose nodes are all defined, as a program."""
         shell = ModelProto()
-        shell.graph.CopyFrom(around(graph))
+        shell.graph.CopyFrom(graph_without_content(graph))
         for domain, version in self.opsets.items():
             shell.opset_import.add(domain=domain, version=version)
         return Program(
@@ -345,9 +345,9 @@ class GraphImporter:
         )
 
 
-def _data(tensor: TensorProto) -> Data:
+def _tensor_data(tensor: TensorProto) -> TensorData:
     try:
-        return Data(proto=tensor)
+        return TensorData(proto=tensor)
     except Exception as error:  # whatever numpy or protobuf find wrong with it
         raise TensaurusError(f"the tensor {tensor.name} cannot be read: {error}") from error
 
@@ -361,10 +361,10 @@ def symbol_of(size: Any) -> Symbol | None:
     return None
 
 
-def _sizes(value: Any) -> Iterator[Any]:
+def _symbolic_sizes(value: Any) -> Iterator[Any]:
     """Every symbolic size in an attribute."""
     if isinstance(value, Arithmetic):
         yield value
     elif isinstance(value, tuple):
         for part in value:
-            yield from _sizes(part)
+            yield from _symbolic_sizes(part)

@@ -14,12 +14,12 @@ from tensaurus.graph.onnx.onnx_frame import bodies_of
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
-MOST = 200_000  # nodes of a model whose calls are written out: onnx takes seconds for so many
+MAX_NODES = 200_000  # nodes of a model whose calls are written out: onnx takes seconds for so many
 
 Key: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 
-def inlined(model: ModelProto, file: str | Path | None = None) -> ModelProto:
+def inline_functions(model: ModelProto, file: str | Path | None = None) -> ModelProto:
     """The model with every call of its functions written out; itself where it has none.
 
     Raises TensaurusError, before anything is written out, for a function that calls itself, for a call that
@@ -29,32 +29,32 @@ def inlined(model: ModelProto, file: str | Path | None = None) -> ModelProto:
         return model
     with name_file_in_errors("the model" if file is None else file):
         functions = {_key(f.domain, f.name, f.overload): f for f in model.functions}
-        _require_own_names(functions)
-        _require_finite(model, functions)
+        _refuse_onnx_names(functions)
+        _limit_nodes(model, functions)
         try:
-            flat = inline_local_functions(_with_defaults(model))
+            flat = inline_local_functions(_write_defaults(model))
         except Exception as error:  # whatever else onnx finds wrong with them
             reason = " ".join(str(error).split())[:400] or type(error).__name__
             raise TensaurusError(f"its functions cannot be inlined: {reason}") from error
-    _restore(flat, functions)
+    _restore_functions(flat, functions)
     return flat
 
 
-def _require_own_names(functions: Mapping[Key, FunctionProto]) -> None:
+def _refuse_onnx_names(functions: Mapping[Key, FunctionProto]) -> None:
     """Runtimes disagree on what a name means that is ONNX's and a function's: ONNX leaves that to them."""
     for key in functions:
         domain, name, _ = key
         if defs.has(name, domain):
-            reason = f"the function {_text(key)} has the name of an ONNX operator"
+            reason = f"the function {_format_key(key)} has the name of an ONNX operator"
             raise TensaurusError(reason, remedy="Give the function a domain of its own.")
 
 
-def _restore(flat: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
+def _restore_functions(flat: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
     """Put back what a function calls that could not be written out, as it imports other operators."""
     known = {_key(f.domain, f.name, f.overload) for f in flat.functions}
     waiting = list(flat.functions)
     while waiting:
-        for node in _nodes(waiting.pop().node):
+        for node in _nodes_and_bodies(waiting.pop().node):
             callee = _callee(node)
             if callee in functions and callee not in known:
                 known.add(callee)
@@ -62,40 +62,42 @@ def _restore(flat: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
                 waiting.append(functions[callee])
 
 
-def _with_defaults(model: ModelProto) -> ModelProto:
+def _write_defaults(model: ModelProto) -> ModelProto:
     """The model with every attribute that a call leaves to its function's default: onnx forgets those."""
     copy = ModelProto()
     copy.CopyFrom(model)
     defaults = {_key(f.domain, f.name, f.overload): list(f.attribute_proto) for f in copy.functions}
     for nodes in (copy.graph.node, *(f.node for f in copy.functions)):
-        for node in _nodes(nodes):
+        for node in _nodes_and_bodies(nodes):
             given = {attribute.name for attribute in node.attribute}
             node.attribute.extend(a for a in defaults.get(_callee(node), ()) if a.name not in given)
     return copy
 
 
-def _require_finite(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
+def _limit_nodes(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
     sizes: dict[Key, int] = {}  # nodes that a call makes
     for key in _callees_first(functions):
-        sizes[key] = _size(functions[key].node, functions, sizes, f"in the function {_text(key)}, ")
-    total = _size(model.graph.node, functions, sizes)
-    if total > MOST:
+        where = f"in the function {_format_key(key)}, "
+        sizes[key] = _inlined_size(functions[key].node, functions, sizes, where)
+    total = _inlined_size(model.graph.node, functions, sizes)
+    if total > MAX_NODES:
         number = f"{total:,}" if total < 10**15 else "more than 10^15"
-        raise TensaurusError(f"inlining its functions gives {number} nodes; at most {MOST:,} are supported")
+        reason = f"inlining its functions gives {number} nodes; at most {MAX_NODES:,} are supported"
+        raise TensaurusError(reason)
 
 
 def _callees_first(functions: Mapping[Key, FunctionProto]) -> list[Key]:
     calls = {
-        key: {callee for node in _nodes(function.node) if (callee := _callee(node)) in functions}
+        key: {callee for node in _nodes_and_bodies(function.node) if (callee := _callee(node)) in functions}
         for key, function in functions.items()
     }
     try:
         return list(TopologicalSorter(calls).static_order())
     except CycleError as error:
-        raise TensaurusError(f"the function {_text(error.args[1][0])} calls itself") from error
+        raise TensaurusError(f"the function {_format_key(error.args[1][0])} calls itself") from error
 
 
-def _size(
+def _inlined_size(
     nodes: Iterable[NodeProto],
     functions: Mapping[Key, FunctionProto],
     sizes: Mapping[Key, int],
@@ -103,7 +105,7 @@ def _size(
 ) -> int:
     """How many nodes these are when their calls are written out."""
     total = 0
-    for node in _nodes(nodes):
+    for node in _nodes_and_bodies(nodes):
         callee = _callee(node)
         if callee in functions:
             function = functions[callee]
@@ -112,18 +114,21 @@ def _size(
                 ("outputs", len(node.output), len(function.output)),
             ):
                 if given > most:
-                    reason = f"{where}a call of {_text(callee)} has {given} {what}, the function has {most}"
-                    raise TensaurusError(reason, node=node.name or next(iter(node.output), None))
+                    call = f"{where}a call of {_format_key(callee)}"
+                    raise TensaurusError(
+                        f"{call} has {given} {what}, the function has {most}",
+                        node=node.name or next(iter(node.output), None),
+                    )
         total += sizes.get(callee, 1)
     return total
 
 
-def _nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+def _nodes_and_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
     """The nodes and those of all bodies in them."""
     for node in nodes:
         yield node
         for body in bodies_of(node):
-            yield from _nodes(body.node)
+            yield from _nodes_and_bodies(body.node)
 
 
 def _callee(node: NodeProto) -> Key:
@@ -134,5 +139,5 @@ def _key(domain: str, name: str, overload: str) -> Key:
     return ("" if domain in ONNX_DOMAINS else domain, name, overload)
 
 
-def _text(key: Key) -> str:
+def _format_key(key: Key) -> str:
     return ".".join(filter(None, key))

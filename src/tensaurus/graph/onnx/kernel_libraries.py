@@ -15,20 +15,20 @@ from tensaurus.graph.onnx.model_file import save_model
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import file_hash, replace_file
 
-__all__ = ["METADATA_KEY", "libraries_of", "place_beside", "require_place", "save_with_libraries"]
+__all__ = ["METADATA_KEY", "find_libraries", "library_path", "require_library_path", "save_with_libraries"]
 
 METADATA_KEY = "tensaurus.kernels"  # of a JSON object: the SHA-256 of each library by its name
 _METADATA_FIELD = 14  # of a ModelProto
 
 
-def libraries_of(model: str | Path) -> tuple[Path, ...]:
+def find_libraries(model: str | Path) -> tuple[Path, ...]:
     """The libraries that the model's file needs, beside it; none where it names none.
 
     The weights are not read.  Raises TensaurusError for a library that is missing or another one; what is no
     model names none.
     """
     found = []
-    for name, digest in _named(Path(model)).items():
+    for name, digest in _library_hashes(Path(model)).items():
         path = Path(model).parent / name
         if not name or Path(name).name != name:
             raise TensaurusError(f"its kernel library {name!r} is not in the model's folder", file=model)
@@ -50,26 +50,26 @@ def libraries_of(model: str | Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def place_beside(model: str | Path, number: int = 0) -> Path:
+def library_path(model: str | Path, number: int = 0) -> Path:
     """Where the library of a model's file goes: fast.kernels.so for fast.onnx."""
     path = Path(model)
     return path.with_name(f"{path.stem}.kernels{number or ''}.so")
 
 
-def require_place(model: str | Path, library: Path | None = None) -> None:
+def require_library_path(model: str | Path, library: Path | None = None) -> None:
     """Raise TensaurusError where a library beside the model's file would overwrite what others need.
 
     It may overwrite what this model's old file alone names, and what is the same.
     """
-    _require_free(place_beside(model), Path(model), library)
+    _require_path(library_path(model), Path(model), library)
 
 
-def _require_free(place: Path, model: Path, library: Path | None) -> None:
+def _require_path(place: Path, model: Path, library: Path | None) -> None:
     if not place.exists() or library is not None and file_hash(place) == file_hash(library):
         return
     others = (other for other in sorted(place.parent.glob("*.onnx")) if other.name != model.name)
-    users = [other.name for other in others if place.name in _named(other)]
-    if users or place.name not in _named(model):
+    users = [other.name for other in others if place.name in _library_hashes(other)]
+    if users or place.name not in _library_hashes(model):
         owner = f"{users[0]} needs it" if users else f"{model.name} does not name it"
         raise TensaurusError(
             f"its kernel library would overwrite {place.name}, and {owner}",
@@ -83,15 +83,16 @@ def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence
 
     All is written beside first and then renamed.  Raises TensaurusError.
     """
-    places = [place_beside(path, number) for number in range(len(libraries))]
+    places = [library_path(path, number) for number in range(len(libraries))]
     with ExitStack() as stack:
         for library, place in zip(libraries, places, strict=True):
-            _require_free(place, Path(path), library)
+            _require_path(place, Path(path), library)
             shutil.copyfile(library, stack.enter_context(replace_file(place)))
-        save_model(_naming(model, dict(zip((p.name for p in places), libraries, strict=True))), path)
+        named = {place.name: library for place, library in zip(places, libraries, strict=True)}
+        save_model(_with_library_hashes(model, named), path)
 
 
-def _naming(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
+def _with_library_hashes(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
     """The model with these libraries in its metadata, and no others."""
     kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
     if not libraries and len(kept) == len(model.metadata_props):
@@ -106,11 +107,11 @@ def _naming(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
     return made
 
 
-def _named(model: Path) -> dict[str, str]:
+def _library_hashes(model: Path) -> dict[str, str]:
     """The SHA-256 of each library that a model's file names; none where it is no model."""
     try:
         with model.open("rb") as file:
-            for raw in _fields(file, _METADATA_FIELD):
+            for raw in _read_fields(file, _METADATA_FIELD):
                 entry = StringStringEntryProto.FromString(raw)
                 if entry.key == METADATA_KEY:
                     return {str(name): str(digest) for name, digest in json.loads(entry.value).items()}
@@ -119,21 +120,21 @@ def _named(model: Path) -> dict[str, str]:
     return {}
 
 
-def _fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
+def _read_fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
     """The bytes of each field of this number in a protobuf message; the others are skipped unread.
 
     Raises ValueError for what is no message.
     """
     end = file.seek(0, 2)
     file.seek(0)
-    while (tag := _varint(file)) is not None:
+    while (tag := _read_varint(file)) is not None:
         number, wire = tag >> 3, tag & 7
         if wire == 0:
-            _varint(file)
+            _read_varint(file)
         elif wire in (1, 5):
             file.seek(8 if wire == 1 else 4, 1)
         elif wire == 2:
-            length = _varint(file) or 0
+            length = _read_varint(file) or 0
             if file.tell() + length > end:
                 raise ValueError("truncated")
             if number == wanted:
@@ -144,7 +145,7 @@ def _fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
             raise ValueError(f"wire type {wire}")
 
 
-def _varint(file: IO[bytes]) -> int | None:
+def _read_varint(file: IO[bytes]) -> int | None:
     """The next number; None at the end."""
     value, shift = 0, 0
     while byte := file.read(1):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tensaurus.expr.sizes.size import Symbol, atoms
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.value_types import named
+from tensaurus.graph.onnx.value_types import is_size_name
 from tensaurus.ops import TensorType, registry
 
 
-def unlock(program: Program) -> list[str]:
+def missing_shape_flags(program: Program) -> list[str]:
     """The flags `--shape x=N,3,48,W` that fix the sizes on which declared operators wait; letters are free.
 
     A node waits where its operator has a declaration, it is opaque, and sizes of inputs occur in the types of
@@ -31,7 +31,8 @@ def unlock(program: Program) -> list[str]:
         for place, size in enumerate(kind.shape):
             parameter = dims[place].dim_param if place < len(dims) else ""
             letter = "NCHW"[place] if kind.rank == 4 else f"N{place or ''}"
-            sizes.append(str(size) if isinstance(size, int) else parameter if named(parameter) else letter)
+            name_or_letter = parameter if is_size_name(parameter) else letter
+            sizes.append(str(size) if isinstance(size, int) else name_or_letter)
         flags.append(f"--shape {name}={','.join(sizes)}")
     return flags
 

@@ -13,7 +13,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx import ModelProto, TensorProto
 
 from tensaurus.graph.ir.tensor_data import numpy_dtype, size_in_bytes
-from tensaurus.graph.onnx.normalize_for_checker import in_form, sort_nodes
+from tensaurus.graph.onnx.normalize_for_checker import normalize_model, sort_nodes
 from tensaurus.graph.onnx.onnx_frame import graphs_in, light_copy, tensors_of
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.system.errors import TensaurusError
@@ -41,23 +41,23 @@ def load_model(path: str | Path) -> ModelProto:
         model.ParseFromString(raw)
     except Exception as error:  # protobuf's DecodeError, and its own RuntimeErrors
         raise TensaurusError("is not an ONNX model, or is truncated", file=path) from error
-    if not model.HasField("graph") or not model.ir_version or not _known_fields(model):
+    if not model.HasField("graph") or not model.ir_version or not _has_only_known_fields(model):
         raise TensaurusError("is not an ONNX model, or is truncated", file=path)
-    if not all(isinstance(text, str) for text in _texts(model)):
+    if not all(isinstance(text, str) for text in _text_fields(model)):
         raise TensaurusError("has names that are not UTF-8", file=path)
     external = _load_external(model, file)
     try:
-        _check(str(file) if external else raw, file)
+        _run_checker(str(file) if external else raw, file)
     except TensaurusError:  # of its form alone?
         sort_nodes(model.graph)
-        check_model(in_form(model), file)
+        check_model(normalize_model(model), file)
     return model
 
 
 def check_model(model: ModelProto, file: str | Path | None = None) -> None:
     """Raise TensaurusError where ONNX's checker refuses a model in memory."""
-    if weight_of(model) < TWO_GIGABYTES:
-        _check(model.SerializeToString(), file)
+    if weight_bytes(model) < TWO_GIGABYTES:
+        _run_checker(model.SerializeToString(), file)
         return
     light = light_copy(model)  # too large for the checker: it sees placeholders without elements
     for tensor in tensors_of(light):
@@ -65,30 +65,31 @@ def check_model(model: ModelProto, file: str | Path | None = None) -> None:
             tensor.data_location = TensorProto.DEFAULT
             del tensor.dims[:]
             tensor.dims.append(0)
-    _check(light.SerializeToString(), file)
+    _run_checker(light.SerializeToString(), file)
 
 
-def _check(model: str | bytes, file: str | Path | None) -> None:
+def _run_checker(model: str | bytes, file: str | Path | None) -> None:
     try:
         onnx.checker.check_model(model)
     except Exception as error:
-        raise TensaurusError(f"ONNX's checker rejects it: {_first_lines(error)}", file=file) from error
+        reason = f"ONNX's checker rejects it: {_format_checker_error(error)}"
+        raise TensaurusError(reason, file=file) from error
 
 
-def _first_lines(error: BaseException) -> str:
+def _format_checker_error(error: BaseException) -> str:
     """What the checker says: its sentence, and the node around it."""
     sentence, _, context = str(error).partition("==> Context:")
     words = " ".join(sentence.split())[:400] or type(error).__name__
     return f"{words} ({' '.join(context.partition('==>')[0].split())[:200]})" if context else words
 
 
-def _known_fields(model: ModelProto) -> bool:
+def _has_only_known_fields(model: ModelProto) -> bool:
     """False where bytes of the file are no field that this version of ONNX knows: we would drop them."""
     messages = [model, *(m for g in graphs_in(model.graph) for m in (g, *g.node))]
     return not any(len(UnknownFieldSet(message)) for message in messages)
 
 
-def _texts(message: Message) -> Iterator[object]:
+def _text_fields(message: Message) -> Iterator[object]:
     """Every text in a message; protobuf gives those that are not UTF-8 as bytes."""
     if isinstance(message, TensorProto):  # whose elements are not to be copied
         yield from (message.name, message.doc_string)
@@ -100,7 +101,7 @@ def _texts(message: Message) -> Iterator[object]:
             yield from value if repeated else (value,)
         elif field.type == field.TYPE_MESSAGE:
             for part in value if repeated else (value,):
-                yield from _texts(part)
+                yield from _text_fields(part)
 
 
 # ------------------------------------------------------------------------------------ external data
@@ -116,10 +117,10 @@ def _load_external(model: ModelProto, file: Path) -> bool:
             if tensor.data_location != TensorProto.EXTERNAL:
                 continue
             found = True
-            target = _external_file(tensor, folder, file)
+            target = _find_external_file(tensor, folder, file)
             if target not in maps:
-                maps[target] = _mapped(target, tensor, file, opened)
-            start, length = _extent(tensor, len(maps[target]), file)
+                maps[target] = _map_file(target, tensor, file, opened)
+            start, length = _external_extent(tensor, len(maps[target]), file)
             tensor.raw_data = maps[target][start : start + length]
             tensor.data_location = TensorProto.DEFAULT
             tensor.ClearField("data_location")
@@ -127,7 +128,7 @@ def _load_external(model: ModelProto, file: Path) -> bool:
     return found
 
 
-def _external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
+def _find_external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
     """The file that holds the tensor, which must lie in the model's folder, links followed."""
     label = f"the external data of tensor {tensor.name}"
     places = [entry.value for entry in tensor.external_data if entry.key == "location"]
@@ -152,7 +153,7 @@ def _external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
     return target
 
 
-def _mapped(target: Path, tensor: TensorProto, file: Path, opened: ExitStack) -> mmap.mmap | bytes:
+def _map_file(target: Path, tensor: TensorProto, file: Path, opened: ExitStack) -> mmap.mmap | bytes:
     try:
         handle = opened.enter_context(target.open("rb"))
         if target.stat().st_size == 0:
@@ -164,7 +165,7 @@ def _mapped(target: Path, tensor: TensorProto, file: Path, opened: ExitStack) ->
         ) from error
 
 
-def _extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
+def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
     """Where the elements lie in a file of `size` bytes: (offset, length)."""
     label = f"the external data of tensor {tensor.name}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -194,7 +195,7 @@ def _extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
 
 def save_model(model: ModelProto, path: str | Path) -> None:
     """Write the model, beside first and then renamed; above 2 GB its weights go to PATH.data."""
-    if weight_of(model) < TWO_GIGABYTES:
+    if weight_bytes(model) < TWO_GIGABYTES:
         with replace_file(path) as beside:
             beside.write_bytes(model.SerializeToString(deterministic=True))
         return
@@ -202,7 +203,7 @@ def save_model(model: ModelProto, path: str | Path) -> None:
     stored = light_copy(model)
     with replace_file(Path(path).with_name(location)) as data, replace_file(path) as beside:
         with data.open("wb") as file:
-            for tensor, light in zip(_weights(model), _weights(stored), strict=True):
+            for tensor, light in zip(_storable_tensors(model), _storable_tensors(stored), strict=True):
                 if (
                     light.data_location != TensorProto.EXTERNAL
                     or tensor.data_location == TensorProto.EXTERNAL
@@ -216,14 +217,14 @@ def save_model(model: ModelProto, path: str | Path) -> None:
         beside.write_bytes(stored.SerializeToString(deterministic=True))
 
 
-def _weights(model: ModelProto) -> Iterator[TensorProto]:
+def _storable_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """The tensors whose elements a light copy may leave out."""
     for graph in graphs_in(model.graph):
         yield from graph.initializer
         yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
 
 
-def weight_of(model: ModelProto) -> int:
+def weight_bytes(model: ModelProto) -> int:
     """How many bytes the tensors take; those without raw data are small."""
     raw = (t for t in tensors_of(model) if t.HasField("raw_data"))
     try:

@@ -10,10 +10,10 @@ from onnx import GraphProto, ModelProto, NodeProto
 from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
-LIFTED = 4  # the IR version from which initializers need not be inputs; those before 3 lack opset imports
+CHECKED_IR_VERSION = 4  # from this IR version on, initializers need not be inputs as well
 
 
-def in_form(model: ModelProto) -> ModelProto:
+def normalize_model(model: ModelProto) -> ModelProto:
     """A copy in the form that the checker asks for, to be checked in the model's place.
 
     It has a name and no metadata, imports every domain that its nodes use, and says a shape for every input
@@ -23,7 +23,7 @@ def in_form(model: ModelProto) -> ModelProto:
     copy.CopyFrom(model)
     if not copy.opset_import and copy.ir_version < 3:
         copy.opset_import.add(domain="", version=1)
-    copy.ir_version = max(copy.ir_version, LIFTED)
+    copy.ir_version = max(copy.ir_version, CHECKED_IR_VERSION)
     del copy.metadata_props[:]
     copy.graph.name = copy.graph.name or "graph"
     for entry in copy.opset_import:
@@ -34,7 +34,7 @@ def in_form(model: ModelProto) -> ModelProto:
             node.domain = ""
         elif node.domain not in imported:
             imported.add(node.domain)
-            copy.opset_import.add(domain=node.domain, version=_newest(node.domain))
+            copy.opset_import.add(domain=node.domain, version=_newest_version(node.domain))
     for value in (*copy.graph.input, *copy.graph.output):
         if value.type.WhichOneof("value") in (None, "tensor_type"):
             value.type.tensor_type.elem_type = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
@@ -42,7 +42,7 @@ def in_form(model: ModelProto) -> ModelProto:
     return copy
 
 
-def _newest(domain: str) -> int:
+def _newest_version(domain: str) -> int:
     """The version of the domain that runtimes take where a model names none."""
     schemas = (schema for schema in onnx.defs.get_all_schemas() if schema.domain == domain)
     return max((schema.since_version for schema in schemas), default=1)
@@ -54,17 +54,17 @@ def sort_nodes(graph: GraphProto) -> None:
     Nodes on a cycle stay where they are: the checker names one.
     """
     for part in graphs_in(graph):
-        order = _sorted(part)
+        order = _topological_order(part)
         if order is not None:
             nodes = [NodeProto.FromString(part.node[place].SerializeToString()) for place in order]
             del part.node[:]
             part.node.extend(nodes)
 
 
-def _sorted(graph: GraphProto) -> list[int] | None:
+def _topological_order(graph: GraphProto) -> list[int] | None:
     """Places of the nodes in an order that defines before it reads; None where theirs does, or none does."""
     maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
-    needs = [{maker[name] for name in _read(node) if name in maker} for node in graph.node]
+    needs = [{maker[name] for name in _names_read(node) if name in maker} for node in graph.node]
     if all(before < place for place, others in enumerate(needs) for before in others):
         return None
     readers: list[list[int]] = [[] for _ in needs]
@@ -84,7 +84,7 @@ def _sorted(graph: GraphProto) -> list[int] | None:
     return order if len(order) == len(needs) else None
 
 
-def _read(node: NodeProto) -> set[str]:
+def _names_read(node: NodeProto) -> set[str]:
     """The names that the node and the bodies in it read."""
     names = set(node.input)
     for body in (inner for graph in bodies_of(node) for inner in graphs_in(graph)):

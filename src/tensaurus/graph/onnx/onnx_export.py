@@ -18,44 +18,44 @@ from onnx import (
 )
 
 from tensaurus.expr.sizes.size import Size, polynomial
-from tensaurus.graph.analysis.constant_folding import evaluated, fold
+from tensaurus.graph.analysis.constant_folding import evaluate_node, fold_constants
 from tensaurus.graph.ir.census import stored_bytes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
-from tensaurus.graph.ir.opaque import Form
+from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.lower.lowering import Expand, Kernels, lowered, no_kernels, node_in
-from tensaurus.graph.onnx.build import Tensors
+from tensaurus.graph.lower.lowering import Expand, Kernels, lower_program, no_kernels, node_in_opset
+from tensaurus.graph.onnx.build import TensorMap
 from tensaurus.graph.onnx.model_file import save_model
-from tensaurus.graph.onnx.weight_files import Weights
+from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS, kernel_proto
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
 from tensaurus.ops.size_form import SizeForm
 
-__all__ = ["evaluated", "export", "export_model", "fold", "save_model"]
+__all__ = ["evaluate_node", "export_with_tensors", "export_model", "fold_constants", "save_model"]
 
-SHARED = 256  # elements of a constant that two bodies read and neither should repeat
-COPY_OPSET = 14  # of ONNX's own operators, where a model imports none and needs a copy
+MIN_SHARED_ELEMENTS = 256  # elements of a constant that two bodies read and neither should repeat
+DEFAULT_OPSET = 14  # of ONNX's own operators, where a model imports none and needs a copy
 
 
 def export_model(
     program: Program, *, folded: bool = True, expand: Expand | None = None, kernels: Kernels = no_kernels
 ) -> ModelProto:
     """The ONNX model of a whole program.  Raises TensaurusError for a node that its opset cannot say."""
-    return export(program, folded=folded, expand=expand, kernels=kernels)[0]
+    return export_with_tensors(program, folded=folded, expand=expand, kernels=kernels)[0]
 
 
-def export(
+def export_with_tensors(
     program: Program,
     *,
     folded: bool = True,
     expand: Expand | None = None,
     kernels: Kernels = no_kernels,
-    weights: Weights | None = None,
+    weights: WeightFiles | None = None,
     most: float = inf,
     watch: Callable[[Program], None] = lambda program: None,
-) -> tuple[ModelProto, Tensors]:
+) -> tuple[ModelProto, TensorMap]:
     """The ONNX model of a whole program, and what its tensors are; `weights` takes its large initializers.
 
     Constants are folded into at most `most` bytes, where they are not more unfolded.
@@ -66,8 +66,10 @@ def export(
     """
     frame = program.frame
     names = {t.name for t in frame.defaults}
-    room = Room(most - stored_bytes(program))
-    writer = Writer(frame.opset, names, room, folded=folded, expand=expand, kernels=kernels, weights=weights)
+    room = ConstantBudget(most - stored_bytes(program))
+    writer = GraphWriter(
+        frame.opset, names, room, folded=folded, expand=expand, kernels=kernels, weights=weights
+    )
     work = writer.prepared(program)
     watch(work)
     inputs = [i.attribute("name") for i in work.inputs]
@@ -79,21 +81,21 @@ def export(
     graph.node.extend(writer.nodes)
     graph.initializer.extend([*frame.defaults, *writer.initializers])
     graph.sparse_initializer.extend(writer.sparse)
-    graph.input.extend(_interface(frame.inputs, work.inputs, frame.fixed))
-    graph.output.extend(_interface(frame.outputs, [n for _, n in work.outputs], frame.fixed))
+    graph.input.extend(_interface_values(frame.inputs, work.inputs, frame.fixed))
+    graph.output.extend(_interface_values(frame.outputs, [n for _, n in work.outputs], frame.fixed))
     # from version 4 on an initializer need not be an input as well; ours are not
     model.ir_version = max(model.ir_version, 4)
     own = any(node.domain in ONNX_DOMAINS for node in graph.node)
     if own and not any(entry.domain in ONNX_DOMAINS for entry in model.opset_import):
         # one that imports nothing, which IR versions before 3 cannot, is of the first opset
-        version = COPY_OPSET if model.opset_import else frame.opset
+        version = DEFAULT_OPSET if model.opset_import else frame.opset
         model.opset_import.add(domain="", version=version)
     if writer.runs_kernels and all(entry.domain != KERNELS for entry in model.opset_import):
         model.opset_import.add(domain=KERNELS, version=1)
     return model, writer.tensors(program, work)
 
 
-def _interface(
+def _interface_values(
     values: Sequence[ValueInfoProto], nodes: Sequence[Node], fixed: bool
 ) -> Iterator[ValueInfoProto]:
     """The inputs or outputs as the model stated them, with the sizes that --shape fixed."""
@@ -114,7 +116,7 @@ def _interface(
 
 
 @dataclass
-class Room:
+class ConstantBudget:
     """How many bytes of constants more a model may store than it does; shared by all of its bodies."""
 
     left: float
@@ -122,26 +124,26 @@ class Room:
     def fold(self, program: Program, became: dict[Node, Node]) -> Program:
         """Fold as much of the program as there is room for."""
         before = stored_bytes(program)
-        made = fold(program, became, before + self.left)
+        made = fold_constants(program, became, before + self.left)
         if made is not program:
             self.left -= stored_bytes(made) - before
         return made
 
 
-class Writer:
+class GraphWriter:
     """One graph while it is written; a body has the writer of the graph around it as `outer`."""
 
     def __init__(
         self,
         opset: int,
         used: set[str],
-        room: Room,
-        outer: Writer | None = None,
+        room: ConstantBudget,
+        outer: GraphWriter | None = None,
         *,
         folded: bool,
         expand: Expand | None,
         kernels: Kernels,
-        weights: Weights | None = None,
+        weights: WeightFiles | None = None,
     ):
         self.opset, self.used, self.room, self.outer, self.weights = opset, used, room, outer, weights
         self.folded, self.expand, self.kernels = folded, expand, kernels
@@ -162,7 +164,7 @@ class Writer:
         folded: dict[Node, Node] = {}
         lower: dict[Node, Node] = {}
         made = self.room.fold(program, folded) if self.folded else program
-        work = lowered(made, self.opset, self.expand, lower, self.kernels)
+        work = lower_program(made, self.opset, self.expand, lower, self.kernels)
         constants: dict[Node, Node] = {}  # of expansions
         if self.folded and work.roots != made.roots:
             work = self.room.fold(work, constants)
@@ -256,7 +258,7 @@ class Writer:
             names, (output,) = [self.name(a) for a in node.args if a is not None], self.outputs(node)
             self.nodes.append(kernel_proto(kernel.name, node.attribute("scope"), names, output))
             return self.reveal(node)
-        proto, initializers = node_in(
+        proto, initializers = node_in_opset(
             node,
             self.opset,
             [None if a is None else self.name(a) for a in node.args],
@@ -271,7 +273,7 @@ class Writer:
         self.reveal(node)
 
     def emit_opaque(self, node: Node) -> None:
-        form: Form = node.attribute("form")
+        form: OpaqueForm = node.attribute("form")
         proto = form.proto
         proto.input.extend("" if a is None else self.name(a) for a in node.args[: form.inputs])
         captured = node.args[form.inputs :]
@@ -299,7 +301,7 @@ class Writer:
 
     def body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
         """A body of If, Loop or Scan; its names differ from all others of the model."""
-        inner = Writer(
+        inner = GraphWriter(
             self.opset,
             self.used,
             self.room,
@@ -333,7 +335,7 @@ class Writer:
                 entry.name = name
         return graph
 
-    def tensors(self, program: Program, work: Program) -> Tensors:
+    def tensors(self, program: Program, work: Program) -> TensorMap:
         """What the tensors are of a program that was prepared, and written as `work`."""
         names = [*((name, node) for node, name in self.names.items()), *work.outputs]
         written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
@@ -350,7 +352,7 @@ class Writer:
             for name in proto.input:
                 if name in made_here and name not in named:
                     found.setdefault(name, set()).update(meant)
-        return Tensors(written, {name: frozenset(nodes) for name, nodes in found.items()})
+        return TensorMap(written, {name: frozenset(nodes) for name, nodes in found.items()})
 
     # ------------------------------------------------------------------ sizes that are not numbers
 
@@ -363,7 +365,7 @@ class Writer:
     def dimension(self, size: Size) -> tuple[str, int] | None:
         """A value that has the size as a dimension, those first that the reading node reads."""
         own = [a for a in self.reading.args if a is not None] if self.reading is not None else []
-        writer: Writer | None = self
+        writer: GraphWriter | None = self
         candidates = [(node, self.visible[node]) for node in own if node in self.visible]
         while writer is not None:
             candidates += writer.visible.items()
@@ -384,7 +386,8 @@ def _shared_by_bodies(program: Program) -> list[Node]:
         if node.op is OPAQUE:
             for _, body in node.attribute("form").bodies:
                 count.update(_constants_within(body))
-    return [n for n, times in count.items() if times > 1 and prod(n.attribute("data").shape) > SHARED]
+    shared = (node for node, times in count.items() if times > 1)
+    return [node for node in shared if prod(node.attribute("data").shape) > MIN_SHARED_ELEMENTS]
 
 
 def _constants_within(program: Program) -> set[Node]:

@@ -12,7 +12,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
-LIGHT = 4096  # elements of a tensor that a light copy keeps
+MAX_LIGHT_ELEMENTS = 4096  # elements of a tensor that a light copy keeps
 
 P = TypeVar("P", bound=Message)
 
@@ -58,7 +58,7 @@ def initializer_names(graph: GraphProto) -> set[str]:
     return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
-def sizes_of(kind: TypeProto) -> list[int | None] | None:
+def stated_sizes(kind: TypeProto) -> list[int | None] | None:
     """The sizes of a tensor, None for one that is not known; None for a tensor of unknown rank."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
@@ -85,7 +85,7 @@ def graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
             yield from graphs_in(body)
 
 
-def nodes_tensors(nodes: Iterator[NodeProto] | list[NodeProto]) -> Iterator[TensorProto]:
+def attribute_tensors(nodes: Iterator[NodeProto] | list[NodeProto]) -> Iterator[TensorProto]:
     """Every tensor in the attributes of the nodes, bodies left out."""
     for node in nodes:
         for attribute in node.attribute:
@@ -103,7 +103,7 @@ def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
     for info in model.training_info:
         roots += [info.initialization, info.algorithm]
     for function in model.functions:
-        yield from nodes_tensors(list(function.node))
+        yield from attribute_tensors(list(function.node))
         roots += [body for node in function.node for body in bodies_of(node)]
     for root in roots:
         for graph in graphs_in(root):
@@ -111,25 +111,25 @@ def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
             for sparse in graph.sparse_initializer:
                 yield sparse.values
                 yield sparse.indices
-            yield from nodes_tensors(list(graph.node))
+            yield from attribute_tensors(list(graph.node))
 
 
-CONTENT = frozenset({"node", "initializer", "sparse_initializer", "value_info"})
+CONTENT_FIELDS = frozenset({"node", "initializer", "sparse_initializer", "value_info"})
 
 
-def around(graph: GraphProto) -> GraphProto:
+def graph_without_content(graph: GraphProto) -> GraphProto:
     """The graph without nodes, values and interface: its name, its documentation, its metadata."""
-    return _copy(graph, GraphProto(), {*CONTENT, "input", "output"})
+    return _copy_fields(graph, GraphProto(), {*CONTENT_FIELDS, "input", "output"})
 
 
 def light_copy(model: ModelProto) -> ModelProto:
     """The model without the elements of large tensors, each then marked as external data."""
-    copy = _copy(model, ModelProto(), ("graph",))
-    _light_graph(model.graph, copy.graph)
+    copy = _copy_fields(model, ModelProto(), ("graph",))
+    _copy_light_graph(model.graph, copy.graph)
     return copy
 
 
-def _copy(message: P, copy: P, skipped: Iterable[str] = ()) -> P:
+def _copy_fields(message: P, copy: P, skipped: Iterable[str] = ()) -> P:
     """Every field but the skipped ones."""
     for field, value in message.ListFields():
         if field.name in skipped:
@@ -143,28 +143,28 @@ def _copy(message: P, copy: P, skipped: Iterable[str] = ()) -> P:
     return copy
 
 
-def _light_graph(graph: GraphProto, copy: GraphProto) -> None:
-    _copy(graph, copy, ("node", "initializer"))
+def _copy_light_graph(graph: GraphProto, copy: GraphProto) -> None:
+    _copy_fields(graph, copy, ("node", "initializer"))
     for tensor in graph.initializer:
-        light_tensor(tensor, copy.initializer.add())
+        copy_light_tensor(tensor, copy.initializer.add())
     for node in graph.node:
         added = copy.node.add()
-        if all(a.type in _SMALL for a in node.attribute):
+        if all(a.type in _SMALL_ATTRIBUTES for a in node.attribute):
             added.CopyFrom(node)
             continue
-        _copy(node, added, ("attribute",))
+        _copy_fields(node, added, ("attribute",))
         for attribute in node.attribute:
             other = added.attribute.add()
-            _copy(attribute, other, ("t", "g", "graphs"))
+            _copy_fields(attribute, other, ("t", "g", "graphs"))
             if attribute.HasField("t"):
-                light_tensor(attribute.t, other.t)
+                copy_light_tensor(attribute.t, other.t)
             if attribute.HasField("g"):
-                _light_graph(attribute.g, other.g)
+                _copy_light_graph(attribute.g, other.g)
             for body in attribute.graphs:
-                _light_graph(body, other.graphs.add())
+                _copy_light_graph(body, other.graphs.add())
 
 
-_SMALL = frozenset(
+_SMALL_ATTRIBUTES = frozenset(
     {
         AttributeProto.FLOAT,
         AttributeProto.INT,
@@ -176,9 +176,9 @@ _SMALL = frozenset(
 )
 
 
-def light_tensor(tensor: TensorProto, copy: TensorProto) -> None:
+def copy_light_tensor(tensor: TensorProto, copy: TensorProto) -> None:
     """The tensor, if it is large without its elements: with an empty place for external data."""
-    if not tensor.HasField("raw_data") or prod(tensor.dims) <= LIGHT:
+    if not tensor.HasField("raw_data") or prod(tensor.dims) <= MAX_LIGHT_ELEMENTS:
         copy.CopyFrom(tensor)
         return
     copy.dims.extend(tensor.dims)

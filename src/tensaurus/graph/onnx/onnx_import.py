@@ -1,7 +1,7 @@
 """From ONNX to a program, losing nothing.
 
 An operator with a declaration becomes a node that the algebra understands; every other one is carried as
-it is (`opaque.Form`), the bodies of If, Loop and Scan as programs of their own.
+it is (`opaque.OpaqueForm`), the bodies of If, Loop and Scan as programs of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from tensaurus.graph.ir.node import Type
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.graph_importer import GraphImporter
-from tensaurus.graph.onnx.onnx_frame import CONTENT, Frame, initializer_names, light_copy, opsets_of
-from tensaurus.graph.onnx.value_types import Types, fix_shapes
+from tensaurus.graph.onnx.onnx_frame import CONTENT_FIELDS, Frame, initializer_names, light_copy, opsets_of
+from tensaurus.graph.onnx.value_types import ValueTypes, fix_shapes
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code, dtype_name
 from tensaurus.system.errors import TensaurusError
@@ -39,7 +39,7 @@ def import_model(
     inputs = [i for i in graph.input if i.name not in both - overridable]
     around_model = ModelProto()
     around_model.CopyFrom(light)
-    for name in (*CONTENT, "input", "output"):
+    for name in (*CONTENT_FIELDS, "input", "output"):
         around_model.graph.ClearField(name)
     around_model.graph.sparse_initializer.extend(
         t for t in graph.sparse_initializer if t.values.name in overridable
@@ -47,7 +47,7 @@ def import_model(
     defaults = tuple(t for t in model.graph.initializer if t.name in overridable)
     frame = Frame(around_model, tuple(inputs), tuple(graph.output), defaults, fixed=bool(shapes))
     functions = frozenset((f.domain, f.name) for f in model.functions)
-    importer = GraphImporter(opsets_of(model), functions, Types(light), graph=model.graph)
+    importer = GraphImporter(opsets_of(model), functions, ValueTypes(light), graph=model.graph)
     try:
         with pause_collector():  # nodes are many, and none is garbage
             for value in inputs:
@@ -55,7 +55,7 @@ def import_model(
             importer.run(model.graph, overridable)
         outputs = tuple((o.name, importer.lookup(o.name)) for o in graph.output)
         for value, (_, node) in zip(graph.output, outputs, strict=True):
-            _require_stated(value, node.types[0])
+            _require_stated_dtype(value, node.types[0])
     except TensaurusError as error:
         error.file = file if error.file is None else error.file
         raise
@@ -67,12 +67,12 @@ def import_model(
     )
 
 
-def _require_stated(output: ValueInfoProto, kind: Type) -> None:
+def _require_stated_dtype(output: ValueInfoProto, kind: Type) -> None:
     """Raise TensaurusError where the model states another element type: a copy of it would not be typed."""
     stated = output.type.tensor_type.elem_type
     if isinstance(kind, TensorType) and stated not in (0, dtype_code(kind.dtype)):
-        raise TensaurusError(f"output {output.name} is {kind.dtype}, but declared as {_type_name(stated)}")
+        raise TensaurusError(f"output {output.name} is {kind.dtype}, but declared as {_format_dtype(stated)}")
 
 
-def _type_name(code: int) -> str:
+def _format_dtype(code: int) -> str:
     return dtype_name(code) if code in TensorProto.DataType.values() else f"of element type {code}"

@@ -17,12 +17,12 @@ from tensaurus.system.child import Child, ChildError
 
 __all__ = ["infer_shapes"]
 
-PATIENCE = 20.0  # seconds
-START = 60.0  # more, until the process has started on a busy machine
-MEMORY = 1 << 31  # bytes; a model comes without its weights
+ANSWER_SECONDS = 20.0  # seconds
+START_SECONDS = 60.0  # more, until the process has started on a busy machine
+MAX_MEMORY = 1 << 31  # bytes; a model comes without its weights
 
 
-class Desk:
+class InferenceChild:
     """What the child does."""
 
     def ready(self) -> None:
@@ -49,9 +49,9 @@ def infer_shapes(light: ModelProto) -> ModelProto:
     for elements in (True, False):
         with _lock:
             try:
-                inferred = _child(os.getpid()).ask("infer", source, elements)
+                inferred = _start_child(os.getpid()).ask("infer", source, elements)
             except ChildError as error:  # it was closed, or has no memory left
-                _child.cache_clear()
+                _start_child.cache_clear()
                 reason = error.reason
             else:  # inference is advice: what it cannot type stays untyped
                 return light if inferred is None else onnx.load_from_string(inferred)
@@ -63,8 +63,9 @@ _lock = Lock()
 
 
 @cache
-def _child(pid: int) -> Child:
+def _start_child(pid: int) -> Child:
     """One for each process that asks."""
-    child = Child("ONNX's shape inference", f"{__name__}:Desk", timeout=PATIENCE, memory=MEMORY)
-    child.ask("ready", patience=START)
+    target = f"{__name__}:InferenceChild"
+    child = Child("ONNX's shape inference", target, timeout=ANSWER_SECONDS, memory=MAX_MEMORY)
+    child.ask("ready", patience=START_SECONDS)
     return child

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
 from tensaurus.expr.sizes.size import Size, Symbol, polynomial
 from tensaurus.graph.ir.node import OtherType, Type
-from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, sizes_of
+from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, stated_sizes
 from tensaurus.graph.onnx.shape_inference import infer_shapes
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code, dtype_name
@@ -23,13 +23,15 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError
 
 # what exporters write for a size that they do not know, and names that the text form needs itself
-_NO_NAMES = frozenset({"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"})
+_RESERVED_NAMES = frozenset(
+    {"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"}
+)
 
 
-def named(parameter: str) -> bool:
+def is_size_name(parameter: str) -> bool:
     """True for a dim_param that names a size; `?`, `unk__7` and the like stand for any."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", parameter, re.ASCII)
-    return bool(plain) and not parameter.startswith("unk__") and parameter.lower() not in _NO_NAMES
+    return bool(plain) and not parameter.startswith("unk__") and parameter.lower() not in _RESERVED_NAMES
 
 
 def fix_shapes(
@@ -61,7 +63,7 @@ def fix_shapes(
                 raise TensaurusError(
                     f"input {name} has size {dim.dim_value} in dimension {place}, not {size}", file=file
                 )
-            if named(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
+            if is_size_name(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
                 raise TensaurusError(
                     f"--shape gives {dim.dim_param} two sizes, {bound[dim.dim_param]} and {size}", file=file
                 )
@@ -83,7 +85,7 @@ class Location:
     scope: str
 
 
-class Types:
+class ValueTypes:
     """Types by graph (in order of `graphs_in`) and name, from a light copy of a model.
 
     infos   what ONNX infers, and where it does not know what the model states
@@ -102,7 +104,7 @@ class Types:
         self.infos: list[dict[str, TypeProto]] = []
         for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
             for value in (*graph.input, *graph.output, *graph.value_info):
-                names[value.name] = _merged(value.type, names.get(value.name))
+                names[value.name] = _merge_types(value.type, names.get(value.name))
             self.infos.append(names)
         self._symbols: dict[tuple[str, ...], Symbol] = {}
         self._taken: set[str] = set()
@@ -111,7 +113,7 @@ class Types:
                 dim.dim_param
                 for value in (*graph.input, *graph.output, *graph.value_info)
                 for dim in value.type.tensor_type.shape.dim
-                if named(dim.dim_param)
+                if is_size_name(dim.dim_param)
             )
 
     def of(
@@ -130,7 +132,7 @@ class Types:
                 shape.append(dim.dim_value)
             elif dim.dim_param in sizes:
                 shape.append(sizes[dim.dim_param])
-            elif named(dim.dim_param):
+            elif is_size_name(dim.dim_param):
                 shape.append(polynomial(self._symbol("name", place.scope, dim.dim_param)))
             else:
                 shape.append(polynomial(self._symbol("value", place.graph, name, str(axis))))
@@ -165,7 +167,8 @@ class Types:
             except Exception:  # no schema, or an inference that cannot: the whole model's stays
                 inferred = {}
         merged = [
-            _merged(inferred.get(n, TypeProto()), s, sizes) for n, s in zip(node.output, stated, strict=True)
+            _merge_types(inferred.get(name, TypeProto()), proto, sizes)
+            for name, proto in zip(node.output, stated, strict=True)
         ]
         return [self.of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
 
@@ -174,7 +177,7 @@ class Types:
             kind, scope, *label = key
             hint = re.sub(r"\W", "_", "_".join(label), flags=re.ASCII)
             if kind == "value" or scope:
-                hint = hint if named(hint) else f"size_{hint}"
+                hint = hint if is_size_name(hint) else f"size_{hint}"
                 hint = next(
                     n for n in chain([hint], (f"{hint}_{k}" for k in count(1))) if n not in self._taken
                 )
@@ -183,7 +186,7 @@ class Types:
         return self._symbols[key]
 
 
-def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False) -> str:
+def describe_contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False) -> str:
     """How a type differs from what is stated of it; empty where it does not, or nothing is.
 
     Sizes are compared where both are numbers, and not at all where the `element` type alone is asked for.
@@ -193,7 +196,7 @@ def contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False)
         return f"{kind}, but declared as no tensor"
     if tensor.elem_type and tensor.elem_type != dtype_code(kind.dtype):
         return f"{kind}, but declared as {dtype_name(tensor.elem_type)}"
-    sizes = sizes_of(stated)
+    sizes = stated_sizes(stated)
     if element or sizes is None:
         return ""
     differs = len(sizes) != kind.rank or any(
@@ -220,7 +223,7 @@ def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
     return helper.make_tensor_type_proto(dtype_code(kind.dtype), dims)
 
 
-def _merged(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
+def _merge_types(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
     """The inferred type, and what the model states of it where inference does not know."""
     if stated is None or not stated.HasField("tensor_type"):
         return inferred if stated is None or inferred.WhichOneof("value") else stated
@@ -237,6 +240,6 @@ def _merged(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str
     result = TypeProto()
     result.CopyFrom(inferred)
     for dim, other in zip(result.tensor_type.shape.dim, others, strict=True):
-        if not dim.HasField("dim_value") and not named(dim.dim_param) and dim.dim_param not in sizes:
+        if not dim.HasField("dim_value") and not is_size_name(dim.dim_param) and dim.dim_param not in sizes:
             dim.CopyFrom(other)
     return result

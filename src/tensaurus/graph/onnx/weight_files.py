@@ -12,16 +12,16 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto
 
-from tensaurus.graph.ir.tensor_data import Array, Data, size_in_bytes
+from tensaurus.graph.ir.tensor_data import Array, TensorData, size_in_bytes
 from tensaurus.graph.onnx.onnx_frame import light_copy
 from tensaurus.ops.element_type import dtype_name
 
-__all__ = ["Weights", "is_outside"]
+__all__ = ["WeightFiles", "is_outside"]
 
-LEAST = 1 << 20  # bytes of a tensor that stands outside
+MIN_FILE_BYTES = 1 << 20  # bytes of a tensor that stands outside
 
 
-class Weights:
+class WeightFiles:
     """The files of one folder, each named by what it holds; models that read them must lie there, too.
 
     They stay as long as the folder.
@@ -30,9 +30,9 @@ class Weights:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def outside(self, data: Data, name: str) -> TensorProto | None:
+    def outside(self, data: TensorData, name: str) -> TensorProto | None:
         """The tensor without its elements, in a file now; None where it is small, or not raw data."""
-        if data.dtype == "string" or size_in_bytes(data.dtype, data.shape) < LEAST:
+        if data.dtype == "string" or size_in_bytes(data.dtype, data.shape) < MIN_FILE_BYTES:
             return None
         if (raw := data.raw) is None:
             return None
@@ -55,9 +55,9 @@ class Weights:
         for tensor, light in zip(model.graph.initializer, stored.graph.initializer, strict=True):
             if light.data_location != TensorProto.EXTERNAL or tensor.data_location == TensorProto.EXTERNAL:
                 continue
-            large = size_in_bytes(dtype_name(tensor.data_type), tuple(tensor.dims)) >= LEAST
+            large = size_in_bytes(dtype_name(tensor.data_type), tuple(tensor.dims)) >= MIN_FILE_BYTES
             array = changed(tensor) if large else None
-            made = self.outside(Data(proto=tensor) if array is None else Data(array), tensor.name)
+            made = self.outside(TensorData(proto=tensor) if array is None else TensorData(array), tensor.name)
             if made is not None:
                 light.external_data.extend(made.external_data)
             else:

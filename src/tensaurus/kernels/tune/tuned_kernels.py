@@ -37,7 +37,7 @@ class TunedKernels:
 
     def seconds_of(self, node: Node) -> float:
         """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
-        types = tuple(kind for kind in node.kinds() if kind is not None)
+        types = tuple(kind for kind in node.arg_types() if kind is not None)
         is_constant = tuple(arg is not None and arg.static for arg in node.args)
         rows = self.tuner.measured_schedules(node.attribute("scope"), types, is_constant)
         return rows[0].seconds if rows else inf
@@ -46,7 +46,7 @@ class TunedKernels:
         """Returns the kernel for the node's types; None for symbolic sizes and other operators."""
         if node.op is not eop:
             return None
-        types = tuple(kind for kind in node.kinds() if kind is not None)
+        types = tuple(kind for kind in node.arg_types() if kind is not None)
         if not all(isinstance(n, int) for kind in (*types, node.tensor) for n in kind.shape):
             return None
         scope = node.attribute("scope")

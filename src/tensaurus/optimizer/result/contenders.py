@@ -224,8 +224,8 @@ def _written(
             why = f"it cannot be written as ONNX: {error}"
     if writing.ended:
         why = f"writing it as ONNX takes too long: {LONGER}"
-    elif not why and made.build.stored > target.memory:
-        sizes = f"{made.build.stored / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
+    elif not why and made.build.constant_bytes > target.memory:
+        sizes = f"{made.build.constant_bytes / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
         why = f"it stores {sizes}: --max-memory allows more"
     if why:
         target.progress.note(f"rejected a candidate: {why}")

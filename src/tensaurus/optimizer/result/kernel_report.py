@@ -12,7 +12,7 @@ from tensaurus.check.program.candidate import Candidate
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.finders.fuse.composition import FUSED_PREFIX
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.graph.onnx.onnx_frame import graphs_in
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS
@@ -74,7 +74,7 @@ def titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
 
     def of(equation: Equation, left: Node, around: frozenset[Any]) -> str:
         """By one of its equations; "" where that leads back to what it is to be told of."""
-        inner = topological([left], equation.leaves)
+        inner = topological_order([left], equation.leaves)
         computed = [node for node in inner if node.op not in (CONSTANT, ITEM) and not node.static]
         words = [title(node.attrs, around) if node.op is eop else str(node.op) for node in computed]
         if any(not word and node.attrs in made for word, node in zip(words, computed, strict=True)):

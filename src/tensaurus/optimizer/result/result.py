@@ -13,10 +13,10 @@ import onnx
 
 from tensaurus.check.files.equality import Equality
 from tensaurus.check.program.candidate import Candidate
-from tensaurus.graph.ir.census import census
+from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.kernel_libraries import save_with_libraries
-from tensaurus.graph.onnx.missing_shapes import unlock
+from tensaurus.graph.onnx.missing_shapes import missing_shape_flags
 from tensaurus.optimizer.result.contenders import Contenders, Winner
 from tensaurus.optimizer.result.kernel_report import applied_kernels
 from tensaurus.optimizer.result.session import opened
@@ -80,7 +80,7 @@ class Result:
             predicted_ms=chosen.cost * 1e3,
             found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
             original_predicted_ms=outcome.original.cost * 1e3,
-            constants_mb=winner.build.stored / 1e6,
+            constants_mb=winner.build.constant_bytes / 1e6,
             kernels=applied_kernels(model, winner.applied, target.kernels),
             compiler=target.kernels.compiler,
             no_kernels=target.kernels.reason_absent,
@@ -140,13 +140,13 @@ class Result:
         `providers` are onnxruntime's.  Raises BackendError for what the backend does not take.
         """
         with temporary_folder() as folder:
-            build = Build.of(self.model, folder, self.libraries)
+            build = Build.from_model(self.model, folder, self.libraries)
             return opened(build, self.summary.backend, self.summary.threads, options, providers)
 
 
 def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:
     """What is known of the model before anything is measured."""
-    known = census(original.program)
+    known = count_nodes(original.program)
     return Summary(
         model=original.name,
         backend=backend,
@@ -158,7 +158,7 @@ def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:
         typed=known.typed,
         opaque=known.opaque.total(),
         opaque_operators=dict(known.opaque.most_common()),
-        unlock=tuple(unlock(original.program)),
+        unlock=tuple(missing_shape_flags(original.program)),
         versions=dict(machine.versions),
     )
 

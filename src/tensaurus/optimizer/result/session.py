@@ -26,7 +26,7 @@ def session(
     what the backend does not take.
     """
     backends.require(backend)
-    return opened(Build.at(model), backend, usable_threads(threads), options, providers)
+    return opened(Build.from_file(model), backend, usable_threads(threads), options, providers)
 
 
 def opened(build: Build, backend: str, threads: int, options: Any, providers: Any) -> backends.Session:

@@ -62,9 +62,9 @@ class Trial:
                 feeds = [Feed("timed", arrays) for arrays in inputs]
                 return self._error(self.source, candidate, feeds, self.shapes, self.answers)
             libraries = self.source.libraries, candidate.libraries
-            original = Build.of(pair.original, self.folder, libraries[0])
-            changed = Build.of(pair.candidate, self.folder, libraries[1])
-            scores = Build.of(pair.scores, self.folder, libraries[0])
+            original = Build.from_model(pair.original, self.folder, libraries[0])
+            changed = Build.from_model(pair.candidate, self.folder, libraries[1])
+            scores = Build.from_model(pair.scores, self.folder, libraries[0])
             with start_worker(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
                 pins = [pair.pinned_inputs(run_inputs(worker, arrays)) for arrays in inputs]
             feeds = [

@@ -138,7 +138,7 @@ class KernelBudget:
 
     def plan(self, pieces: Mapping[Piece, float]) -> None:
         """Take the pieces that will be measured next, in this order, each with the seconds it may save."""
-        savings = [saving if piece.generated else 0.0 for piece, saving in pieces.items()]
+        savings = [saving if piece.has_eoperators else 0.0 for piece, saving in pieces.items()]
         ranked = sorted((saving for saving in savings if saving > 0), reverse=True)
         total = sum(ranked)
         saved_before = accumulate([0.0, *ranked[:-1]])

@@ -19,10 +19,10 @@ from onnx import ModelProto
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.egraph.core.egraph_proof import follows
 from tensaurus.expr.sizes.size import Symbol
-from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, again
-from tensaurus.graph.ir.program import Program, topological
+from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, replace_args
+from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.onnx.graph_importer import symbol_of
-from tensaurus.graph.onnx.onnx_frame import sizes_of
+from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.evidence import Bounded
@@ -43,7 +43,7 @@ class NotGeneral(TensaurusError):
 
 def fixed_sizes(model: ModelProto, program: Program) -> str:
     """The inputs whose sizes the program fixes and the model leaves open: 'x=1,3,?,?'; empty where none."""
-    stated = {value.name: sizes_of(value.type) for value in model.graph.input}
+    stated = {value.name: stated_sizes(value.type) for value in model.graph.input}
     fixed = list[str]()
     for node in program.inputs:
         name, kind = node.attribute("name"), node.types[0]
@@ -115,7 +115,7 @@ class _Opening:
 
     def node(self, node: Node) -> Node:
         """The node with its sizes open.  Raises Untypable where something in it is fixed."""
-        for part in () if node in self.known else topological([node], self.known):
+        for part in () if node in self.known else topological_order([node], self.known):
             args = tuple(arg and self.known[arg] for arg in part.args)
             self.known[part] = part if part.op in (CONSTANT, INPUT) else self._again(part, args)
         return self.known[node]
@@ -129,10 +129,10 @@ class _Opening:
         types = [arg and arg.types for arg in args]
         for twin in self.twins.get(_kind(node), ()):
             if [arg and arg.types for arg in twin.args] == types:
-                return again(twin, args)
+                return replace_args(twin, args)
         if node.op is OPAQUE:
             raise Untypable("the output types of an opaque operator depend on the sizes")
-        return again(node, args)
+        return replace_args(node, args)
 
     def step(self, equation: Equation) -> Equation | None:
         """The equation with sizes open; None where that is not shown, or not yet."""
@@ -180,7 +180,7 @@ class _Opening:
 
         def rebuilt(program: Program) -> dict[Node, Node]:
             became = dict[Node, Node]()
-            program.rebuilt(lambda node, args: zeroed.get(node) or again(node, args), became)
+            program.rebuild(lambda node, args: zeroed.get(node) or replace_args(node, args), became)
             return became
 
         there = rebuilt(before)

@@ -11,8 +11,8 @@ import onnx
 from tensaurus.check.inputs.model_interface import required_inputs
 from tensaurus.graph.ir.census import constant_bytes
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.inlining import inlined
-from tensaurus.graph.onnx.kernel_libraries import libraries_of
+from tensaurus.graph.onnx.inlining import inline_functions
+from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.graph.onnx.model_file import load_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.run.open_sizes import fixed_sizes
@@ -37,14 +37,14 @@ class Original:
         if isinstance(model, onnx.ModelProto):
             name, proto, libraries = "the model", model, tuple[Path, ...]()
         else:
-            name, proto, libraries = str(model), load_model(model), libraries_of(model)
-        program = import_model(inlined(proto, name), options.shapes, name)
+            name, proto, libraries = str(model), load_model(model), find_libraries(model)
+        program = import_model(inline_functions(proto, name), options.shapes, name)
         return cls(name, proto, program, libraries, fixed_sizes(proto, program))
 
     @cached_property
     def general(self) -> Program:
         """The program with the sizes that the model leaves open."""
-        return import_model(inlined(self.model, self.name), None, self.name)
+        return import_model(inline_functions(self.model, self.name), None, self.name)
 
     @cached_property
     def weights(self) -> int:

@@ -87,7 +87,7 @@ class Target:
         with ExitStack() as stack:
             self.records = stack.enter_context(Database(options.database))
             self._folder = stack.enter_context(temporary_folder())
-            self.source = Build.of(original.model, self._folder, original.libraries)
+            self.source = Build.from_model(original.model, self._folder, original.libraries)
             self.answers = ReferenceAnswers(self.source)
             self._feed()
             generated = KernelBudget.of_run(options, self.backend, self.machine, self.records)
@@ -187,7 +187,7 @@ class Target:
     @cached_property
     def memory(self) -> float:
         """Return the bytes of constants that a result may store: never less than the original's file does."""
-        most, own = self.options.max_memory, self.source.stored
+        most, own = self.options.max_memory, self.source.constant_bytes
         return max(own, self._times_weights * own if most is None else most) + SMALL
 
     @cached_property

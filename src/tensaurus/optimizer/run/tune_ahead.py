@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.finders.fuse import Fuse
-from tensaurus.graph.ir.node import again
+from tensaurus.graph.ir.node import replace_args
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.optimizer.run.options import Options
@@ -60,7 +60,7 @@ def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[T
             piece, equation = fusion.places[0]
             of = dict(zip(equation.leaves, piece.leaves, strict=True))
             right = equation.right[0]
-            node = again(right, tuple(arg and of[arg] for arg in right.args))
+            node = replace_args(right, tuple(arg and of[arg] for arg in right.args))
             kernel, seconds = kernels(node), kernels.seconds_of(node)
             share = estimate(Piece.of(node), roofline) / seconds if 0 < seconds < inf else 0.0
             schedule = "" if kernel is None else kernels.schedule(kernel.name)

@@ -18,8 +18,8 @@ from time import monotonic
 from typing import TypeAlias
 
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.graph.ir.census import kept_bytes
-from tensaurus.graph.ir.node import Node, again
+from tensaurus.graph.ir.census import bytes_to_store
+from tensaurus.graph.ir.node import Node, replace_args
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.part_time_limits import Patience
@@ -95,7 +95,7 @@ class Backtrack:
         wide: list[tuple[float, int, Candidate]] = []
         narrow: list[tuple[float, int, Candidate]] = []
         self._seen, self._own = {program.roots}, program.static
-        self.memory = max(self.memory, kept_bytes(program, self._own))
+        self.memory = max(self.memory, bytes_to_store(program, self._own))
         improved = 0
         first = Candidate(program, self.total(program))  # measures every operator: long, the first time
         outcome.candidates = [first]
@@ -148,7 +148,7 @@ class Backtrack:
         for matcher in self.rewriter.multi_root:
             for merges in itertools.islice(matcher.joint_rewrites(current.program), JOINT):
                 change = (tuple(merges), tuple(merges.values()))
-                yield from self._child(current, current.program.replaced(merges), matcher.rule, [change])
+                yield from self._child(current, current.program.replace_nodes(merges), matcher.rule, [change])
 
     def places(self, current: Candidate) -> Iterator[Candidate]:
         """Every new program that one rule makes at one of several places."""
@@ -157,7 +157,7 @@ class Backtrack:
             if not node.static:
                 for rule, replacement in self.rewriter.rewrites_at(node):
                     if counts[rule] > 1:
-                        made = current.program.replaced({node: replacement})
+                        made = current.program.replace_nodes({node: replacement})
                         yield from self._child(current, made, rule, [((node,), (replacement,))])
 
     def _matching(self, program: Program) -> Counter[Rule]:
@@ -172,7 +172,7 @@ class Backtrack:
         key = made.roots
         if key not in self._seen:
             self._seen.add(key)
-            if kept_bytes(made, self._own) > self.memory:
+            if bytes_to_store(made, self._own) > self.memory:
                 return
             applied = partial(_equations, rule, tuple(changes))
             yield Candidate(made, self.total(made), Rewritten(applied, current))
@@ -182,7 +182,7 @@ class Backtrack:
         changes: list[Change] = []
 
         def build(node: Node, args: tuple[Node | None, ...]) -> Node:
-            made = again(node, args)
+            made = replace_args(node, args)
             if made.static:
                 return made
             for _ in range(REPEATS):
@@ -193,7 +193,7 @@ class Backtrack:
                 made = rewritten
             return made
 
-        return program.rebuilt(build), changes
+        return program.rebuild(build), changes
 
 
 def _equations(rule: Rule, changes: Sequence[Change]) -> tuple[Equation, ...]:

@@ -362,7 +362,7 @@ class _Search:
                 return False
             piece, began = prices.choices.pieces[key], monotonic()
             prices.measure(key)
-            self.showing.measured += monotonic() - began if piece.generated else 0.0
+            self.showing.measured += monotonic() - began if piece.has_eoperators else 0.0
             del left[piece]
         if unsure:
             prices.settle()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tensaurus.check.program.candidate import Candidate
-from tensaurus.graph.ir.node import OPAQUE, Node, again, opaque
+from tensaurus.graph.ir.node import OPAQUE, Node, opaque, replace_args
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.outcome import Outcome
 
@@ -28,14 +28,14 @@ def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tup
 
     def build(node: Node, args: tuple[Node | None, ...]) -> Node:
         if node.op is not OPAQUE or not node.attribute("form").bodies:
-            return again(node, args)
+            return replace_args(node, args)
         form = node.attribute("form")
         bodies = tuple((name, improved(body)) for name, body in form.bodies)
         if bodies == form.bodies:
-            return again(node, args)
+            return replace_args(node, args)
         effects = any(key == "identity" for key, _ in node.attrs)
         return opaque(replace(form, bodies=bodies), args, node.types, effects=effects)
 
     if not any(node.op is OPAQUE and node.attribute("form").bodies for node in program.nodes):
         return program, improvements
-    return program.rebuilt(build), improvements
+    return program.rebuild(build), improvements

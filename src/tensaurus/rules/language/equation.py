@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
-from tensaurus.graph.ir.node import Node, again
+from tensaurus.graph.ir.node import Node, replace_args
 from tensaurus.rules.language.evidence import Derived, Evidence, Tested
 from tensaurus.rules.language.evidence_limits import Limits, prove_match
 from tensaurus.rules.language.match import Binding, Matcher
@@ -51,7 +51,7 @@ class Equation:
 
         def visit(node: Node) -> Node:
             if node not in new:
-                new[node] = again(node, tuple(arg and visit(arg) for arg in node.args))
+                new[node] = replace_args(node, tuple(arg and visit(arg) for arg in node.args))
             return new[node]
 
         left, right = (tuple(map(visit, side)) for side in (self.left, self.right))

@@ -20,7 +20,7 @@ import numpy as np
 
 from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.expr.normal.canonicalize import is_symmetric
-from tensaurus.graph.analysis.cancellation import is_rigid, loses
+from tensaurus.graph.analysis.cancellation import must_keep_operand, rewrite_removes_rounding
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, apply, item
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.lower.primitives import exact_number, literal
@@ -168,7 +168,7 @@ def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: f
                 if not match_term(arg, inner_node, binding, dtypes):
                     return False
             try:
-                return match_attributes(term, node.attrs, binding.facts(), binding.values, node.kinds)
+                return match_attributes(term, node.attrs, binding.facts(), binding.values, node.arg_types)
             except (Undefined, Untypable):
                 return False
 
@@ -248,10 +248,10 @@ class Matcher:
             roots, built, binding.nodes, facts  # type: ignore[arg-type]
         ):
             return None
-        if loses(roots, built, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
+        if rewrite_removes_rounding(roots, built, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
             return None
         met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped_variables.items())
-        if any(node is not None and is_rigid(node, kinds) for node, kinds in met):
+        if any(node is not None and must_keep_operand(node, kinds) for node, kinds in met):
             return None
         return built  # type: ignore[return-value]
 

@@ -16,9 +16,9 @@ from functools import cache, partial
 
 from tensaurus.expr.ir.scope import Scope, Source, Tensor
 from tensaurus.expr.normal.canonicalize import canonicalize
-from tensaurus.graph.analysis.program_expression import expressions
+from tensaurus.graph.analysis.program_expression import build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node, apply, source
-from tensaurus.graph.ir.program_text import show_type, show_value
+from tensaurus.graph.ir.program_text import format_attribute, format_type
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse_example
@@ -95,7 +95,7 @@ def _find_evidence(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
 def format_call(op: object, args: Sequence[str], attrs: Attributes) -> str:
     """Return a call as rules write it."""
     given = (
-        f"{name}={show_value(value) if isinstance(value, Scope) else repr(value)}"
+        f"{name}={format_attribute(value) if isinstance(value, Scope) else repr(value)}"
         for name, value in attrs
         if value is not None
     )
@@ -115,7 +115,7 @@ def _format_node(node: Node | None, depth: int) -> str:
     if node.op is INPUT:
         return str(node.attribute("name"))
     if node.op is CONSTANT or not depth:
-        return ", ".join(map(show_type, node.types))
+        return ", ".join(map(format_type, node.types))
     if node.op is ITEM:
         return f"{_format_node(node.args[0], depth)}[{node.attribute('index')}]"
     return format_call(node.op, [_format_node(arg, depth - 1) for arg in node.args], node.attrs)
@@ -126,5 +126,5 @@ def _are_same_function(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
     tensors: dict[Node, Source] = {
         leaf: Tensor(f"x{k}", leaf.tensor.shape, leaf.tensor.dtype) for k, leaf in enumerate(leaves)
     }
-    first, second = expressions([left, right], tensors)
+    first, second = build_expressions([left, right], tensors)
     return canonicalize(first) == canonicalize(second)

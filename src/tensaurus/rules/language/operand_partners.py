@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tensaurus.graph.analysis.cancellation import MOVE, PRODUCT, SUM, kind_of
+from tensaurus.graph.analysis.cancellation import MOVE, PRODUCT, SUM, classify_operation
 from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.occurrences import variables
@@ -74,4 +74,4 @@ def _moved_variable(term: Term | None) -> str | None:
 
 @cache
 def _kind(op: Op) -> str | None:
-    return next((kind_of(op, kinds, attrs) for kinds, attrs in examples_of(op)), None)
+    return next((classify_operation(op, kinds, attrs) for kinds, attrs in examples_of(op)), None)

@@ -23,7 +23,7 @@ from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.normal.canonicalize import are_equal_expressions
 from tensaurus.expr.sizes.open_questions import CacheByAnswers, Question, record_questions
 from tensaurus.expr.sizes.size import Atom, Size, polynomial
-from tensaurus.graph.analysis.program_expression import expressions
+from tensaurus.graph.analysis.program_expression import build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node
 from tensaurus.rules.prove.attribute_domain import REAL_PREFIX
 from tensaurus.rules.prove.factor_out_of_max import taken_out
@@ -102,7 +102,7 @@ def equal(
     nodes = sorted((left, right), key=lambda node: node.serial)  # one question, from left to right and back
     with record_questions(assumed):  # as they were typed
         pair = _pairs.get(
-            (*nodes, positive), lambda: _Pair(*expressions(nodes, partial(_leaf, nonzero=positive)))
+            (*nodes, positive), lambda: _Pair(*build_expressions(nodes, partial(_leaf, nonzero=positive)))
         )
     return _judged(pair, positive, assumed, means)
 
@@ -113,7 +113,7 @@ def equal_over(left: Node, right: Node, leaves: Callable[[Node], Source | None])
 
     Raises ValueError, Untypable where one has no expression over them.
     """
-    return _judged(_Pair(*expressions((left, right), leaves)), frozenset(), {}, Means.SOLVER, LITTLE)
+    return _judged(_Pair(*build_expressions((left, right), leaves)), frozenset(), {}, Means.SOLVER, LITTLE)
 
 
 def _judged(

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensaurus.graph.analysis.constant_folding import fold
-from tensaurus.graph.analysis.constant_influence import ROOM, Refused, Spread
+from tensaurus.graph.analysis.constant_folding import fold_constants
+from tensaurus.graph.analysis.constant_influence import MAX_EXACT_ELEMENTS, ChangeBound, ChangeRefused
 from tensaurus.graph.ir.node import CONSTANT, Node, constant
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.subnormal import is_float, smallest, subnormals_of
+from tensaurus.graph.ir.subnormal import find_subnormals, is_float, smallest_magnitude
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Bounded
 
@@ -55,13 +55,13 @@ def flush_folded(program: Program) -> Flushed:
     weights that are scaled, or transformed for a fast algorithm."""
     if not any(map(_may_shrink, program.static)):
         return Flushed(program, None, {})
-    return _flushed(program, fold(program), False)
+    return _flushed(program, fold_constants(program), False)
 
 
 def _may_shrink(node: Node) -> bool:
     """Whether it is computed of constants with elements that are nearly subnormal."""
     read = [arg for arg in node.args if arg is not None and arg.op is CONSTANT and is_float(arg.types[0])]
-    return any(smallest(arg.attribute("data")) < NEARLY for arg in read)
+    return any(smallest_magnitude(arg.attribute("data")) < NEARLY for arg in read)
 
 
 def _flushed(before: Program, program: Program, within: bool) -> Flushed:
@@ -69,7 +69,7 @@ def _flushed(before: Program, program: Program, within: bool) -> Flushed:
     kept = dict[Node, str]()
     bounded = _bounded(program, found, within)
     if found and bounded is None:
-        spread = Spread(program, REACHES[-1], within)
+        spread = ChangeBound(program, REACHES[-1], within)
         for node in list(found):  # each alone: what one depends on is no reason for another
             _drop_refused(spread, {node: found[node]}, found, kept)
         while found and _drop_refused(spread, found, found, kept):
@@ -77,7 +77,7 @@ def _flushed(before: Program, program: Program, within: bool) -> Flushed:
         bounded = _bounded(program, found, within)
     if not found or bounded is None:
         return Flushed(before, None, kept)
-    made = program.replaced(found)
+    made = program.replace_nodes(found)
     return Flushed(made, _equation(before, made, found, bounded), kept)
 
 
@@ -85,8 +85,8 @@ def _bounded(program: Program, moved: Mapping[Node, Node], within: bool) -> Boun
     """How far they move the program, for the largest reach at which that can be told."""
     for reach in REACHES:
         try:
-            return Bounded("intervals", reach, Spread(program, reach, within)(moved), within)
-        except Refused:
+            return Bounded("intervals", reach, ChangeBound(program, reach, within)(moved), within)
+        except ChangeRefused:
             continue
     return None
 
@@ -109,15 +109,15 @@ def refute_flush(equation: Equation) -> str | None:
         Program(equation.leaves, tuple((f"y{place}", root) for place, root in enumerate(roots)))
         for roots in (equation.left, equation.right)
     ]
-    for before in (sides[0], fold(sides[0])):
+    for before in (sides[0], fold_constants(sides[0])):
         moved = flushed_constants(before, sides[1])
-        if before.replaced(moved).roots == sides[1].roots:
+        if before.replace_nodes(moved).roots == sides[1].roots:
             break
     else:
         return "more than subnormal elements of constants has changed"
     try:
-        furthest = Spread(before, equation.evidence.reach, equation.evidence.within)(moved)
-    except Refused as error:
+        furthest = ChangeBound(before, equation.evidence.reach, equation.evidence.within)(moved)
+    except ChangeRefused as error:
         return str(error)
     if furthest > equation.evidence.distance:
         return f"an output may be moved by {furthest:.2g}"
@@ -125,12 +125,12 @@ def refute_flush(equation: Equation) -> str | None:
 
 
 def _drop_refused(
-    spread: Spread, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
+    spread: ChangeBound, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
 ) -> bool:
     """Whether some of those that were tried keep their elements from now on."""
     try:
         spread(tried)
-    except Refused as error:
+    except ChangeRefused as error:
         for node in error.origins:
             del found[node]
             kept[node] = error.reason
@@ -144,7 +144,7 @@ def _zeroed(node: Node) -> Node | None:
         return None
     data = node.attribute("data")
     array = data.array
-    if array.size > ROOM or not (small := subnormals_of(array, data.dtype)).any():
+    if array.size > MAX_EXACT_ELEMENTS or not (small := find_subnormals(array, data.dtype)).any():
         return None
     return constant(np.where(small, np.copysign(array.dtype.type(0), array), array))
 
@@ -155,7 +155,7 @@ def _equation(
     pairs = [(a, b) for a, b in zip(before.roots, after.roots, strict=True) if a is not b]
     left, right = zip(*dict.fromkeys(pairs), strict=True)
     arrays = [(node.attribute("data").array, node.tensor.dtype) for node in moved]
-    elements = sum(int(subnormals_of(array, dtype).sum()) for array, dtype in arrays)
+    elements = sum(int(find_subnormals(array, dtype).sum()) for array, dtype in arrays)
     names = ", ".join(sorted(before.names.get(node, "a constant") for node in moved)[:NAMED])
     more = f" and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
     law = f"0 in the place of {elements} subnormal elements of {names}{more}"

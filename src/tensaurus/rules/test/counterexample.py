@@ -11,7 +11,7 @@ import numpy as np
 from tensaurus.expr.evaluate.fields import Array, Field
 from tensaurus.graph.ir.node import INPUT
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import show
+from tensaurus.graph.ir.program_text import format_program
 from tensaurus.rules.test.instances import Instance
 
 ROUNDED = 1e-9  # of a tensor's largest element
@@ -61,7 +61,7 @@ class Counterexample:
         lines = []
         for side, roots in sides.items():
             program = Program(leaves, ((side, roots[self.root]),))
-            lines += [f"  {side}:", indent(show(program).rstrip(), "    ")]
+            lines += [f"  {side}:", indent(format_program(program).rstrip(), "    ")]
         for name, values in sorted(self.inputs.items()):
             shown = ", ".join(_number(v) for v in values.ravel()[:MOST])
             more = ", ..." if values.size > MOST else ""

@@ -12,9 +12,9 @@ from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.analysis.turning_points import GapRecorder, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field, Reals
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
-from tensaurus.graph.analysis.constant_folding import evaluated
+from tensaurus.graph.analysis.constant_folding import evaluate_node
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.test.instances import Instance
 from tensaurus.rules.test.thresholds import numbers_in
@@ -133,11 +133,11 @@ def leaf_values(
 def run(roots: Sequence[Node], leaves: Mapping[Node, Array], field: Field) -> list[Array]:
     """The roots' elements in a field, given those of the leaves."""
     values = dict(leaves)
-    for node in topological(roots):
+    for node in topological_order(roots):
         if node in values:
             continue
         if node.op is CONSTANT:
             values[node] = field.lift(node.attribute("data").array)
         elif node.op is ITEM or len(node.types) == 1:
-            values[node] = evaluated(node, values, field)
+            values[node] = evaluate_node(node, values, field)
     return [values[root] for root in roots]

@@ -25,7 +25,7 @@ import numpy as np
 from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.ir.scope import Body
 from tensaurus.graph.ir.node import CONSTANT, Node, constant, source
-from tensaurus.graph.ir.program import topological
+from tensaurus.graph.ir.program import topological_order
 from tensaurus.ops import TensorType
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.match import Binding, Matcher, build_term
@@ -336,7 +336,7 @@ def elements(kind: TensorType) -> int:
 
 
 def _most_elements(roots: tuple[Node, ...]) -> int:
-    kinds = (kind for node in topological(roots) for kind in node.types)
+    kinds = (kind for node in topological_order(roots) for kind in node.types)
     return max((elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from tensaurus.expr.evaluate.fields import Array, Field, Rationals, Reals, Terms
 from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, Pairs
 from tensaurus.expr.ir.integer_types import Overflow, integer_limits, is_integer
-from tensaurus.graph.analysis.program_degree import total_degree
+from tensaurus.graph.analysis.program_degree import bound_degree
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.rules.language.evidence import Axiom, Evidence, Proved, Tested
 from tensaurus.rules.language.rule import Rule
@@ -303,4 +303,4 @@ def _differing(instance: Instance, values: dict[Node, Array], field: Field) -> C
 def _degree(instance: Instance, laws: Laws) -> float:
     """Of both sides, in every leaf that is drawn."""
     drawn = [leaf for leaf in instance.leaves if leaf.op is CONSTANT and leaf not in instance.pinned]
-    return total_degree((*instance.left, *instance.right), laws, drawn)
+    return bound_degree((*instance.left, *instance.right), laws, drawn)

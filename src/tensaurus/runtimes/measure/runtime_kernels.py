@@ -18,7 +18,7 @@ def fused_pieces(nodes: Mapping[str, Node], kernels: Iterable[frozenset[str]]) -
     """Return the pieces of several operators that a runtime runs as one kernel.
 
     `kernels` holds the tensors that each kernel computes, `nodes` the node of each tensor
-    (`Tensors.written`).
+    (`TensorMap.written`).
     """
     return [piece for names in kernels if (piece := _piece_of(names, nodes)) is not None]
 

@@ -130,7 +130,7 @@ def start_worker(build: Build, backend: str, *, threads: int, limit: float, plai
 
     For `plain` see `backends.Plain`.  Raises WorkerError.
     """
-    compiling = build.whole_size // COMPILED_BYTES_PER_SECOND
+    compiling = build.total_bytes // COMPILED_BYTES_PER_SECOND
     worker = Worker(backend, threads=threads, timeout=limit + compiling, remedy=RUN_LIMIT_REMEDY)
     try:
         worker.compile(build, plain=plain)

@@ -188,7 +188,7 @@ class Prices:
         if kernel_cost_factor != 1:
             pieces = self.choices.pieces
             for number, key in enumerate(self.choices.keys):
-                prices[number] *= kernel_cost_factor if key >= 0 and pieces[key].generated else 1.0
+                prices[number] *= kernel_cost_factor if key >= 0 and pieces[key].has_eoperators else 1.0
         return prices
 
     @property
@@ -205,7 +205,7 @@ class Prices:
         for number, gain in gains.items():
             key = self.choices.keys[number]
             gain_of_key[key] = gain_of_key.get(key, 0.0) + gain
-        effort = {key: TUNING_COST if self.choices.pieces[key].generated else 1 for key in gain_of_key}
+        effort = {key: TUNING_COST if self.choices.pieces[key].has_eoperators else 1 for key in gain_of_key}
         return dict(sorted(gain_of_key.items(), key=lambda pair: -pair[1] / effort[pair[0]]))
 
     def measure(self, key: int) -> None:

@@ -37,4 +37,4 @@ class KernelQuota:
         return self.alone.estimate(piece)
 
     def _is_over_quota(self, piece: Piece) -> bool:
-        return piece.generated and not self.more()
+        return piece.has_eoperators and not self.more()

@@ -47,7 +47,7 @@ def count_demand(program: Program) -> Demand:
         read = {arg for arg in node.args if arg is not None}
         weights |= {arg for arg in read if arg.static}
         traffic += sum(bytes_of(kind) for value in (*read, node) for kind in value.types)
-        opaque += not node.declared
+        opaque += not node.is_declared
         products += sum(number_of(multiply_adds(scope)) for scope in scopes_of(node))
     ends = {*weights, *program.inputs, *(node for _, node in program.outputs)}
     compulsory = sum(bytes_of(kind) for value in ends for kind in value.types)
@@ -86,7 +86,7 @@ def scopes_of(node: Node) -> tuple[Scope, ...]:
     """Return the expression of each output of a node; none for an opaque node."""
     if not isinstance(node.op, Op):
         return ()
-    kinds = node.kinds()
+    kinds = node.arg_types()
     return tuple(node.op.scopes(kinds, node.attrs)[: len(node.types)])
 
 

@@ -11,7 +11,7 @@ from tensaurus.graph.ir.node import OPAQUE, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.program_text import workload
-from tensaurus.graph.lower.lowering import Expand, exportable
+from tensaurus.graph.lower.lowering import Expand, can_export
 from tensaurus.graph.onnx.build import Build
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.measure.database import Database, Measurement
@@ -133,7 +133,7 @@ class OperatorCosts:
         """Return whether ONNX can express the piece; at open sizes it lacks operators for some."""
         is_exportable = self._exported.get(piece.root)
         if is_exportable is None:
-            is_exportable = self._exported[piece.root] = exportable(
+            is_exportable = self._exported[piece.root] = can_export(
                 [node for node in piece.inner if not self._has_kernel(node)], self.opset, self.expand
             )
         return is_exportable
@@ -150,12 +150,13 @@ class OperatorCosts:
         """Return the piece with numbers for its symbolic sizes."""
         bound = self._bound.get(piece)
         if bound is None:
-            bound = self._bound[piece] = piece.at(lambda symbol: self._sizes.get(symbol, UNKNOWN_SIZE))
+            bound = piece.with_sizes(lambda symbol: self._sizes.get(symbol, UNKNOWN_SIZE))
+            self._bound[piece] = bound
         return bound
 
     def _has_kernel(self, node: Node) -> bool:
         """Return whether a kernel is compiled for the node: never at open sizes."""
-        kinds = (*node.kinds(), node.tensor) if node.op is eop and self.generated else (None,)
+        kinds = (*node.arg_types(), node.tensor) if node.op is eop and self.generated else (None,)
         return all(kind is not None and kind.static for kind in kinds)
 
     def _text(self, piece: Piece) -> str:

@@ -11,7 +11,7 @@ import onnx
 from tensaurus.graph.ir.node import CONSTANT, Node, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.subnormal import limits, subnormal_share
+from tensaurus.graph.ir.subnormal import float_limits, subnormal_rarity
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import REAL_TYPES
@@ -54,7 +54,7 @@ def standalone_model(
             else:
                 new[leaf] = inputs[name] = source(name, TensorType(kind.dtype, shape))
                 feeds[name] = _random(kind.dtype, shape, rng)
-        made = piece.over(new)
+        made = piece.with_leaves(new)
         outputs += [(f"y{k}_{copy}" if copy else f"y{k}", made[k]) for k in range(len(made.types))]
     shell = onnx.ModelProto(ir_version=10)
     shell.opset_import.add(domain="", version=opset)
@@ -75,10 +75,10 @@ def _value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 
 def _weights(leaf: Node, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
     made = _random(leaf.tensor.dtype, shape, rng)
-    rarity = subnormal_share(leaf.attribute("data")) if leaf.op is CONSTANT else -1
+    rarity = subnormal_rarity(leaf.attribute("data")) if leaf.op is CONSTANT else -1
     if rarity < 0:
         return made
-    tiny = np.asarray(limits(leaf.tensor.dtype).smallest_normal, made.dtype)
+    tiny = np.asarray(float_limits(leaf.tensor.dtype).smallest_normal, made.dtype)
     size = min(made.size, RANDOM_NUMBERS)
     chosen = np.resize(rng.random(size) < 2.0**-rarity, shape)
     return np.where(chosen, np.resize(tiny * rng.uniform(0.1, 0.9, size).astype(made.dtype), shape), made)

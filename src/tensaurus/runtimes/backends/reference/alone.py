@@ -11,7 +11,7 @@ import numpy as np
 from onnx import ModelProto, TypeProto, ValueInfoProto
 
 from tensaurus.graph.ir.node import Node, OtherType, Type, item, opaque, source
-from tensaurus.graph.ir.opaque import Form
+from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.graph.onnx.onnx_export import export_model
@@ -33,7 +33,7 @@ def run_alone(node: Node, args: Sequence[Any], frame: Any) -> list[Any]:
     if frame is None:
         raise BackendError(f"reference: {node.attribute('form').operator}: no opset is known")
     sessions = _compiled.setdefault(node, {})
-    form: Form = node.attribute("form")
+    form: OpaqueForm = node.attribute("form")
     own = _in_own_types(node, args)
     native: Any = None
     reason: Exception | None = None
@@ -54,7 +54,7 @@ def run_alone(node: Node, args: Sequence[Any], frame: Any) -> list[Any]:
     return _fill_omitted(form, native)
 
 
-def _fill_omitted(form: Form, outputs: Sequence[Any]) -> list[Any]:
+def _fill_omitted(form: OpaqueForm, outputs: Sequence[Any]) -> list[Any]:
     """Return one value for every output of the node, None for outputs that it leaves out."""
     places = iter(outputs)
     return [next(places) if wanted else None for wanted in form.outputs]
@@ -74,7 +74,7 @@ def _in_own_types(node: Node, args: Sequence[Any]) -> list[Any]:
 
 def _model_of_node(node: Node, frame: Any) -> bytes:
     """Return a serialized model of the node, with inputs i0, i1, ... and outputs o0, o1, ..."""
-    form: Form = node.attribute("form")
+    form: OpaqueForm = node.attribute("form")
     inputs = {k: source(f"i{k}", a.types[0]) for k, a in enumerate(node.args) if a is not None}
     made = opaque(form, [inputs.get(k) for k in range(len(node.args))], node.types)
     outputs = [(f"o{k}", item(made, k)) for k, wanted in enumerate(form.outputs) if wanted]

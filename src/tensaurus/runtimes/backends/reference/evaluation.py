@@ -20,10 +20,10 @@ from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.sizes.size import Symbol, atoms, terms_of
 from tensaurus.expr.sizes.size import evaluate as value_of
-from tensaurus.graph.analysis.conversion_chains import arguments
-from tensaurus.graph.analysis.evaluate_node import expression_of
+from tensaurus.graph.analysis.conversion_chains import args_before_casts
+from tensaurus.graph.analysis.evaluate_node import output_expression
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, Type
-from tensaurus.graph.ir.opaque import Form
+from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType
@@ -150,11 +150,11 @@ class _Run:
     def node(self, node: Node, held: Mapping[Node, Value]) -> Value:
         if node.op is CONSTANT:
             return lift_value(node.attribute("data").array, self.field)
-        if node.op is ITEM and not _call_of(node).declared:
+        if node.op is ITEM and not _call_of(node).is_declared:
             found = held[_call_of(node)][node.attribute("index")]
             self.check(node.types[0], found, node)
             return found
-        if node.declared or node.op is ITEM:
+        if node.is_declared or node.op is ITEM:
             try:
                 return self.declared(node, held)
             except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -168,7 +168,7 @@ class _Run:
     def declared(self, node: Node, held: Mapping[Node, Value]) -> Value:
         """Evaluate one output of an operator by its expression."""
         owner, index = _call_of(node), node.attribute("index") if _call_of(node) is not node else 0
-        scope, read = expression_of(owner, index)
+        scope, read = output_expression(owner, index)
         leaves: dict[Any, Array] = {}
         for leaf, arg in read.items():
             value = held[arg]
@@ -213,7 +213,7 @@ class _Run:
 
     def opaque(self, node: Node, args: Sequence[Value]) -> Sequence[Value]:
         """Return all outputs of a node without an expression."""
-        form: Form = node.attribute("form")
+        form: OpaqueForm = node.attribute("form")
         name = form.operator
         if form.bodies and name in ("If", "Loop"):
             try:
@@ -246,7 +246,7 @@ class _Run:
         )
         return inner.values([node for _, node in program.outputs], held)
 
-    def branch(self, node: Node, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
+    def branch(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
         condition = args[0]
         if not isinstance(condition, np.ndarray) or condition.dtype.kind != "b":
             return None
@@ -255,7 +255,7 @@ class _Run:
         chosen = dict(form.bodies)["then_branch" if holds else "else_branch"]
         return self.body(chosen, (), args[form.inputs :])
 
-    def loop(self, form: Form, args: Sequence[Value]) -> Sequence[Value] | None:
+    def loop(self, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
         """Evaluate a loop round by round; None where the number of rounds depends on an unknown value."""
         ((_, body),) = form.bodies
         if self.outer is None:
@@ -284,7 +284,7 @@ class _Run:
             return None
         return [*state, *(np.stack(part) for part in rounds)]
 
-    def unknown(self, node: Node, form: Form, args: Sequence[Value]) -> list[Value]:
+    def unknown(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> list[Value]:
         """Return random outputs, which are the same for equal forms and equal arguments."""
         # a node with an effect equals no other: its label takes the place of its form
         known = self.forms.setdefault(self.labels.get(node, form), len(self.forms))
@@ -341,7 +341,7 @@ def _call_of(node: Node) -> Node:
 def _needed_args(node: Node) -> list[Node]:
     """Return the nodes whose values a node needs; outputs of a declared call are computed one by one."""
     owner = _call_of(node)
-    return [a for a in (arguments(owner) if owner.declared else node.args) if a is not None]
+    return [a for a in (args_before_casts(owner) if owner.is_declared else node.args) if a is not None]
 
 
 def _order(roots: Sequence[Node], held: Mapping[Node, Value]) -> Iterator[Node]:
