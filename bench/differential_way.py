@@ -23,6 +23,7 @@ from tensaurus.graph.analysis.constant_folding import evaluate_node
 from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
+from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op, TensorType, Untypable
@@ -83,6 +84,14 @@ class Answer:
                 off = np.abs(noisy.astype(float) - own.astype(float))
             spread = np.maximum(spread, np.where(np.isfinite(off) | (noisy == own), off, np.inf))
         return 8 * np.nan_to_num(spread, nan=0.0, posinf=np.inf) + 16 * rounding * np.abs(own.astype(float))
+
+    def stored(self, name: str) -> Array:
+        """Return the output where every operator's result is rounded to its type, as a runtime stores it.
+
+        What float32 makes of an unstable model is its meaning: 1 - 1e-11 becomes the 1 that OneHot compares
+        with, and of x - round(x) few draws of roundings show what the largest can be.
+        """
+        return moved(self.program, self.feeds, np.random.default_rng(), 0.0, stored=True)[name]
 
 
 @dataclass
@@ -311,8 +320,13 @@ def own_answers(variants: Sequence[Variant], feeds: Mapping[str, Array]) -> list
     return [found.get(v.program) for v in variants]
 
 
-def moved(program: Program, feeds: Mapping[str, Array], rng: Random, rounding: float) -> dict[str, Array]:
-    """The outputs where every float on the way is moved by a few roundings; short constants are not."""
+def moved(
+    program: Program, feeds: Mapping[str, Array], rng: Random, rounding: float, stored: bool = False
+) -> dict[str, Array]:
+    """The outputs where every float on the way is moved by a few roundings; short constants are not.
+
+    Where results are `stored`, each is rounded to its type.
+    """
     field = Reals()
     values: dict[Node, Array] = {}
     with np.errstate(all="ignore"):
@@ -331,6 +345,8 @@ def moved(program: Program, feeds: Mapping[str, Array], rng: Random, rounding: f
                 value = np.asarray(value, float)
                 if not exact:
                     value = value * (1 + rounding * rng.uniform(-2, 2, value.shape))
+                if stored:
+                    value = value.astype(numpy_dtype(kind.dtype)).astype(float)
             elif kind.dtype != "bool":
                 value = wrap_to_dtype(np.asarray(value), kind.dtype)
             values[node] = value
