@@ -25,6 +25,14 @@ class Inapplicable(Exception):
     """The model has nothing that could be mutated so."""
 
 
+def read_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
+    """Return a copy of a tensor's elements.  Raises Inapplicable where a mutation broke the tensor before."""
+    try:
+        return numpy_helper.to_array(tensor).copy()
+    except Exception as error:  # of many types: the checker's, NumPy's, the file system's
+        raise Inapplicable from error
+
+
 @dataclass
 class Draft:
     """A model on the way to a mutant; `wire` replaces its bytes where it is set."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, TypeProto, numpy_helper
 
-from mutations.draw import SIZES, Draft, Inapplicable, mutation
+from mutations.draw import SIZES, Draft, Inapplicable, mutation, read_array
 from tensaurus.graph.onnx.onnx_frame import graphs_in
 
 KIND = "sizes"
@@ -127,7 +127,7 @@ def computed(draft: Draft) -> str:
         if t.data_type == TensorProto.INT64 and t.HasField("raw_data")
     ]
     tensor = draft.one(integers)
-    array = numpy_helper.to_array(tensor).copy()
+    array = read_array(tensor)
     if not array.size:
         raise Inapplicable
     place = draft.random.randrange(array.size)

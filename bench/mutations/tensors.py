@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from mutations.draw import NUMBERS, SIZES, Draft, Inapplicable, mutation
+from mutations.draw import NUMBERS, SIZES, Draft, Inapplicable, mutation, read_array
 
 MOST = 1 << 20  # elements of a tensor that is written anew
 KIND, HEAD = "initializers", "metadata"
@@ -100,10 +100,7 @@ def reshaped(draft: Draft) -> str:
 def elements(draft: Draft) -> str:
     """NaN, infinities, zeros, the extremes."""
     tensor = draft.tensor()
-    try:
-        array = numpy_helper.to_array(tensor).copy()
-    except Exception as error:
-        raise Inapplicable from error
+    array = read_array(tensor)
     if not array.size or array.dtype.kind not in "fiu":
         raise Inapplicable
     if array.dtype.kind == "f":
@@ -138,7 +135,7 @@ def sparse(draft: Draft) -> str:
     tensor = graph.initializer[place]
     if tensor.data_type != TensorProto.FLOAT or not tensor.HasField("raw_data"):
         raise Inapplicable
-    array = numpy_helper.to_array(tensor).ravel()
+    array = read_array(tensor).ravel()
     count = draft.one((0, 1, array.size))
     indices = [draft.one(range(array.size)) if draft.random.random() < 0.2 else k for k in range(count)]
     if draft.random.random() < 0.2 and count:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 
@@ -16,6 +17,29 @@ def test_a_mutant_is_made_of_its_seed_and_number_alone() -> None:
     assert {found.kind for found in made} == set(KINDS)
     assert made == [mutant(0, found.number) for found in made]
     assert made != [mutant(1, found.number) for found in made]
+
+
+@pytest.mark.parametrize("name", ["elements", "sparse", "computed"])
+def test_a_tensor_whose_file_is_missing_is_left_alone(name: str) -> None:
+    from random import Random
+
+    from fuzz_models import Seedling
+    from mutations import KINDS
+    from mutations.draw import Draft, Inapplicable
+    from onnx.external_data_helper import set_external_data
+
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 15]>
+        net (float[2] x) => (float[2] y) <float[2] w = {1, 2}, int64[1] s = {2}> { y = Add (x, w) }"""
+    )
+    for place, tensor in enumerate(model.graph.initializer):
+        array = onnx.numpy_helper.to_array(tensor)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))  # its bytes in raw_data
+        set_external_data(tensor, f"absent{place}")
+    mutate = next(m for kind in KINDS.values() for m in kind if m.__name__ == name)
+    for seed in range(8):
+        with pytest.raises(Inapplicable):
+            mutate(Draft(Random(seed), Seedling(model, {})))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and time are read from /proc")
