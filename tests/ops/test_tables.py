@@ -23,8 +23,8 @@ from tensaurus.expr.ir.walk import reads
 from tensaurus.expr.normal.canonicalize import are_equal_expressions, canonicalize
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import polynomial
-from tensaurus.rules.prove.expression_prover import WORK, Settled, _asked
-from tensaurus.rules.prove.z3_terms import PlacedTerms
+from tensaurus.rules.prove.expression_prover import SOLVER_WORK, ProvedEqual, _ask_solver
+from tensaurus.rules.prove.z3_terms import IndexedTerms
 
 HALF = Fraction(1, 2)
 A = table([[1, 0], [1, 1], [1, -1], [0, -1]])
@@ -139,5 +139,5 @@ def test_the_solver_knows_the_numbers(values: list[int], proved: bool) -> None:
     x = Tensor("x", (2,))
     left = compute((2,), lambda i: table(values)[i] * x[i])
     body = x[polynomial(left.axes[0])] * (1 + polynomial(left.axes[0]))
-    verdict = _asked(PlacedTerms(left, frozenset()), left.body, body, {}, WORK)
-    assert isinstance(verdict, Settled) == proved
+    verdict = _ask_solver(IndexedTerms(left, frozenset()), left.body, body, {}, SOLVER_WORK)
+    assert isinstance(verdict, ProvedEqual) == proved

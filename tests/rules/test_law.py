@@ -13,7 +13,7 @@ from tensaurus.finders.synthesis.world import World
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import parse_rule
-from tensaurus.rules.prove.expression_prover import Means, Open
+from tensaurus.rules.prove.expression_prover import Means, NotProved
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 
 WORLD = World(
@@ -82,10 +82,10 @@ def test_the_algebra_alone_asks_no_solver(monkeypatch: pytest.MonkeyPatch) -> No
     (rule,) = parse_rule(BY_Z3)
     assert str(verify(rule, 12)).startswith("proved(z3")
 
-    def asked(*args: object) -> Open:
+    def asked(*args: object) -> NotProved:
         raise AssertionError("Z3 is asked")
 
-    monkeypatch.setattr("tensaurus.rules.prove.expression_prover._asked", asked)
+    monkeypatch.setattr("tensaurus.rules.prove.expression_prover._ask_solver", asked)
     alone = verify(rule, 12, means=Means.FORMS)
     assert isinstance(alone, Undecided) and "algebra" in alone.reason
 

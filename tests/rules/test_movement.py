@@ -11,8 +11,8 @@ from tensaurus.ops import registry
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.language.term import RuleError
-from tensaurus.rules.prove.data_movement import moved_inputs, swaps
-from tensaurus.rules.prove.pointwise import elementwise_of_any
+from tensaurus.rules.prove.data_movement import is_exchange, moved_inputs
+from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
 from tensaurus.rules.prove.proof import prove
 from tensaurus.rules.test.instances import instances
 from tensaurus.rules.test.verify_rule import Refuted, verify
@@ -48,7 +48,7 @@ def test_element_by_element_is_asked_of_every_type() -> None:
     taken = {
         name
         for name, op in registry.items()
-        if op.inputs and elementwise_of_any(op, (True,) + (False,) * (len(op.inputs) - 1))
+        if op.inputs and is_elementwise_for_all_types(op, (True,) + (False,) * (len(op.inputs) - 1))
     }
     assert {"Relu", "Not", "Cast", "IsNaN", "Abs"} <= taken
     assert not {"Softmax", "CumSum", "Transpose", "ReduceSum", "Pad"} & taken
@@ -78,27 +78,27 @@ WRONG = [
 @pytest.mark.parametrize("law", RIGHT)
 def test_what_changes_places_is_proved_at_once(law: str) -> None:
     for rule in parse_rule(f"law: {law}"):
-        assert swaps(rule)
+        assert is_exchange(rule)
         assert verify(rule, 12) == THEOREM
 
 
 @pytest.mark.parametrize("law", WRONG)
 def test_what_does_not_is_left_to_who_finds_it_wrong(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
-    assert not swaps(rule)
+    assert not is_exchange(rule)
     assert isinstance(verify(rule, 12), Refuted)
 
 
 def test_shapes_that_may_differ_are_no_matter_of_the_theorem() -> None:
     """x of shape [2, 1] and y of [3] may not be reshaped alone."""
     (rule, _) = parse_rule("law: Reshape(Add(x, y), **a) <=> Add(Reshape(x, **a), Reshape(y, **a))")
-    assert not swaps(rule)
+    assert not is_exchange(rule)
 
 
 def test_what_ships_is_proved_by_the_theorem_and_said_of_every_mover() -> None:
     one_theorem = [rule for rule in MANY if rule.evidence == THEOREM]
     generated = [rule for rule in one_theorem if rule.tags >= {"any", "explore", "long"}]
-    assert len(generated) > 3000 and all(map(swaps, generated))
+    assert len(generated) > 3000 and all(map(is_exchange, generated))
     movers = Counter(rule.name.split("-of-")[0] for rule in generated)
     named = {op.name.lower() for op in registry.values() if moved_inputs(op)}
     assert set(movers) == named - {"identity"}

@@ -15,8 +15,8 @@ from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import library, parse_rule
 from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, domain_of, lower_bound
-from tensaurus.rules.prove.proof import NOWHERE, Unproved, prove
-from tensaurus.rules.prove.size_assumptions import LEAST, ways
+from tensaurus.rules.prove.proof import NO_CASES, Unproved, prove
+from tensaurus.rules.prove.size_assumptions import NO_LOWER_BOUND, solve_question
 
 LIBRARY = {rule.name: rule for rule in library() if "off" not in rule.tags}
 
@@ -239,7 +239,7 @@ def proof_of(text: str) -> Proved | Unproved:
 def test_no_wrong_rule_is_proved(text: str) -> None:
     found = proof_of(text)
     assert isinstance(found, Unproved), f"{text} is {found}"
-    assert found.reason not in (NOWHERE, "the time is over")
+    assert found.reason not in (NO_CASES, "the time is over")
 
 
 @pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
@@ -291,7 +291,7 @@ def symbols(*names: str) -> list[Any]:
 def test_what_is_assumed_holds_by_form() -> None:
     """Every replacement makes the answer yes, and reaches every value for which it is."""
     a, b, c, d = symbols("a", "b", "c", "d")
-    p = polynomial(Symbol("p", LEAST))
+    p = polynomial(Symbol("p", NO_LOWER_BOUND))
     questions = [
         ("zero", a - b), ("zero", a - 1), ("zero", a - b - c), ("zero", 2 * a - b), ("zero", a * b - c * d),
         ("zero", a % b), ("zero", (2 * a) % 3), ("zero", a % 2 - 1), ("zero", (a - b) // c),
@@ -299,7 +299,7 @@ def test_what_is_assumed_holds_by_form() -> None:
         ("nonnegative", a - b), ("nonnegative", p), ("nonnegative", -p - 1), ("nonnegative", p - 1),
     ]  # fmt: skip
     for kind, size in questions:
-        found = ways(Question(kind, size))
+        found = solve_question(Question(kind, size))
         assert found, f"{size}"
         reached = set()
         for values in found:
@@ -351,7 +351,7 @@ def test_a_number_that_is_assumed_not_to_be_negative_is_refused_where_it_is(op: 
                 tried[place] = -rng.randint(1, 5)
             if len(tried) > 1 and rng.random() < 0.5:  # what is asked of their sum holds
                 tried[-1] += sum(value) - sum(tried)
-            if min(tried, default=0) >= 0 or lower_bound(op, name) == LEAST:
+            if min(tried, default=0) >= 0 or lower_bound(op, name) == NO_LOWER_BOUND:
                 continue
             with pytest.raises((Untypable, *UNKNOWN_VALUE_ERRORS)):
                 op.scopes(kinds, op.canonical(kinds, {**dict(attrs), name: tuple(tried)}))
@@ -360,8 +360,8 @@ def test_a_number_that_is_assumed_not_to_be_negative_is_refused_where_it_is(op: 
 def test_which_numbers_may_be_negative() -> None:
     bounds = {(op.name, name): lower_bound(op, name) for op, name in SIZES}
     assert bounds["Split", "split"] == 0 and bounds["MaxPool", "pads"] == 0
-    assert bounds["Pad", "pads"] == LEAST and bounds["Slice", "starts"] == LEAST
-    assert bounds["Reshape", "shape"] == LEAST  # -1 is what is left
+    assert bounds["Pad", "pads"] == NO_LOWER_BOUND and bounds["Slice", "starts"] == NO_LOWER_BOUND
+    assert bounds["Reshape", "shape"] == NO_LOWER_BOUND  # -1 is what is left
 
 
 def test_four_variables_of_two_element_types_are_tried_in_all_combinations() -> None:

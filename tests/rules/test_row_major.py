@@ -14,14 +14,14 @@ from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.rules.language.term import Apply, RuleError, Term, parse_terms, show_term
 from tensaurus.rules.prove.expression_prover import Means
 from tensaurus.rules.prove.proof import prove
-from tensaurus.rules.prove.row_major import in_row_major_order, keeps_order
+from tensaurus.rules.prove.row_major import keeps_row_major_order, without_order_keepers
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
 THEOREM = Proved("algebra", "all sizes, all ranks")
 
 
 def test_which_operators_keep_the_order_is_read_off_their_expressions() -> None:
-    keeping = {name for name, op in registry.items() if keeps_order(op)}
+    keeping = {name for name, op in registry.items() if keeps_row_major_order(op)}
     assert keeping == {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 
@@ -49,7 +49,7 @@ RIGHT = [
 @pytest.mark.parametrize("law", RIGHT)
 def test_what_follows_from_the_theorem_is_proved_for_all_ranks(law: str) -> None:
     for rule in parse_rule(f"law: {law}"):
-        assert in_row_major_order(rule) is not None
+        assert without_order_keepers(rule) is not None
         assert prove(rule) == THEOREM
         assert not isinstance(verify(rule, 24, steps=0), Refuted)
 
@@ -71,7 +71,7 @@ OTHERS = [
 @pytest.mark.parametrize("law", OTHERS)
 def test_the_theorem_says_nothing_of_others(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
-    assert in_row_major_order(rule) is None
+    assert without_order_keepers(rule) is None
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_the_theorem_says_nothing_of_others(law: str) -> None:
 )
 def test_what_differs_at_rank_0_is_not_proved(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
-    assert in_row_major_order(rule) is not None
+    assert without_order_keepers(rule) is not None
     assert not isinstance(prove(rule), Proved) and isinstance(verify(rule, 24), Refuted)
 
 
 def test_conditions_that_are_needed_are_kept() -> None:
     (rule,) = parse_rule("law: Reshape(Relu(x), **a) => Reshape(x, **a) where positive(x)")
-    left = in_row_major_order(rule)
+    left = without_order_keepers(rule)
     assert left is not None and show_term(left.lhs[0]) == "Relu(x)" and left.where == rule.where
 
 
@@ -117,7 +117,7 @@ def without_reshapes(term: str) -> str:
     def left(part: Term | None) -> Term | None:
         if not isinstance(part, Apply):
             return part
-        if keeps_order(part.op):
+        if keeps_row_major_order(part.op):
             return left(part.args[0])
         return Apply(part.op, tuple(map(left, part.args)), part.attrs, part.rest)
 
@@ -140,7 +140,7 @@ def laws(rng: Random) -> Iterator[Rule]:
 
 
 def test_what_the_theorem_proves_is_refuted_by_no_numbers() -> None:
-    claimed = (rule for rule in islice(laws(Random(5)), 4000) if in_row_major_order(rule) is not None)
+    claimed = (rule for rule in islice(laws(Random(5)), 4000) if without_order_keepers(rule) is not None)
     proved = (rule for rule in claimed if isinstance(prove(rule, 300, Means.FORMS), Proved))
     tried = list(islice(proved, 16))
     assert len(tried) == 16

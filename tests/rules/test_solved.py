@@ -14,7 +14,7 @@ from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import parse_rule
 from tensaurus.rules.prove.expression_prover import Means
 from tensaurus.rules.prove.proof import Unproved, prove
-from tensaurus.rules.prove.solve_sizes import solved
+from tensaurus.rules.prove.solve_sizes import solve_maxima
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
 SYMBOLS = tuple(Symbol(name, low) for name, low in (("n", 1), ("m", 1), ("s", -(2**62)), ("e", 0)))
@@ -28,10 +28,10 @@ def test_a_slice_as_long_as_what_it_is_taken_from_begins_at_its_begin() -> None:
     n, _, s, e = map(polynomial, SYMBOLS)
     length, begin = largest(smallest(e, n) - largest(s, 0), 0), largest(s, 0)
     assumed = {Question("zero", length - n): True}
-    pair = solved((number(begin), number(length)), assumed)
+    pair = solve_maxima((number(begin), number(length)), assumed)
     assert pair is not None and (pair[0].body, pair[1].body) == (Const(0), Const(n))
     # of which less is assumed, nothing is known
-    assert solved((number(begin), number(length)), {Question("zero", length - n): False}) is None
+    assert solve_maxima((number(begin), number(length)), {Question("zero", length - n): False}) is None
 
 
 def test_extents_and_sources_have_what_they_are_solved_for() -> None:
@@ -39,7 +39,7 @@ def test_extents_and_sources_have_what_they_are_solved_for() -> None:
     length = largest(smallest(e, n) - largest(s, 0), 0)
     axis = Axis("i", length)
     scope = Scope((axis,), Read(Tensor("x", (n,)), (polynomial(axis) + largest(s, 0),)))
-    pair = solved((scope, scope), {Question("zero", length - n): True})
+    pair = solve_maxima((scope, scope), {Question("zero", length - n): True})
     whole = Axis("i", n)
     assert pair is not None and pair[0] == Scope((whole,), Read(Tensor("x", (n,)), (polynomial(whole),)))
 
@@ -65,7 +65,7 @@ def test_what_is_solved_has_its_value_wherever_what_is_assumed_holds() -> None:
             continue
         kind = rng.choice(["zero", "zero", "nonnegative"])
         assumed = {Question(kind, subject): rng.random() < 0.8}
-        pair = solved((number(sizes[0]), number(sizes[1])), assumed)
+        pair = solve_maxima((number(sizes[0]), number(sizes[1])), assumed)
         if pair is None:
             continue
         admitted = 0
@@ -120,10 +120,10 @@ def test_what_is_assumed_may_contradict_itself_or_divide_by_zero() -> None:
     n, m, s, e = map(polynomial, SYMBOLS)
     for divisor, zero in ((e, e), (s, s + 1)):
         assumed = {Question("zero", zero): True, Question("nonnegative", n - m): True}
-        assert solved((number(largest(n, m) + m // divisor), number(n)), assumed) is None
+        assert solve_maxima((number(largest(n, m) + m // divisor), number(n)), assumed) is None
     never = {Question("nonnegative", n - m): True, Question("nonnegative", n - m - 1): False,
              Question("zero", n - m): False}
-    assert solved((number(largest(n, m)), number(n)), never) is None
+    assert solve_maxima((number(largest(n, m)), number(n)), never) is None
     law = (
         "Reshape(Slice(x, starts=s, ends=e, axes=(0,)), shape=p)"
         " => Slice(Reshape(x, shape=p), starts=s, ends=e, axes=(0,)) where rank(x) == 2, len(p) == 2"
@@ -135,5 +135,5 @@ def test_what_is_assumed_may_contradict_itself_or_divide_by_zero() -> None:
 def test_symbols_in_what_is_solved_are_those_there_were() -> None:
     n, m, s, e = map(polynomial, SYMBOLS)
     product_ = largest(n * m, e)
-    pair = solved((number(product_), number(s)), {Question("zero", product_ - n * m): True})
+    pair = solve_maxima((number(product_), number(s)), {Question("zero", product_ - n * m): True})
     assert pair is not None and atoms(pair[0].body.value) <= {*SYMBOLS}  # type: ignore[union-attr]

@@ -22,7 +22,7 @@ from tensaurus.ops import registry
 from tensaurus.rules.language.rule import parse_rule
 from tensaurus.rules.prove.attribute_domain import lower_bound
 from tensaurus.rules.prove.case_split import Case, CaseSplit
-from tensaurus.rules.prove.size_assumptions import naming, symbol
+from tensaurus.rules.prove.size_assumptions import fresh_names, new_symbol
 
 N, M, K = (polynomial(Symbol(name, 1)) for name in "NMK")
 ASKED = [(N, M), (M, K), (N, K)]
@@ -101,14 +101,14 @@ def test_no_more_keys_are_kept_than_are_asked_for() -> None:
 
 
 def test_names_differ_in_one_case_and_are_the_same_in_another() -> None:
-    with naming() as names:
-        first = [symbol("x", 0), symbol("x", 0), symbol("y", 1)]
-    with naming(names.taken):
-        more = [symbol("x", 0), symbol("y.1", 1)]
-    with naming():
-        again = [symbol("x", 0), symbol("x", 0), symbol("y", 1)]
+    with fresh_names() as names:
+        first = [new_symbol("x", 0), new_symbol("x", 0), new_symbol("y", 1)]
+    with fresh_names(names.taken):
+        more = [new_symbol("x", 0), new_symbol("y.1", 1)]
+    with fresh_names():
+        again = [new_symbol("x", 0), new_symbol("x", 0), new_symbol("y", 1)]
     assert again == first and len({*first, *more}) == 5
-    assert symbol("x", 0) not in {*first, *more} and symbol("x", 0) != symbol("x", 0)
+    assert new_symbol("x", 0) not in {*first, *more} and new_symbol("x", 0) != new_symbol("x", 0)
 
 
 def test_the_cases_of_a_rule_are_the_same_again() -> None:
@@ -129,7 +129,7 @@ def test_numbers_that_are_always_refused_are_no_unknowns(op: str, attribute: str
 
 def test_a_pad_may_be_negative() -> None:
     assert lower_bound(registry["Conv"], "pads") < 0
-    assert not is_nonnegative(symbol("pad", lower_bound(registry["Conv"], "pads")))
+    assert not is_nonnegative(new_symbol("pad", lower_bound(registry["Conv"], "pads")))
 
 
 ATOMS = [Symbol("N", 1), Symbol("N", 0, polynomial(Symbol("M"))), Axis("i", N)]

@@ -18,8 +18,8 @@ from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.match import is_commutative
 from tensaurus.rules.language.occurrences import inner_first
 from tensaurus.rules.language.rule import Rule, parse_rule
-from tensaurus.rules.prove.data_movement import moved_inputs, swaps
-from tensaurus.rules.prove.pointwise import elementwise_of_any
+from tensaurus.rules.prove.data_movement import is_exchange, moved_inputs
+from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
 from tensaurus.rules.test.instances import Instance, instances
 
 __all__ = ["lines"]
@@ -48,7 +48,7 @@ class _Call:
         if _outputs(op) > 1 or _is_its_input(op):
             return False
         given = (True,) * count if variadic else (True,) * count + (False,) * (len(op.inputs) - count)
-        return elementwise_of_any(op, given)
+        return is_elementwise_for_all_types(op, given)
 
 
 CALLS = (
@@ -83,7 +83,8 @@ def _movers() -> Iterator[Op]:
 
 
 def _is_its_input(op: Op) -> bool:
-    return moved_inputs(op) == {0} and elementwise_of_any(op, (True,) + (False,) * (len(op.inputs) - 1))
+    given = (True,) + (False,) * (len(op.inputs) - 1)
+    return moved_inputs(op) == {0} and is_elementwise_for_all_types(op, given)
 
 
 def _outputs(op: Op) -> int:
@@ -141,7 +142,7 @@ def _new(text: str, known: _Known) -> bool:
     """Whether it is right, and not derived in both directions."""
     name, _, law = text.partition(":")
     rules = parse_rule(f"{name} [any]:{law}")
-    if not all(map(swaps, rules)):
+    if not all(map(is_exchange, rules)):
         return False
     if name not in known.operators:
         return True

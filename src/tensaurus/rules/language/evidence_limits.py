@@ -30,7 +30,7 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Fact, Undefined
 from tensaurus.rules.language.term import Variable
 from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, is_covered
-from tensaurus.rules.prove.expression_prover import Open, equal_over
+from tensaurus.rules.prove.expression_prover import NotProved, prove_equal_over
 
 __all__ = ["Limits", "common_coverage", "coverage_text", "prove_match"]
 
@@ -247,10 +247,10 @@ def prove_match(
         if 0 in old.tensor.shape:
             continue  # an empty tensor has no elements that could differ
         try:
-            verdict = equal_over(old, new, leaf)
+            verdict = prove_equal_over(old, new, leaf)
         except (Untypable, RecursionError, *UNKNOWN_VALUE_ERRORS):
             return None
-        if isinstance(verdict, Open):
+        if isinstance(verdict, NotProved):
             return None
         used.add(verdict.by)
     return Proved("z3", f"all reals, {AT_THESE_TYPES}") if "z3" in used else Proved("algebra", AT_THESE_TYPES)

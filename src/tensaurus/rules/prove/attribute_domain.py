@@ -36,7 +36,13 @@ from tensaurus.expr.sizes.size import (
 )
 from tensaurus.ops import Op, Untypable
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.prove.size_assumptions import LEAST, naming, new_name, symbol, ways
+from tensaurus.rules.prove.size_assumptions import (
+    NO_LOWER_BOUND,
+    fresh_names,
+    new_name,
+    new_symbol,
+    solve_question,
+)
 
 MAX_RANK = 5  # largest rank of the cases of a proof
 MAX_ASSUMPTIONS = 6  # assumptions about an attribute's numbers, one after the other, in `_accepts_some`
@@ -79,9 +85,9 @@ class Domain:
     length: tuple[int, int] | None = None
 
 
-def unknown_number(hint: str, low: int = LEAST) -> Any:
+def unknown_number(hint: str, low: int = NO_LOWER_BOUND) -> Any:
     """Return a size that stands for any integer of at least `low`."""
-    return UnknownSize.of(symbol(hint, low))
+    return UnknownSize.of(new_symbol(hint, low))
 
 
 def unknown_real(hint: str) -> Body:
@@ -92,7 +98,7 @@ def unknown_real(hint: str) -> Body:
 
 
 @cache
-@naming()
+@fresh_names()
 def domain_of(op: Op, name: str) -> Domain:
     """Return the domain of one attribute."""
     given = [(kinds, dict(attrs), dict(attrs)[name]) for kinds, attrs in examples_of(op)]
@@ -140,7 +146,7 @@ def _accepts_unknown(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any
 
 
 @cache
-@naming()
+@fresh_names()
 def lower_bound(op: Op, name: str) -> int:
     """Return 1 or 0 where the operator refuses all smaller numbers in an attribute, else NO_LOWER_BOUND."""
     every = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
@@ -148,11 +154,11 @@ def lower_bound(op: Op, name: str) -> int:
     others = [tuple(unknown_number(name) for _ in attrs[name]) for _, attrs in given]
     unknowns = [(kinds, {**attrs, name: own}) for (kinds, attrs), own in zip(given, others, strict=True)]
     if not all(_accepts_some(op, kinds, attrs) for kinds, attrs in unknowns):
-        return LEAST
+        return NO_LOWER_BOUND
 
     def below(bound: int) -> bool:
         """Return whether a smaller number is accepted at any position."""
-        under = UnknownSize.of(bound - 1 - symbol(name, 0))
+        under = UnknownSize.of(bound - 1 - new_symbol(name, 0))
         return any(
             _accepts_some(op, kinds, {**attrs, name: (*rest[:place], number, *rest[place + 1 :])})
             for (kinds, attrs), own in zip(given, others, strict=True)
@@ -160,7 +166,7 @@ def lower_bound(op: Op, name: str) -> int:
             for number, rest in ((bound - 1, attrs[name]), (under, own))
         )
 
-    return next((bound for bound in (1, 0) if not below(bound)), LEAST) if given else LEAST
+    return next((bound for bound in (1, 0) if not below(bound)), NO_LOWER_BOUND) if given else NO_LOWER_BOUND
 
 
 def _accepts_some(
@@ -177,9 +183,10 @@ def _accepts_some(
                 return True
         except (Untypable, *UNKNOWN_VALUE_ERRORS):
             pass
-    for values in (way for question in watch.asked for way in ways(question) or ()) if depth else ():
-        # what is replaced keeps its lower bound
-        bounds = (polynomial(a) - a.low for a in values if isinstance(a, Symbol) and a.low > LEAST)
+    questions = watch.asked if depth else ()
+    for values in (each for question in questions for each in solve_question(question) or ()):
+        # replaced symbols keep their lower bounds
+        bounds = (polynomial(a) - a.low for a in values if isinstance(a, Symbol) and a.low > NO_LOWER_BOUND)
         other = {name: substitute_attribute(value, values) for name, value in attrs.items()}
         if _accepts_some(op, kinds, other, substitute_attribute((*above, *bounds), values), depth - 1):
             return True

@@ -50,13 +50,13 @@ from tensaurus.rules.prove.attribute_domain import (
 )
 from tensaurus.rules.prove.expression_prover import Means
 from tensaurus.rules.prove.rule_case import Case, CaseBinding, Gap, State
-from tensaurus.rules.prove.size_assumptions import SIZES, easier, naming, symbol
+from tensaurus.rules.prove.size_assumptions import SIZE_QUESTIONS, easier_question, fresh_names, new_symbol
 
 MAX_ANSWERS = 24  # a case with more answers must make each yes true by a replacement of symbols
 # Replacements of symbols one after the other: twice as many as the proof of any rule of the library has.  A
 # longer chain nests quotients in quotients without end.
 MAX_REPLACEMENTS = 40
-REFUSALS_PER_CHECK = 4  # one refusal in so many is checked with random numbers
+REFUSALS_PER_CHECK = 4  # every fourth refusal is checked with random numbers
 
 
 class ProofStopped(Exception):
@@ -178,15 +178,15 @@ class CaseSplit:
         new = [name for name in dict.fromkeys(new) if name not in state.types and name not in state.values]
         for ranks in product(range(self.rank + 1), repeat=len(new)):
             types = dict(state.types)
-            with naming(state.named) as names:
+            with fresh_names(state.name_counts) as names:
                 for name, rank in zip(new, ranks, strict=True):
                     dtype = self.dtypes if isinstance(self.dtypes, str) else self.dtypes[name]
-                    sizes = [symbol(f"{name}{d}", self.low) for d in range(rank)]
+                    sizes = [new_symbol(f"{name}{d}", self.low) for d in range(rank)]
                     types[name] = TensorType(dtype, tuple(sizes))
             largest = max((kind.rank for kind in types.values()), default=self.rank)
             if len(types) == len(self.rule.variables) and largest < self.rank:
                 continue  # these ranks belong to the cases of another `rank`
-            wider = replace(state, types=types, named=names.taken)
+            wider = replace(state, types=types, name_counts=names.taken)
             yield from self._introduce_attributes(term, wider)
 
     def _introduce_attributes(self, term: Apply, state: State) -> Iterator[State]:
@@ -205,7 +205,7 @@ class CaseSplit:
                 first = build_term(term.args[0], state.binding(), self._dtype(state))
             rank = -1 if first is None else first.tensor.rank
         asked = [n for n, _ in single] + others
-        with naming(state.named) as names:
+        with fresh_names(state.name_counts) as names:
             pools = [list(representative_values(term.op, name, rank)) for name in asked]
         pairs = equal_length_attributes(term.op)
         for picked in _combine_values(pools, [name in pairs for name in asked]):
@@ -214,7 +214,7 @@ class CaseSplit:
                 values[key] = value
             if rest is not None:
                 values[rest] = dict(zip(others, picked[len(single) :], strict=True))
-            yield replace(state, values=values, named=names.taken)
+            yield replace(state, values=values, name_counts=names.taken)
 
     def _split(
         self,
@@ -246,20 +246,20 @@ class CaseSplit:
             self.broadcasts |= one
             if one and not self.ones:
                 pass
-            elif question.kind in SIZES:
-                solutions, rest = rest.ways(question)
+            elif question.kind in SIZE_QUESTIONS:
+                solutions, rest = rest.solve(question)
                 if solutions is None and len(rest.assumed) >= MAX_ANSWERS:
                     yield Gap(f"cannot assume {_format_question(question)} at {state}")
                     return
                 if solutions is None:  # the sizes keep their form: the answer is an assumption for the prover
-                    yield from self._split(rest.answered(question, True), run, then, replacements + 1)
+                    yield from self._split(rest.with_answer(question, True), run, then, replacements + 1)
                 for values in solutions or ():
-                    changed = rest.put(values)
+                    changed = rest.substitute(values)
                     if changed is not None:
                         yield from self._split(changed, run, then, replacements + 1)
             else:
-                yield from self._split(rest.answered(question, True), run, then, replacements + 1)
-            rest = rest.answered(question, False)
+                yield from self._split(rest.with_answer(question, True), run, then, replacements + 1)
+            rest = rest.with_answer(question, False)
         if watch.open_was_tested and rest is not state:
             # "no" to all questions is a state of its own, in which an attribute has a known value
             yield from self._split(rest, run, then, replacements + 1)
@@ -274,7 +274,7 @@ class CaseSplit:
 
     def _find_missed_instance(self, state: State, run: Run) -> State | None:
         """Return an instance with small sizes in this state that `run` accepts, if one is drawn."""
-        drawn = state.drawn(self.rng)
+        drawn = state.draw_numbers(self.rng)
         if drawn is None:
             return None
         with record_questions(drawn.assumed):
@@ -362,7 +362,7 @@ def _names_read(term: Apply) -> set[str]:
 def _order_questions(asked: Iterable[Question]) -> Iterator[Question]:
     """Yield the latest question first, and before each question one that is easier to assume."""
     for question in reversed(tuple(asked)):
-        simple = easier(question)
+        simple = easier_question(question)
         yield from [question] if simple is None else [simple, question]
 
 

@@ -1,13 +1,16 @@
-"""Rules in which what moves elements and what computes each of them change places.
+"""Prove rules in which an operator that moves elements and an elementwise operator change places.
 
-An operator m moves elements if every element of its result is one element of its inputs, which one being said
-by places and by inputs of which no element is in the result (indices, truths): its expression reads and
-selects, and neither computes nor writes a number.  f computes element by element: see `pointwise`.
+    Transpose(Add(x, y)) = Add(Transpose(x), Transpose(y))
 
-Theorem: m(f(x), f(y), ...) = f(m(x, y, ...)), whatever sizes, ranks and attributes are; and for f of several
-inputs, where those of one call have one shape, or are numbers (of rank 0), the same in every call.  For each
-element of either side is f of the same elements: m chooses by places, and of f's inputs none is broadcast but
-numbers, which are the same at every place.
+An operator m moves elements if every element of its result is one element of its inputs, chosen by indices
+and
+by inputs of which no element is in the result (indices, booleans): its expression reads and selects, and
+neither computes nor contains a number.  For elementwise operators f see `pointwise`.
+
+Theorem: m(f(x), f(y), ...) = f(m(x, y, ...)) for all sizes, ranks and attributes.  If f has several inputs,
+those of one call must have one shape, or be numbers (of rank 0) that are the same in every call.  Proof: each
+element of either side is f of the same elements, since m chooses by indices, and only numbers are broadcast
+among the inputs of f, which are the same at every index.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, show_term
 from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS
-from tensaurus.rules.prove.pointwise import elementwise_of_any
+from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
 
-__all__ = ["equal_shapes", "moved_inputs", "scopes_at_examples", "swaps", "where_equal"]
+__all__ = ["equal_shape_pairs", "moved_inputs", "scopes_at_examples", "is_exchange", "variables_where"]
 
 
 def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Scope, ...]]]:
-    """Its leaves and its expressions at its examples, each with the attributes of every other, too."""
+    """Yield the operator's leaves and expressions at its examples, with the attributes of each other example,
+    too.
+    """
     examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
     for kinds, own in examples:
         for attrs in [own, *(other for _, other in examples if other != own)]:
@@ -42,45 +47,49 @@ def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Sco
 
 @cache
 def moved_inputs(op: Op) -> frozenset[int]:
-    """The inputs whose elements the operator moves, a variadic one as one; none where it does more."""
+    """Return the numbers of the inputs whose elements the operator moves; none if it does more than move
+    them.
+
+    All inputs of a variadic parameter have the number of the parameter.
+    """
     moved: set[int] = set()
     for given, scopes in scopes_at_examples(op):
         place = {t.name: min(k, len(op.inputs) - 1) for k, t in enumerate(given) if t is not None}
         for scope in scopes:
-            chosen = _chosen(scope.body)
+            chosen = _selected_tensors(scope.body)
             if chosen is None:
                 return frozenset()
             moved |= {place[name] for name in chosen}
     return frozenset(moved)
 
 
-def _chosen(body: Body) -> set[str] | None:
-    """The tensors of which the body is an element; None where it computes."""
+def _selected_tensors(body: Body) -> set[str] | None:
+    """Return the tensors of which the body is an element; None where the body computes."""
     match body:
         case Read(Tensor(name), _, None):
             return {name}
         case Select(_, then, other) | Call("where", (_, then, other)):
-            sides = [_chosen(then), _chosen(other)]
+            sides = [_selected_tensors(then), _selected_tensors(other)]
             return None if None in sides else set[str]().union(*(side for side in sides if side is not None))
     return None
 
 
-def swaps(rule: Rule) -> bool:
-    """Whether one side is the other with what moves and what computes having changed places."""
+def is_exchange(rule: Rule) -> bool:
+    """Return whether one side is the other with moving and elementwise operators exchanged."""
     if len(rule.lhs) != 1:
         return False
     left, right = rule.lhs[0], rule.rhs[0]
-    equal = equal_shapes(rule)
-    numbers = where_equal(rule, "rank", 0)
+    equal = equal_shape_pairs(rule)
+    numbers = variables_where(rule, "rank", 0)
     for side, other in ((left, right), (right, left)):
-        swapped = _swapped(side, equal, numbers)
+        swapped = _exchange(side, equal, numbers)
         if swapped is not None and show_term(swapped) == show_term(other):
             return True
     return False
 
 
-def equal_shapes(rule: Rule) -> frozenset[frozenset[str]]:
-    """Pairs of variables of which a condition says that they have one shape."""
+def equal_shape_pairs(rule: Rule) -> frozenset[frozenset[str]]:
+    """Return the pairs of variables that have one shape by a condition."""
     pairs = set[frozenset[str]]()
     for condition in rule.where:
         match condition:
@@ -93,8 +102,8 @@ def equal_shapes(rule: Rule) -> frozenset[frozenset[str]]:
     return frozenset(pairs)
 
 
-def where_equal(rule: Rule, function: str, value: int) -> frozenset[str]:
-    """Variables of which a condition says that a function of them (`rank`, `numel`) is this."""
+def variables_where(rule: Rule, function: str, value: int) -> frozenset[str]:
+    """Return the variables whose `function` (`rank`, `numel`) equals the value by a condition."""
     names = set[str]()
     for condition in rule.where:
         match condition:
@@ -107,8 +116,8 @@ def where_equal(rule: Rule, function: str, value: int) -> frozenset[str]:
     return frozenset(names)
 
 
-def _swapped(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[str]) -> Term | None:
-    """f(m(x), m(y)) for m(f(x, y)); None for what is no such term, or where the theorem does not hold."""
+def _exchange(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[str]) -> Term | None:
+    """Return f(m(x), m(y)) for m(f(x, y)); None for other terms, and where the theorem does not apply."""
     outer = term.term if isinstance(term, Item) else term
     if not isinstance(outer, Apply) or not (moved := moved_inputs(outer.op)):
         return None
@@ -116,12 +125,12 @@ def _swapped(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[st
     spots = [k for k in range(len(outer.args)) if min(k, last) in moved]
     calls = [outer.args[k] for k in spots]
     first = calls[0] if calls else None
-    if not isinstance(first, Apply) or not _computes(first):
+    if not isinstance(first, Apply) or not _is_elementwise_call(first):
         return None
     alike = [
         call
         for call in calls
-        if isinstance(call, Apply) and call.op is first.op and _given(call) == _given(first)
+        if isinstance(call, Apply) and call.op is first.op and _call_signature(call) == _call_signature(first)
     ]
     if len(alike) < len(calls):
         return None
@@ -142,17 +151,17 @@ def _swapped(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[st
                 inner[k] = other
             made = Apply(outer.op, tuple(inner), outer.attrs, outer.rest)
             args.append(Item(made, term.index) if isinstance(term, Item) else made)
-    if not kept or not all(_of_one_shape([call.args[k] for k in kept], equal) for call in alike):
+    if not kept or not all(_have_one_shape([call.args[k] for k in kept], equal) for call in alike):
         return None
     return Apply(first.op, tuple(args), first.attrs, first.rest)
 
 
-def _computes(call: Apply) -> bool:
-    return elementwise_of_any(call.op, tuple(arg is not None for arg in call.args))
+def _is_elementwise_call(call: Apply) -> bool:
+    return is_elementwise_for_all_types(call.op, tuple(arg is not None for arg in call.args))
 
 
-def _given(call: Apply) -> str:
-    """Its attributes, and which inputs it has."""
+def _call_signature(call: Apply) -> str:
+    """Return the text of a call's attributes and of which inputs it has."""
     args = tuple(None if arg is None else Variable("x") for arg in call.args)
     return show_term(Apply(call.op, args, call.attrs, call.rest))
 
@@ -161,7 +170,7 @@ def _is_number(term: Term | None, numbers: frozenset[str]) -> bool:
     return isinstance(term, Literal) or isinstance(term, Variable) and term.name in numbers
 
 
-def _of_one_shape(terms: Sequence[Term | None], equal: frozenset[frozenset[str]]) -> bool:
+def _have_one_shape(terms: Sequence[Term | None], equal: frozenset[frozenset[str]]) -> bool:
     if len(terms) == 1:
         return True
     names = [term.name for term in terms if isinstance(term, Variable)]

@@ -1,10 +1,11 @@
-"""Whether two expressions are equal for all values of their leaves, of real numbers and of sizes.
+"""Prove that two expressions are equal for all real elements of their leaves and for all sizes.
 
-First by their canonical forms.  Where these differ only in what is computed from numbers, the bodies go to Z3
-over the reals, with what is the same at all places taken out of their maxima (`extremes`).  What is no
-arithmetic (a read, a reduction, a choice by indices) is a variable there, the same for equal texts, and a
-transcendental function is any function.  Where they differ in places, too, these are integers of Z3 within
-their ranges, under all that is assumed of the sizes.
+1. Both have the same canonical form.
+2. Z3 proves the bodies equal over the reals, after terms that do not depend on a maximum's axes are moved out
+   of the maximum (`factor_out_of_max`).  Reads, reductions and choices by indices are variables, the same for
+   equal texts; a transcendental function is an unknown function.
+3. Z3 also treats indices as integers within their ranges, under all assumptions about sizes.
+4. Sizes are solved from the assumptions (`solve_sizes`), and the canonical forms are compared again.
 """
 
 from __future__ import annotations
@@ -26,21 +27,26 @@ from tensaurus.expr.sizes.size import Atom, Size, polynomial
 from tensaurus.graph.analysis.program_expression import build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node
 from tensaurus.rules.prove.attribute_domain import REAL_PREFIX
-from tensaurus.rules.prove.factor_out_of_max import taken_out
-from tensaurus.rules.prove.solve_sizes import solved
-from tensaurus.rules.prove.z3_terms import PlacedTerms, SolverTerms
+from tensaurus.rules.prove.factor_out_of_max import factor_out_of_max
+from tensaurus.rules.prove.solve_sizes import solve_maxima
+from tensaurus.rules.prove.z3_terms import IndexedTerms, SolverTerms
 from tensaurus.system.deadline import cancel_at_deadline
 
-MOVED = "moved"
-STRENGTH = (MOVED, "algebra", "z3")
-WORK = 5_000_000  # of Z3 for one question, in its own units, a second or two: on every machine it ends alike
-LITTLE = 200_000  # the same where a search waits for it
-TIMEOUT = 60_000  # milliseconds, in which it stops even where it does not count what it does
+MOVED = "moved"  # `ProvedEqual.by` where both sides only move elements
+STRENGTH = (MOVED, "algebra", "z3")  # from the fewest to the most assumptions about the elements
+# Z3's limit for one question, in its own units (a second or two): the answer is the same on every machine.
+SOLVER_WORK = 5_000_000
+SEARCH_SOLVER_WORK = 200_000  # the same limit for a question that a search waits for
+SOLVER_TIMEOUT_MS = 60_000  # ends a question during which Z3 does not count its work
 
 
 class Means(IntEnum):
-    """What a proof may ask: canonical forms; Z3 where these differ; what types say of sizes where Z3 shows
-    nothing, which takes many times as long."""
+    """The methods that a proof may use, each with those before it.
+
+    FORMS    canonical forms
+    SOLVER   Z3 where the forms differ
+    TYPES    sizes solved from the types where Z3 fails, which takes many times as long
+    """
 
     FORMS = 0
     SOLVER = 1
@@ -48,21 +54,21 @@ class Means(IntEnum):
 
 
 @dataclass(frozen=True)
-class Settled:
-    """Equal, as `by` shows, one of STRENGTH: "moved" where elements are moved, and nothing is computed."""
+class ProvedEqual:
+    """Both are equal, with the method of STRENGTH that showed it."""
 
     by: str
 
 
 @dataclass(frozen=True)
-class Open:
-    """Not shown to be equal, and why."""
+class NotProved:
+    """No proof that both are equal was found, and why."""
 
     reason: str
 
 
 def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
-    """Tensors of the inputs' names, `nonzero` some of them, and numbers."""
+    """Return the tensor of an input, or the number of a constant; inputs in `nonzero` are never 0."""
     if node.op is INPUT:
         name = node.attribute("name")
         dtype = "real" if name.startswith(REAL_PREFIX) else node.tensor.dtype
@@ -81,110 +87,112 @@ class _Pair:
     second: Scope
 
     @cached_property
-    def alike(self) -> bool:
-        """Whether they have the same canonical form."""
+    def has_equal_forms(self) -> bool:
+        """Whether both have the same canonical form."""
         return are_equal_expressions(self.first, self.second)
 
     @cached_property
-    def taken_out(self) -> tuple[Scope, Scope]:
-        """Both, with what is the same at all places taken out of their maxima."""
-        return taken_out(self.first), taken_out(self.second)
+    def factored(self) -> tuple[Scope, Scope]:
+        """Both expressions with terms that are the same at all indices moved out of their maxima."""
+        return factor_out_of_max(self.first), factor_out_of_max(self.second)
 
 
 _pairs = CacheByAnswers[_Pair](4096)
 
 
-def equal(
+def prove_equal(
     left: Node, right: Node, assumed: Mapping[Question, bool], means: Means = Means.TYPES
-) -> Settled | Open:
-    """Whether both nodes are the same function of their inputs, under what is assumed of these."""
+) -> ProvedEqual | NotProved:
+    """Prove that both nodes are the same function of their inputs, under the assumptions."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
-    nodes = sorted((left, right), key=lambda node: node.serial)  # one question, from left to right and back
-    with record_questions(assumed):  # as they were typed
+    nodes = sorted((left, right), key=lambda node: node.serial)  # (a, b) and (b, a) share a cache entry
+    with record_questions(assumed):  # typed under the same answers as before
         pair = _pairs.get(
             (*nodes, positive), lambda: _Pair(*build_expressions(nodes, partial(_leaf, nonzero=positive)))
         )
-    return _judged(pair, positive, assumed, means)
+    return _prove_pair(pair, positive, assumed, means)
 
 
-def equal_over(left: Node, right: Node, leaves: Callable[[Node], Source | None]) -> Settled | Open:
-    """Whether both nodes are the same function of these leaves, at their own types: by little work, as a
-    search waits for it.
+def prove_equal_over(
+    left: Node, right: Node, leaves: Callable[[Node], Source | None]
+) -> ProvedEqual | NotProved:
+    """Prove that both nodes are the same function of these leaves, at their own types, with a search's limit.
 
-    Raises ValueError, Untypable where one has no expression over them.
+    Raises ValueError, and Untypable where a node has no expression over the leaves.
     """
-    return _judged(_Pair(*build_expressions((left, right), leaves)), frozenset(), {}, Means.SOLVER, LITTLE)
+    pair = _Pair(*build_expressions((left, right), leaves))
+    return _prove_pair(pair, frozenset(), {}, Means.SOLVER, SEARCH_SOLVER_WORK)
 
 
-def _judged(
+def _prove_pair(
     pair: _Pair,
     positive: frozenset[str],
     assumed: Mapping[Question, bool],
     means: Means,
-    work: int = WORK,
-) -> Settled | Open:
+    work: int = SOLVER_WORK,
+) -> ProvedEqual | NotProved:
     computes = _computes(pair.first, pair.second)
-    if pair.alike:
-        return Settled("algebra" if computes else MOVED)
+    if pair.has_equal_forms:
+        return ProvedEqual("algebra" if computes else MOVED)
     if means == Means.FORMS:
-        return Open("canonical forms differ")
-    verdict = _by_numbers(pair, positive, assumed, work)
-    if isinstance(verdict, Settled):
+        return NotProved("canonical forms differ")
+    verdict = _prove_elements(pair, positive, assumed, work)
+    if isinstance(verdict, ProvedEqual):
         return verdict
-    verdict = _by_places(pair, positive, assumed, work)
-    if isinstance(verdict, Open) and means == Means.TYPES:
-        decided = solved((pair.first, pair.second), assumed)
+    verdict = _prove_indices(pair, positive, assumed, work)
+    if isinstance(verdict, NotProved) and means == Means.TYPES:
+        decided = solve_maxima((pair.first, pair.second), assumed)
         if decided is not None and are_equal_expressions(*decided):
-            verdict = Settled("z3")
-    return verdict if computes or isinstance(verdict, Open) else Settled(MOVED)
+            verdict = ProvedEqual("z3")
+    return verdict if computes or isinstance(verdict, NotProved) else ProvedEqual(MOVED)
 
 
-def _by_numbers(
+def _prove_elements(
     pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], work: int
-) -> Settled | Open:
-    """Whether what is computed is equal, the places being so."""
-    a, b = pair.taken_out
+) -> ProvedEqual | NotProved:
+    """Prove that the elements are equal where all indices and sizes are equal by their form."""
+    a, b = pair.factored
     if a.shape != b.shape:
-        return Open("shapes have different forms")
-    return _asked(SolverTerms(a, positive), a.body, b.body, assumed, work)
+        return NotProved("shapes have different forms")
+    return _ask_solver(SolverTerms(a, positive), a.body, b.body, assumed, work)
 
 
-def _by_places(
+def _prove_indices(
     pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], work: int
-) -> Settled | Open:
-    """Whether they are equal where sizes and places are so by what is assumed."""
-    a, b = pair.taken_out
+) -> ProvedEqual | NotProved:
+    """Prove that both are equal where indices and sizes are equal by the assumptions."""
+    a, b = pair.factored
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
-    return _asked(PlacedTerms(a, positive), a.body, replace_axes(b.body, places), assumed, work)
+    return _ask_solver(IndexedTerms(a, positive), a.body, replace_axes(b.body, places), assumed, work)
 
 
-def _asked(
+def _ask_solver(
     terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool], work: int
-) -> Settled | Open:
+) -> ProvedEqual | NotProved:
     import z3
 
     try:
-        left, right = terms.of(first), terms.of(second)
+        left, right = terms.term(first), terms.term(second)
         for question, yes in assumed.items():
             terms.assume(question, yes)
-        terms.admit()
+        terms.check_integers()
         solver = z3.Solver()
         solver.set("rlimit", work)
-        solver.set("timeout", TIMEOUT)
+        solver.set("timeout", SOLVER_TIMEOUT_MS)
         solver.add(*terms.facts)
         solver.add(left != right)
         with cancel_at_deadline(z3.main_ctx().interrupt):
             answer = solver.check()
     except (NotImplementedError, TypeError, z3.Z3Exception) as error:
-        return Open(f"canonical forms differ, and Z3 has no {error}")
+        return NotProved(f"canonical forms differ, and Z3 has no {error}")
     if answer == z3.unsat:
-        return Settled("z3")
+        return ProvedEqual("z3")
     if answer == z3.unknown:
-        return Open("canonical forms differ, and Z3 says unknown")
+        return NotProved("canonical forms differ, and Z3 says unknown")
     forms = f"{show(Scope(terms.axes, first))} and {show(Scope(terms.axes, second))}"
-    return Open(f"canonical forms differ: {forms if len(forms) < 600 else forms[:600] + '...'}")
+    return NotProved(f"canonical forms differ: {forms if len(forms) < 600 else forms[:600] + '...'}")
 
 
 def _computes(*scopes: Scope) -> bool:
-    """Whether a function of elements is called, or a reduction of them; conversions are none."""
+    """Return whether the expressions compute or reduce elements; type conversions do not count."""
     return any(cast_target(fn) is None for scope in scopes for fn in called_functions(scope))

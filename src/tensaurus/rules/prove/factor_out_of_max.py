@@ -1,9 +1,9 @@
-"""What is the same at all places comes out of their maximum, and a sign turns it into a minimum.
+"""Move terms that are the same at all indices out of a maximum, and turn its sign to make it a minimum.
 
     max[k](f(k) + c)  ->  max[k](f(k)) + c        max[k](-f(k))  ->  -min[k](f(k))
 
-Laws of the order of the reals, which a canonical form must not use: GF(p) has none.  Integers wrap, so that
-neither is true of them.
+These are laws of the order of the reals.  A canonical form must not use them, since GF(p) has no order, and
+integers wrap around.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from tensaurus.expr.ir.walk import free_axes, operands, rebuild_body
 from tensaurus.expr.normal.canonicalize import canonicalize
 from tensaurus.expr.sizes.size import Number
 
-__all__ = ["taken_out"]
+__all__ = ["factor_out_of_max"]
 
-TURNED = {"max": "min", "min": "max"}
-
-
-def taken_out(scope: Scope) -> Scope:
-    """The expression in canonical form with what is the same at all places taken out of maxima and minima."""
-    return canonicalize(_within(canonicalize(scope)))
+OPPOSITE = {"max": "min", "min": "max"}
 
 
-def _within(scope: Scope) -> Scope:
-    return Scope(scope.axes, _changed(scope.body))
+def factor_out_of_max(scope: Scope) -> Scope:
+    """Return the expression in canonical form, with constant terms moved out of maxima and minima."""
+    return canonicalize(_factor_scope(canonicalize(scope)))
 
 
-def _changed(body: Body) -> Body:
+def _factor_scope(scope: Scope) -> Scope:
+    return Scope(scope.axes, _factor_body(scope.body))
+
+
+def _factor_body(body: Body) -> Body:
     def source(read: Source) -> Source:
-        return _within(read) if isinstance(read, Scope) else read
+        return _factor_scope(read) if isinstance(read, Scope) else read
 
-    inside = rebuild_body(body, _changed, lambda size: size, source)
+    inside = rebuild_body(body, _factor_body, lambda size: size, source)
     match inside:
-        case Reduce(monoid, axes, inner) if monoid in TURNED and _is_real(body):
+        case Reduce(monoid, axes, inner) if monoid in OPPOSITE and _is_real(body):
             terms = operands(inner, "add")
             moving = [term for term in terms if not free_axes(term).isdisjoint(axes)]
             if not moving:
@@ -47,7 +47,7 @@ def _changed(body: Body) -> Body:
             same = [term for term in terms if term not in moving]
             leading = min(moving, key=lambda term: show(Scope(axes, _positive(term))))
             if _is_negative(leading):
-                turned = Reduce(TURNED[monoid], axes, _sum(list(map(_negative, moving))))
+                turned = Reduce(OPPOSITE[monoid], axes, _sum(list(map(_negative, moving))))
                 return _sum([_negative(turned), *same])
             return _sum([Reduce(monoid, axes, _sum(moving)), *same])
     return inside
@@ -62,7 +62,7 @@ def _sum(terms: Sequence[Body]) -> Body:
 
 
 def _coefficient(term: Body) -> Number:
-    """The number that a term is multiplied by."""
+    """Return the number that a term is multiplied by."""
     if isinstance(term, Call) and term.fn == "mul" and isinstance(term.args[0], Const):
         value = term.args[0].value
         if isinstance(value, (int, Fraction)) and not isinstance(value, bool):
@@ -79,7 +79,7 @@ def _negative(term: Body) -> Body:
 
 
 def _positive(term: Body) -> Body:
-    """The term without its sign, as its canonical form would be written."""
+    """Return the term without its sign, as its canonical form would be written."""
     if not _is_negative(term):
         return term
     assert isinstance(term, Call)

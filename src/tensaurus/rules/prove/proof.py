@@ -1,24 +1,23 @@
-"""A rule proved for all sizes: both sides are equal in each of its cases.
+"""Prove a rule for all sizes: both sides are equal in each of its cases (`case_split`).
 
-`proved(algebra, all sizes, ...)` by canonical forms alone, in each order of what a maximum compares;
-`proved(z3, all reals, all sizes, ...)` where Z3 has decided what depends on sums or products of the reals
-keeping their order.  What is claimed:
+`proved(algebra, all sizes, ...)` uses canonical forms alone; `proved(z3, all reals, all sizes, ...)` means
+that
+Z3 has decided where sums or products of reals keep their order.  The evidence claims:
 
-all ranks       every operator is elementwise (`pointwise`), or moves what those compute (`movement`), or
-                keeps their elements in row-major order (`row_major`)
-ranks a-b       the largest rank of a variable is one of these, every rank up to it in every combination;
-                b is 5 (`RANK`), less where there would be more than `MOST` cases
-all sizes       every size from 1, each of its own unless the left side's types, the conditions or the types
-                of the right side tie it to others; sizes of 1 that broadcast are cases of their own, up to
-                the rank that is named where they are too many
-attributes      numbers are any numbers where the operator computes with a symbol in their place (pads,
-                strides, dilations, groups, slopes); axes, permutations and switches are every one there is;
-                of names and steps those that the operator's examples have, and then it is said ("as in
-                examples")
-element types   float32; float64 (of rules tagged `any`: int64 and bool) at the least ranks alone, since an
-                expression depends on them through conversions only; where the rule asks for one, every type
-                of its variables, at all ranks
-conditions      assumed: sizes by what their symbols stand for, signs of numbers as assumptions of Z3
+all ranks       every operator is elementwise (`pointwise`), or moves the results of elementwise operators
+                (`data_movement`), or keeps row-major order (`row_major`)
+ranks a-b       the largest rank of a variable is one of these, with every combination of smaller ranks;
+                b is MAX_RANK, or less where there would be more than MAX_CASES cases
+all sizes       every size from 1, independent of the others unless the left side's types, the conditions or
+                the right side's types tie them; sizes of 1 that broadcast are cases of their own, up to the
+                rank that is named where there are too many such cases
+attributes      any number where the operator computes with a symbol in the number's place (pads, strides,
+                dilations, groups, slopes); every axis, permutation and switch; of names and steps only those
+                in the operator's examples, which the evidence then says ("as in examples")
+element types   float32; float64 (for rules tagged `any`: int64 and bool) at the lowest ranks only, since an
+                expression depends on them only through conversions; where the rule asks for the type, every
+                type of its variables at all ranks
+conditions      assumed: sizes by replacing symbols, signs of numbers as assumptions of Z3
 
 1 / 0 is 0, as in every field; a product x * (1/x) is 1 only where x is known not to be 0.
 """
@@ -40,26 +39,33 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import show_term
 from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of, has_free_length, is_sampled
 from tensaurus.rules.prove.case_split import CaseSplit, DifferentForms, OutOfSteps, ProofStopped, StepBudget
-from tensaurus.rules.prove.data_movement import swaps
-from tensaurus.rules.prove.expression_prover import MOVED, STRENGTH, Means, Open, Settled, equal
+from tensaurus.rules.prove.data_movement import is_exchange
+from tensaurus.rules.prove.expression_prover import (
+    MOVED,
+    STRENGTH,
+    Means,
+    NotProved,
+    ProvedEqual,
+    prove_equal,
+)
 from tensaurus.rules.prove.pointwise import scalar_rule
-from tensaurus.rules.prove.row_major import in_row_major_order
+from tensaurus.rules.prove.row_major import without_order_keepers
 from tensaurus.rules.prove.rule_case import Case, Gap, State
 
-LIMIT = 120  # cases of one rank: if there may be more, sizes of one are left out from the next rank on
-MOST = 3000  # cases of one rank: if there may be more, and no sizes of one among them, the rank is left out
-SMALL = 2  # the largest rank for which other element types than the first are tried
-LEAST_RANK = 2  # a proof of fewer ranks, where there are more, says too little
-TYPES = ("float32", "int64", "bool")  # of variables that may be of any
+MAX_CASES_WITH_ONES = 120  # cases of one rank; if more are expected, higher ranks leave out sizes of one
+MAX_CASES = 3000  # cases of one rank; if more are expected without sizes of one, the proof ends before it
+MAX_RANK_OF_OTHER_TYPES = 2  # largest rank at which the other element types are tried
+MIN_PROVED_RANK = 2  # a proof that runs out of steps before this rank is no evidence
+TYPES = ("float32", "int64", "bool")  # of the variables of a rule tagged `any`
 FLOATS = ("float32", "float64")
-MIXED = 3  # variables whose element types are tried in all combinations, where one type for all does not do
-COMBINATIONS = 27  # of element types, at most, where the rule asks for one
-NOWHERE = "it applies at no symbolic type"
+MAX_MIXED_VARIABLES = 3  # with more variables, no mixed element types are tried where one type fails
+MAX_TYPE_COMBINATIONS = 27  # of element types, where the rule asks for one
+NO_CASES = "it applies at no symbolic type"
 
 
 @dataclass(frozen=True)
 class Unproved:
-    """A rule that is not proved for all sizes, and what stops it: `differs`, if sides have other forms."""
+    """A rule that is not proved for all sizes, and why; `differs` if both sides have different forms."""
 
     rule: Rule
     reason: str
@@ -67,145 +73,147 @@ class Unproved:
 
 
 def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved | Unproved:
-    """Evidence that a rule is right for all sizes, by what may be asked.
+    """Return evidence that a rule is right for all sizes, by the methods that `means` allows.
 
-    After so many steps the evidence names the ranks that are done; it is none where LEAST_RANK is not.
+    When the steps are used up, the evidence names the ranks that are done; the rule is unproved if
+    MIN_PROVED_RANK is not among them.
     """
-    ordered = in_row_major_order(rule)
-    if swaps(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
+    ordered = without_order_keepers(rule)
+    if is_exchange(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
     left = StepBudget(steps, means)
     try:
         for each in (rule, ordered):
             if each is not None and (scalar := scalar_rule(each)) is not None:
-                with suppress(DifferentForms):  # it may be true only of what conditions that are left out say
-                    if isinstance(proved := _of_elements(scalar, left), Proved):
+                with suppress(DifferentForms):  # the rule may need a condition that `scalar_rule` left out
+                    if isinstance(proved := _prove_scalar_rule(scalar, left), Proved):
                         return proved
-        return _by_ranks(rule, left)
+        return _prove_by_ranks(rule, left)
     except ProofStopped as stopped:
         return Unproved(rule, str(stopped), isinstance(stopped, DifferentForms))
-    except RecursionError:  # divisions by sizes that are quotients of quotients
+    except RecursionError:  # from quotients of quotients of sizes
         return Unproved(rule, "its sizes are nested too deeply")
-    except Untypable as error:  # truths where the simplest form has numbers
+    except Untypable as error:  # the simplest form has numbers, the variables are booleans
         return Unproved(rule, f"its simplest form does not type: {error}")
 
 
-def _of_elements(scalar: Rule, steps: StepBudget) -> Proved | Unproved:
-    """What a rule is proved by at rank 0, which stands for all ranks."""
-    kinds = product(_types(scalar), repeat=len(scalar.variables))
-    cases = (CaseSplit(scalar, dtypes=_named(scalar, each), steps=steps) for each in kinds)
-    used = [by for each in cases for by in _proved(each)]
+def _prove_scalar_rule(scalar: Rule, steps: StepBudget) -> Proved | Unproved:
+    """Prove a rule at rank 0, which stands for all ranks."""
+    kinds = product(_element_types(scalar), repeat=len(scalar.variables))
+    cases = (CaseSplit(scalar, dtypes=_types_by_variable(scalar, each), steps=steps) for each in kinds)
+    used = [by for each in cases for by in _prove_cases(each)]
     if not used:
-        return Unproved(scalar, NOWHERE)
-    return Proved(*_by(used, "all sizes, all ranks" + _sampled(scalar)))
+        return Unproved(scalar, NO_CASES)
+    return Proved(*_evidence_fields(used, "all sizes, all ranks" + _sampled_attributes(scalar)))
 
 
-def differing(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
-    """Types and values over symbols at which these means show no equality, within so many steps."""
+def states_not_proved(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
+    """Yield symbolic types and values at which these methods prove no equality, within the steps."""
     left = StepBudget(steps, means)
     try:
         for rank in range(MAX_RANK + 1):
             for case in CaseSplit(rule, rank, steps=left):
                 left.spend()
-                if isinstance(case, Case) and isinstance(settled(case, means), Open):
+                if isinstance(case, Case) and isinstance(prove_case(case, means), NotProved):
                     yield case.state
     except (ProofStopped, RecursionError, Untypable):  # as in `prove`
         return
 
 
-def _proved(cases: CaseSplit) -> list[str]:
-    """What each case is proved by.  Raises Stopped at the first that is not."""
+def _prove_cases(cases: CaseSplit) -> list[str]:
+    """Return the method that proves each case.  Raises ProofStopped at the first case that is not proved."""
     used: list[str] = []
     for case in cases:
         cases.steps.spend()
-        verdict = case if isinstance(case, Gap) else settled(case, cases.steps.means)
+        verdict = case if isinstance(case, Gap) else prove_case(case, cases.steps.means)
         if isinstance(verdict, Gap):
             raise ProofStopped(verdict.reason)
-        if isinstance(verdict, Open):
+        if isinstance(verdict, NotProved):
             assert isinstance(case, Case)
             raise DifferentForms(f"{verdict.reason} at {case.state}")
         used.append(verdict.by)
     return used
 
 
-def _by(used: Sequence[str], said: str) -> tuple[str, str]:
-    return ("z3", f"all reals, {said}") if "z3" in used else ("algebra", said)
+def _evidence_fields(used: Sequence[str], coverage: str) -> tuple[str, str]:
+    return ("z3", f"all reals, {coverage}") if "z3" in used else ("algebra", coverage)
 
 
-def _by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
-    names, types = rule.variables, _types(rule)
-    uniform = [_named(rule, [kind] * len(names)) for kind in types]
-    asked = _asks_type(rule)
-    few = len(types) ** len(names) <= COMBINATIONS if asked else len(names) <= MIXED
-    mixed = (_named(rule, kinds) for kinds in product(types, repeat=len(names)) if few)
+def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
+    names, types = rule.variables, _element_types(rule)
+    uniform = [_types_by_variable(rule, [kind] * len(names)) for kind in types]
+    asked = _depends_on_type(rule)
+    few = len(types) ** len(names) <= MAX_TYPE_COMBINATIONS if asked else len(names) <= MAX_MIXED_VARIABLES
+    mixed = (_types_by_variable(rule, kinds) for kinds in product(types, repeat=len(names)) if few)
     for kinds in chain(uniform, mixed):
-        used, whole = _ranks(rule, kinds, steps)
+        used, ones_rank = _prove_ranks(rule, kinds, steps)
         if any(used):
             break
     else:
-        return Unproved(rule, NOWHERE)
+        return Unproved(rule, NO_CASES)
     ranks = [rank for rank, found in enumerate(used) if found]
     moves = all(by == MOVED for found in used for by in found)
     if asked and not few:
         count = len(names)
         raise ProofStopped(f"it asks for an element type, and {count} variables may have any of {len(types)}")
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
-        # what only moves elements does not ask what they are, unless the rule does
-        most = ranks[-1] if asked else 1 if moves else SMALL
+        # rules that only move elements do not depend on their type, unless a condition asks for it
+        most = ranks[-1] if asked else 1 if moves else MAX_RANK_OF_OTHER_TYPES
         for rank in range(ranks[0], max(ranks[0], most) + 1):
-            used.append(_proved(CaseSplit(rule, rank, dtypes=other)))
+            used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
     if len(names) > 1 and (asked or kinds in uniform):
         for other in mixed:
             for rank in range(ranks[0], (ranks[-1] if asked else ranks[0]) + 1):
-                used.append(_proved(CaseSplit(rule, rank, dtypes=other)))
-    said = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
-    if whole < ranks[-1]:
-        said += f", sizes of one in broadcasting to rank {whole}"
-    return Proved(*_by([by for found in used for by in found], said + _sampled(rule)))
+                used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
+    coverage = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
+    if ones_rank < ranks[-1]:
+        coverage += f", sizes of one in broadcasting to rank {ones_rank}"
+    methods = [by for found in used for by in found]
+    return Proved(*_evidence_fields(methods, coverage + _sampled_attributes(rule)))
 
 
-def _ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tuple[list[list[str]], int]:
-    """What the cases of each rank are proved by, and the rank up to which sizes of one are among them."""
+def _prove_ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tuple[list[list[str]], int]:
+    """Return the methods that prove the cases of each rank, and the largest rank with sizes of one."""
     used: list[list[str]] = []
-    whole = MAX_RANK
+    ones_rank = MAX_RANK
     for rank in range(MAX_RANK + 1):
-        cases = CaseSplit(rule, rank, dtypes=dtypes, ones=whole == MAX_RANK, steps=steps)
+        cases = CaseSplit(rule, rank, dtypes=dtypes, ones=ones_rank == MAX_RANK, steps=steps)
         try:
-            used.append(_proved(cases))
+            used.append(_prove_cases(cases))
         except OutOfSteps:
-            if rank > LEAST_RANK and any(used):
+            if rank > MIN_PROVED_RANK and any(used):
                 break
             raise
         before, now = (len(found) for found in (*[[]], *used)[-2:])
-        if whole == MAX_RANK > rank and cases.broadcasts and now * now > LIMIT * before > 0:
-            whole = rank
-        elif now * now > MOST * before > 0:
+        if ones_rank == MAX_RANK > rank and cases.broadcasts and now * now > MAX_CASES_WITH_ONES * before > 0:
+            ones_rank = rank
+        elif now * now > MAX_CASES * before > 0:
             break
-    return used, whole
+    return used, ones_rank
 
 
-def _types(rule: Rule) -> tuple[str, ...]:
+def _element_types(rule: Rule) -> tuple[str, ...]:
     if "any" not in rule.tags:
         return FLOATS
-    return (*TYPES, *sorted(NUMBERS - {*TYPES})) if _asks_type(rule) else TYPES
+    return (*TYPES, *sorted(NUMBERS - {*TYPES})) if _depends_on_type(rule) else TYPES
 
 
-def _asks_type(rule: Rule) -> bool:
-    """Whether a condition or an attribute depends on an element type."""
+def _depends_on_type(rule: Rule) -> bool:
+    """Return whether a condition or an attribute depends on an element type."""
     trees = [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attribute_expressions(root))]
     return any(isinstance(n, ast.Name) and n.id == "dtype" for tree in trees for n in ast.walk(tree))
 
 
-def _named(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
+def _types_by_variable(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
     return dict(zip(rule.variables, kinds, strict=True))
 
 
-def _sampled(rule: Rule) -> str:
-    """What is said of attributes that are not all tried."""
+def _sampled_attributes(rule: Rule) -> str:
+    """Return the part of the coverage that names attributes of which the proof covers some values only."""
     names: set[str] = set()
     lengths: set[str] = set()
     counted: set[str] = set()
-    whole: set[str] = set()
+    integers: set[str] = set()
     for term in (a for root in rule.lhs for a in inner_first(root)):
         free = {name for name, tree in term.attrs if isinstance(tree, ast.Name)}
         if term.rest is not None:
@@ -214,20 +222,20 @@ def _sampled(rule: Rule) -> str:
         known = {name: domain_of(term.op, name) for name in free}
         lengths |= {name for name, each in known.items() if each.kind == "sizes" and each.length is None}
         counted |= {name for name, each in known.items() if each.kind == "listed" and has_free_length(each)}
-        whole |= {name for name, each in known.items() if each.kind == "number"}
-    said = [f"{' and '.join(sorted(names))} as in examples"] if names else []
-    said += [f"{' and '.join(sorted(lengths))} of up to {MAX_RANK}"] if lengths else []
-    said += [f"{' and '.join(sorted(counted - names))} of up to the rank"] if counted - names else []
-    said += [f"{' and '.join(sorted(whole))} whole"] if whole else []
-    return "".join(f", {each}" for each in said)
+        integers |= {name for name, each in known.items() if each.kind == "number"}
+    coverage = [f"{' and '.join(sorted(names))} as in examples"] if names else []
+    coverage += [f"{' and '.join(sorted(lengths))} of up to {MAX_RANK}"] if lengths else []
+    coverage += [f"{' and '.join(sorted(counted - names))} of up to the rank"] if counted - names else []
+    coverage += [f"{' and '.join(sorted(integers))} whole"] if integers else []
+    return "".join(f", {each}" for each in coverage)
 
 
-def settled(case: Case, means: Means = Means.TYPES) -> Settled | Open:
-    """Whether the sides of a case are equal."""
+def prove_case(case: Case, means: Means = Means.TYPES) -> ProvedEqual | NotProved:
+    """Prove that the sides of a case are equal."""
     by = MOVED
     for left, right in zip(case.left, case.right, strict=True):
-        verdict = equal(left, right, case.state.assumed, means)
-        if isinstance(verdict, Open):
+        verdict = prove_equal(left, right, case.state.assumed, means)
+        if isinstance(verdict, NotProved):
             return verdict
         by = max(by, verdict.by, key=STRENGTH.index)
-    return Settled(by)
+    return ProvedEqual(by)

@@ -1,19 +1,24 @@
-"""Rules about tensors in row-major order, whatever their shapes.
+"""Prove rules about tensors in row-major order, whatever their shapes are.
 
-An operator keeps the order if its result is its only input, element by element in row-major order: as
-Reshape does, and what stands for it.
+    Reshape(Relu(x), s) = Relu(Reshape(x, s))
 
-Theorem: let both sides be of one type, and leave out of them every operator that keeps the order.  If what is
-left computes element by element, each time of tensors of one shape and of single elements, then the n-th
-element of either side, in row-major order, is what is left of it at rank 0, over the n-th elements of its
-leaves.  So sides are equal, of whatever sizes and ranks, where that is equal at rank 0.
+An operator keeps the order if its result is its only input, element by element in row-major order, as that of
+Reshape is.
 
-It asks for one shape, since what is broadcast has another order; and for shapes as they are, as 0 copies the
-size at its place: of x in [3,1] and s in [1,1,1], x*s reshaped to (0,-1) is [1,3] and x is [3,1].
+Theorem: let both sides have one type, and remove every operator that keeps the order.  If the remaining
+operators are elementwise, each on tensors of one shape and on single elements, then the n-th element of
+either
+side, in row-major order, is the remaining term at rank 0 over the n-th elements of its leaves.  So the sides
+are equal for all sizes and ranks if the remaining terms are equal at rank 0.
 
-Several shapes of one number of elements are as good as one where the result has that number, too: a size that
-is broadcast makes more of them, which stay.  The result has it where the other side does, as their types are
-equal; where it is zero there is nothing that could differ.
+One shape is required because broadcasting changes the order.  Shape attributes must be equal as texts and
+applied to equal shapes, since 0 copies a size: for x in [3,1] and s in [1,1,1], x*s reshaped to (0,-1) is
+[1,3], but x is [3,1].
+
+Several shapes with one number of elements are allowed if the result has that number, too: broadcasting would
+add elements, and no later operator removes any.  The result has that number where the other side has it,
+since
+their types are equal; an empty result has no elements that could differ.
 """
 
 from __future__ import annotations
@@ -41,35 +46,34 @@ from tensaurus.rules.language.term import (
     require_known_names,
     show_term,
 )
-from tensaurus.rules.prove.data_movement import equal_shapes, scopes_at_examples, where_equal
-from tensaurus.rules.prove.pointwise import elementwise_of_any
+from tensaurus.rules.prove.data_movement import equal_shape_pairs, scopes_at_examples, variables_where
+from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
 
-__all__ = ["in_row_major_order", "keeps_order"]
+__all__ = ["without_order_keepers", "keeps_row_major_order"]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a term, as far as it is known.
+    """The shape of a term, as far as it is known.
 
-    text     two terms of one text have one shape: empty, that of a number; in parentheses, that of another of
-             one element
-    count    two terms of one count have as many elements
-    least    whether it has that many at least, and in order if it has not more
+    text      equal texts mean equal shapes: "" for rank 0, in parentheses for another shape of one element
+    count     equal counts mean equal numbers of elements
+    at_least  the term has at least that many elements, and is in order if it has no more
     """
 
     text: str
     count: str
-    least: bool = False
+    at_least: bool = False
 
     @property
-    def one(self) -> bool:
-        """Whether it is that of a single element."""
+    def is_single(self) -> bool:
+        """Whether this is the shape of a single element."""
         return not self.text or self.text.startswith("(")
 
 
 @cache
-def keeps_order(op: Op) -> bool:
-    """Whether its result is its only input in row-major order, at its examples."""
+def keeps_row_major_order(op: Op) -> bool:
+    """Return whether the operator's result is its only input in row-major order, at all of its examples."""
     seen = [
         len(given) == len(scopes) == 1 and given[0] is not None and _in_order(scopes[0], given[0])
         for given, scopes in scopes_at_examples(op)
@@ -78,7 +82,7 @@ def keeps_order(op: Op) -> bool:
 
 
 def _in_order(scope: Scope, tensor: Tensor) -> bool:
-    """Whether the scope's elements are the tensor's, in this order."""
+    """Return whether the scope's elements are the tensor's, in the same order."""
     sizes = [n for n in (*scope.shape, *tensor.shape) if isinstance(n, int)]
     match scope.body:
         case Read(Tensor(name), _, None) if name == tensor.name and len(sizes) == scope.rank + tensor.rank:
@@ -88,29 +92,33 @@ def _in_order(scope: Scope, tensor: Tensor) -> bool:
     return False
 
 
-def in_row_major_order(rule: Rule) -> Rule | None:
-    """What the theorem leaves of a rule, and of its conditions; None where it does not hold of it."""
+def without_order_keepers(rule: Rule) -> Rule | None:
+    """Return the rule without operators that keep the order, and without conditions about them.
+
+    Returns None where the theorem does not apply.
+    """
     calls = [call for root in (*rule.lhs, *rule.rhs) for call in inner_first(root)]
-    if len(rule.lhs) > 1 or not any(keeps_order(call.op) for call in calls):
+    if len(rule.lhs) > 1 or not any(keeps_row_major_order(call.op) for call in calls):
         return None
-    order = _Order(rule)
-    sides = [order.known(root) for root in (*rule.lhs, *rule.rhs)]
+    order = _OrderKeeperRemoval(rule)
+    sides = [order.strip(root) for root in (*rule.lhs, *rule.rhs)]
     if any(side is None for side in sides):
         return None
     (left, first), (right, second) = sides  # type: ignore[misc]
-    if (first.least or second.least) and (first.least == second.least or first.count != second.count):
+    bounds = first.at_least, second.at_least
+    if any(bounds) and (all(bounds) or first.count != second.count):
         return None
     if not isinstance(left, Apply) and show_term(left) != show_term(right):
         return None
     known = bound_names(left)
-    if not all(_says(tree, known) for tree in attribute_expressions(right)):
+    if not all(_uses_only(tree, known) for tree in attribute_expressions(right)):
         return None
-    where = tuple(condition for condition in rule.where if _says(condition, known))
+    where = tuple(condition for condition in rule.where if _uses_only(condition, known))
     return replace(rule, lhs=(left,), rhs=(right,), where=where)
 
 
-def _says(tree: ast.expr, known: Collection[str]) -> bool:
-    """Whether it speaks of nothing but these."""
+def _uses_only(tree: ast.expr, known: Collection[str]) -> bool:
+    """Return whether an expression uses none but these names."""
     try:
         require_known_names(tree, known)
     except RuleError:
@@ -118,15 +126,17 @@ def _says(tree: ast.expr, known: Collection[str]) -> bool:
     return True
 
 
-class _Order:
-    """The terms of a rule without what keeps the order."""
+class _OrderKeeperRemoval:
+    """Removes the operators that keep the order from the terms of a rule."""
 
     def __init__(self, rule: Rule):
-        self._equal = equal_shapes(rule)
-        self._numbers, self._single = where_equal(rule, "rank", 0), where_equal(rule, "numel", 1)
+        self._equal = equal_shape_pairs(rule)
+        self._numbers, self._single = variables_where(rule, "rank", 0), variables_where(rule, "numel", 1)
 
-    def known(self, term: Term | None) -> tuple[Term, Shape] | None:
-        """What is left of a term, and its shape; None where the theorem does not hold."""
+    def strip(self, term: Term | None) -> tuple[Term, Shape] | None:
+        """Return the term without operators that keep the order, and its shape; None if the theorem does not
+        apply.
+        """
         match term:
             case Variable(name, optional):
                 if optional:
@@ -137,33 +147,33 @@ class _Order:
             case Literal():
                 return term, Shape("", "")
             case Apply(op, args, attrs, rest):
-                if keeps_order(op):
-                    known = self.known(args[0]) if len(args) == 1 else None
+                if keeps_row_major_order(op):
+                    known = self.strip(args[0]) if len(args) == 1 else None
                     if known is None:
                         return None
                     left, shape = known
                     text = show_term(Apply(op, (Variable(shape.text),), attrs, rest))
-                    return left, replace(shape, text=f"({text})" if shape.one else text)
-                if not elementwise_of_any(op, tuple(arg is not None for arg in args)):
+                    return left, replace(shape, text=f"({text})" if shape.is_single else text)
+                if not is_elementwise_for_all_types(op, tuple(arg is not None for arg in args)):
                     return None
-                return self._computed(term)
+                return self._strip_elementwise(term)
         return None
 
-    def _computed(self, term: Apply) -> tuple[Term, Shape] | None:
-        """Of what computes element by element."""
-        operands = [None if arg is None else self.known(arg) for arg in term.args]
+    def _strip_elementwise(self, term: Apply) -> tuple[Term, Shape] | None:
+        """Return the same for a call of an elementwise operator."""
+        operands = [None if arg is None else self.strip(arg) for arg in term.args]
         if any(known is None and arg is not None for known, arg in zip(operands, term.args, strict=True)):
             return None
         shapes = [known[1] for known in operands if known is not None]
-        wide = {shape for shape in shapes if not shape.one}
+        wide = {shape for shape in shapes if not shape.is_single}
         counts = {shape.count for shape in wide}
         if len(counts) > 1:
             return None
-        # a single element of more dimensions than the others puts ones before them
-        ones = sorted({shape.text for shape in shapes if shape.one and shape.text})
+        # a single element with more dimensions than the others adds leading dimensions of size 1
+        ones = sorted({shape.text for shape in shapes if shape.is_single and shape.text})
         texts = [*sorted({shape.text for shape in wide}), *ones]
         text = "*".join(texts)
-        least = len({shape.text for shape in wide}) > 1 or any(shape.least for shape in wide)
-        whole = Shape(text if wide or len(texts) < 2 else f"({text})", "".join(counts), least)
+        at_least = len({shape.text for shape in wide}) > 1 or any(shape.at_least for shape in wide)
+        result_shape = Shape(text if wide or len(texts) < 2 else f"({text})", "".join(counts), at_least)
         left = tuple(None if known is None else known[0] for known in operands)
-        return Apply(term.op, left, term.attrs, term.rest), whole
+        return Apply(term.op, left, term.attrs, term.rest), result_shape

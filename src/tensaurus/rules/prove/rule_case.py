@@ -1,4 +1,4 @@
-"""One case of a rule: types and values over symbols, and what is assumed of them."""
+"""One case of a rule: types and attribute values over symbols, and the assumptions about them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import Binding
 from tensaurus.rules.language.side_conditions import Fact, Undefined
 from tensaurus.rules.prove.attribute_domain import substitute_attribute, symbols_of
-from tensaurus.rules.prove.size_assumptions import LEAST, SIZES, Values, naming, ways
+from tensaurus.rules.prove.size_assumptions import (
+    NO_LOWER_BOUND,
+    SIZE_QUESTIONS,
+    Values,
+    fresh_names,
+    solve_question,
+)
 
-UNDER = 0.2  # how often what has no least number is drawn two lower
+BELOW_ZERO_SHARE = 0.2  # share of the symbols without a lower bound that are drawn from -2 on instead of 0
 
 
 class VariableFact(Fact):
-    """A tensor variable of a case, as conditions see it: what is not known of it is asked."""
+    """What conditions may ask of a tensor variable of a case: unknown answers become questions."""
 
     def __init__(self, name: str, kind: TensorType):
         self.name, self.shape, self.dtype = name, kind.shape, kind.dtype
@@ -56,7 +62,7 @@ class VariableFact(Fact):
 
 
 class CaseBinding(Binding):
-    """What a case binds, with facts in the place of nodes."""
+    """The binding of a case, whose facts come from types instead of nodes."""
 
     def facts(self) -> Mapping[str, Fact]:
         return {name: VariableFact(name, node.tensor) for name, node in self.nodes.items()}
@@ -64,37 +70,37 @@ class CaseBinding(Binding):
 
 @dataclass(frozen=True)
 class State:
-    """Types of variables, values of attributes (of rests: dicts), and the answers that are assumed.
+    """Types of variables, values of attributes (of rests: dicts), and the assumed answers.
 
-    named  how many names of symbols begin alike, as of `naming`, of those that it no longer has, too
+    name_counts  number of symbols made for each hint, as counted by `fresh_names`; includes replaced symbols
     """
 
     types: Mapping[str, TensorType] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     assumed: Mapping[Question, bool] = field(default_factory=dict)
-    named: Mapping[str, int] = field(default_factory=dict)
+    name_counts: Mapping[str, int] = field(default_factory=dict)
 
-    def ways(self, question: Question) -> tuple[list[Values] | None, State]:
-        """As of `assumption`, with new symbols; and the state in which their names are taken."""
-        with naming(self.named) as names:
-            found = ways(question)
-        return found, replace(self, named=names.taken)
+    def solve(self, question: Question) -> tuple[list[Values] | None, State]:
+        """Return replacements of symbols that make the answer yes, and the state with their names taken."""
+        with fresh_names(self.name_counts) as names:
+            found = solve_question(question)
+        return found, replace(self, name_counts=names.taken)
 
-    def put(self, values: Values) -> State | None:
-        """With symbols replaced; None where that contradicts an answer, or divides by zero."""
+    def substitute(self, values: Values) -> State | None:
+        """Return the state with symbols replaced; None if that contradicts an answer or divides by zero."""
         try:
-            return self._put(values)
+            return self._substitute(values)
         except (ZeroDivisionError, ValueError):
             return None
 
-    def _put(self, values: Values) -> State | None:
+    def _substitute(self, values: Values) -> State | None:
         assumed: dict[Question, bool] = {}
         for own, value in values.items():
-            # what the symbol was at least, its value is
-            if isinstance(own, Symbol) and own.low > LEAST and not is_nonnegative(value - own.low):
+            # the symbol's lower bound becomes an assumption about its value
+            if isinstance(own, Symbol) and own.low > NO_LOWER_BOUND and not is_nonnegative(value - own.low):
                 assumed[Question("nonnegative", value - own.low)] = True
         for question, known in self.assumed.items():
-            if question.kind in SIZES:
+            if question.kind in SIZE_QUESTIONS:
                 size = substitute(question.subject, values)
                 if isinstance(size, Poly):
                     if question.kind == "zero":
@@ -115,37 +121,42 @@ class State:
             else substitute_attribute(value, values)
             for name, value in self.values.items()
         }  # fmt: skip
-        state = State(types, given, assumed, self.named)
+        state = State(types, given, assumed, self.name_counts)
         for question, known in assumed.items():
             if known and question.kind == "nonnegative" and is_nonnegative(-question.subject):
-                options, state = state.ways(Question("zero", question.subject))
+                options, state = state.solve(Question("zero", question.subject))
                 if options is not None and len(options) == 1:
-                    return state.put(options[0])
+                    return state.substitute(options[0])
         return state
 
-    def answered(self, question: Question, known: bool) -> State:
+    def with_answer(self, question: Question, known: bool) -> State:
+        """Return the state with one more assumed answer."""
         return replace(self, assumed={**self.assumed, question: known})
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """In the order in which types and attributes name them: draws are the same in every process."""
+        """All symbols, in the order in which types and attributes name them, so that every process draws
+        alike.
+        """
         sizes = [n for kind in self.types.values() for n in kind.shape]
         values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
         groups = [*map(atoms, sizes), *map(symbols_of, values)]
         named = (a for group in groups for a in sorted(group, key=lambda a: a.key) if isinstance(a, Symbol))
         return tuple(dict.fromkeys(named))
 
-    def drawn(self, rng: np.random.Generator) -> State | None:
-        """With small numbers for the symbols, mostly the least; None where these contradict an answer."""
-        share = rng.random()  # of the symbols that are not the least
+    def draw_numbers(self, rng: np.random.Generator) -> State | None:
+        """Return the state with small numbers for its symbols, mostly the smallest; None if they contradict
+        an answer.
+        """
+        share = rng.random()  # of the symbols that are not at their lower bound
         values: dict[Atom, Size] = {}
         for symbol in self.symbols:
-            least = symbol.low if symbol.low > LEAST else -2 * int(rng.random() < UNDER)
+            least = symbol.low if symbol.low > NO_LOWER_BOUND else -2 * int(rng.random() < BELOW_ZERO_SHARE)
             values[symbol] = least + (int(rng.integers(0, 4)) if rng.random() < share else 0)
-        return self.put(values)
+        return self.substitute(values)
 
     def binding(self) -> CaseBinding:
-        """Leaves for the variables; a number that an attribute gives is one, too, where a term reads it."""
+        """Return a binding of each variable to a leaf; unknown numbers of attributes become leaves, too."""
         nodes = {name: source(name, kind) for name, kind in self.types.items()}
         dtype = next((kind.dtype for kind in self.types.values()), "float32")
         for name, value in self.values.items():
@@ -167,7 +178,7 @@ class State:
 
 @dataclass(frozen=True)
 class Case:
-    """Both sides of the rule in one state, and the questions about sizes that were left open."""
+    """Both sides of a rule in one state, and the questions about sizes that were left open."""
 
     state: State
     left: tuple[Node, ...]
@@ -177,6 +188,6 @@ class Case:
 
 @dataclass(frozen=True)
 class Gap:
-    """Instances that no case covers, with the reason."""
+    """Instances that no case covers, and why."""
 
     reason: str

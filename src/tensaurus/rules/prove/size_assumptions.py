@@ -1,11 +1,12 @@
-"""An assumption about sizes, made by replacing symbols: what then holds, holds by the sizes' form alone.
+"""Assume an answer about sizes by replacing symbols, so that it holds by the form of the sizes alone.
 
-    n == m        m stands for n                        n - k >= 0     n stands for k + n', n' >= 0
-    n % g == 0    n stands for g * n'                   a*b == c*d     a = p*q, b = r*s, c = p*r, d = q*s
+    n == m        m becomes n                           n - k >= 0     n becomes k + n', n' >= 0
+    n % g == 0    n becomes g * n'                      a*b == c*d     a = p*q, b = r*s, c = p*r, d = q*s
 
-Every case is exact or lets in more values than are assumed (a symbol may lose its lower bound): what is shown
-for all values of the new symbols is shown for all sizes that the assumption admits.  The last form holds by
-the unique factorisation of integers: two products of positive integers have a common refinement.
+A replacement admits exactly the assumed values, or more of them (a symbol may lose its lower bound).  So a
+proof
+for all values of the new symbols covers all sizes of the assumption.  The last form holds by the unique
+factorisation of integers: two equal products of positive integers have a common refinement.
 """
 
 from __future__ import annotations
@@ -33,34 +34,36 @@ from tensaurus.expr.sizes.size import (
     terms_of,
 )
 
-SIZES = ("zero", "nonnegative")  # kinds of questions about sizes
-LEAST = -(2**62)  # the lower bound of a symbol that has none: numbers are stored in 64 bits
+SIZE_QUESTIONS = ("zero", "nonnegative")  # kinds of questions about sizes
+NO_LOWER_BOUND = -(2**62)  # lower bound of a symbol that has none: numbers are stored in 64 bits
 
 Values = Mapping[Atom, Size]
 
 
-class Naming:
-    """How many names begin alike, by how they begin, and what is in front of the number of each."""
+class NameCounter:
+    """Counts the names made for each hint; `mark` is put before each name's number."""
 
     def __init__(self, taken: Mapping[str, int], mark: str = ""):
         self.taken, self.mark = dict(taken), mark
 
     def name(self, hint: str) -> str:
-        """One that begins like the hint."""
+        """Return a new name that begins like the hint."""
         begin = hint.partition(".")[0]
         number = self.taken[begin] = self.taken.get(begin, 0) + 1
         return f"{begin}.{self.mark}{number}"
 
 
-_naming: ContextVar[Naming] = ContextVar("naming")
-_elsewhere = Naming({}, "n")
+_naming: ContextVar[NameCounter] = ContextVar("naming")
+_global_names = NameCounter({}, "n")
 
 
 @contextmanager
-def naming(taken: Mapping[str, int] = MappingProxyType({})) -> Iterator[Naming]:
-    """New names differ from those that are taken: so they are the same in all cases that are alike, and what
-    is known of one of them is known of the others."""
-    own = Naming(taken)
+def fresh_names(taken: Mapping[str, int] = MappingProxyType({})) -> Iterator[NameCounter]:
+    """Make names in this context that differ from those counted in `taken`.
+
+    Similar cases then use the same names, so that results for one case can be reused for the others.
+    """
+    own = NameCounter(taken)
     token = _naming.set(own)
     try:
         yield own
@@ -69,67 +72,67 @@ def naming(taken: Mapping[str, int] = MappingProxyType({})) -> Iterator[Naming]:
 
 
 def new_name(hint: str) -> str:
-    """A name that begins like the hint, and that nothing has which is `naming`."""
-    return _naming.get(_elsewhere).name(hint)
+    """Return a name that begins like the hint, and that is new in the context of `fresh_names`."""
+    return _naming.get(_global_names).name(hint)
 
 
-def symbol(hint: str, low: int, high: Size | None = None) -> Size:
-    """A new symbol; its name begins like the hint."""
+def new_symbol(hint: str, low: int, high: Size | None = None) -> Size:
+    """Return a new symbol; its name begins like the hint."""
     size: Size = polynomial(Symbol(new_name(hint), low, high))
     return size
 
 
-def ways(question: Question) -> list[Values] | None:
-    """Replacements of symbols that together admit every value for which the answer is yes.
+def solve_question(question: Question) -> list[Values] | None:
+    """Return replacements of symbols that together admit every value for which the answer is yes.
 
-    None where no such replacement is known; empty where the answer is never yes.
+    None where no such replacements are known; empty where the answer is never yes.
     """
     if question.kind == "zero":
-        return _zero(question.subject)
-    return _nonnegative(question.subject) if question.kind == "nonnegative" else None
+        return _solve_zero(question.subject)
+    return _solve_nonnegative(question.subject) if question.kind == "nonnegative" else None
 
 
-def _zero(gap: Size) -> list[Values] | None:
+def _solve_zero(gap: Size) -> list[Values] | None:
     if isinstance(gap, int):
         return [{}] if gap == 0 else []
     if is_nonnegative(gap - 1) or is_nonnegative(-1 - gap):
         return []
-    multiple = _remainder(gap)
+    multiple = _as_remainder(gap)
     if multiple is not None:
         top, bottom, left = multiple
         top = top - left
         share = gcd(*(int(c) for _, c in terms_of(top)))
         if isinstance(bottom, int) and gcd(share, bottom) == 1:
-            top = _divided(top, share) or top
+            top = _divide_coefficients(top, share) or top
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
-        least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else LEAST
-        return _zero(top - bottom * symbol(hint, least))
+        least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else NO_LOWER_BOUND
+        return _solve_zero(top - bottom * new_symbol(hint, least))
     for signed in (gap, -gap):
         if is_nonnegative(signed):
-            return _all_zero(signed) or _quotient(signed)
+            return _solve_sum_of_nonnegative(signed) or _solve_quotient(signed)
     share = gcd(*(int(c) for _, c in gap.terms))
     solution: Values | None = None
     for factors, coefficient in gap.terms:
-        if len(factors) == 1 and abs(coefficient) == share and _alone(factors[0], gap):
+        if len(factors) == 1 and abs(coefficient) == share and _is_isolated(factors[0], gap):
             (own,) = factors
             assert isinstance(own, Symbol)
             if own.high is not None:
                 continue
             value = (polynomial(own) * coefficient - gap) * (1 if coefficient > 0 else -1)
-            value = _divided(value, share)
+            value = _divide_coefficients(value, share)
             if value is None:
                 return None
-            if own.low == LEAST or is_nonnegative(value - own.low):
-                kept: Values = {own: value}
-                return [kept]
+            if own.low == NO_LOWER_BOUND or is_nonnegative(value - own.low):
+                exact_replacement: Values = {own: value}
+                return [exact_replacement]
             solution = solution or {own: value}
     if solution is not None:
         return [solution]
-    return _quotient(gap) or _refined(gap)
+    return _solve_quotient(gap) or _common_refinement(gap)
 
 
-def easier(question: Question) -> Question | None:
-    """A question that is easier to assume and answers this one: f(n) = f(m) where n = m."""
+def easier_question(question: Question) -> Question | None:
+    """Return a question that is easier to assume and implies this one: n = m where f(n) = f(m) is asked."""
     if question.kind != "zero" or len(question.subject.terms) != 2:
         return None
     ((first, c), (second, d)) = question.subject.terms
@@ -146,51 +149,52 @@ def easier(question: Question) -> Question | None:
     return Question("zero", gap if gap.terms[0][1] > 0 else -gap)
 
 
-def _quotient(gap: Poly) -> list[Values] | None:
-    """Where a quotient stands alone: t // b = n, so t = b*n + r with 0 <= r < b."""
+def _solve_quotient(gap: Poly) -> list[Values] | None:
+    """Solve where a quotient is a term of its own: t // b = n, so t = b*n + r with 0 <= r < b."""
     for factors, coefficient in gap.terms:
         (atom, *more) = factors or (None,)
         if not more and abs(coefficient) == 1 and isinstance(atom, Floor):
             if isinstance(atom.top - gap, Poly) and (atom.top - polynomial(atom)) in (gap, -gap):
                 # t // b = t where b is 1, or t is 0 or -1
-                each = [_zero(atom.bottom - 1), _zero(polynomial(atom.top)), _zero(atom.top + 1)]
+                gaps = (atom.bottom - 1, polynomial(atom.top), atom.top + 1)
+                each = list(map(_solve_zero, gaps))
                 return None if None in each else [values for solutions in each for values in solutions or ()]
             value = polynomial(atom) - gap * int(coefficient)
             if atom in atoms(value):
                 continue
-            rest = symbol("r", 0, atom.bottom - 1)
-            solutions = _zero(atom.top - (atom.bottom * value + rest))
+            rest = new_symbol("r", 0, atom.bottom - 1)
+            solutions = _solve_zero(atom.top - (atom.bottom * value + rest))
             if solutions is not None:
                 return solutions
     return None
 
 
-def _all_zero(gap: Poly) -> list[Values] | None:
-    """Where a sum of what is at least zero is zero: every symbol is as small as it may be."""
+def _solve_sum_of_nonnegative(gap: Poly) -> list[Values] | None:
+    """Solve where a sum of nonnegative terms is zero: every symbol has its smallest value."""
     lows: dict[Atom, int] = {a: a.low for a in atoms(gap) if isinstance(a, Symbol)}
     shifted = terms_of(substitute(gap, {a: a + low for a, low in lows.items() if low}))
     if any(len(m) != 1 or c < 0 or m[0] not in lows for m, c in shifted):
-        return _refined(gap)
+        return _common_refinement(gap)
     return [{m[0]: lows[m[0]] for m, _ in shifted}]
 
 
-def _divided(value: Any, share: int) -> Size | None:
+def _divide_coefficients(value: Any, share: int) -> Size | None:
     if any(c % share for _, c in terms_of(value)):
         return None
     quotient: Size = sum((product(f) * (c // share) for f, c in terms_of(value)), 0)
     return quotient
 
 
-def _alone(atom: Atom, size: Poly) -> bool:
-    """True for a symbol that stands in one term of the size, and inside of none."""
+def _is_isolated(atom: Atom, size: Poly) -> bool:
+    """Return whether the atom is a symbol that is one term of the size, and occurs nowhere else."""
     if not isinstance(atom, Symbol):
         return False
     inside = [m for m, _ in size.terms if any(atom in atoms(polynomial(a)) for a in m)]
     return len(inside) == 1 and inside[0] == (atom,)
 
 
-def _remainder(gap: Poly) -> tuple[Size, Size, int] | None:
-    """(top, bottom, c) where the size is top % bottom - c, or its negative, with 0 <= c < bottom."""
+def _as_remainder(gap: Poly) -> tuple[Size, Size, int] | None:
+    """Return (top, bottom, c) where the size is ±(top % bottom - c) with 0 <= c < bottom, else None."""
     for atom in atoms(gap):
         if isinstance(atom, Floor):
             rest = polynomial(atom.top) - atom.bottom * polynomial(atom)
@@ -200,8 +204,8 @@ def _remainder(gap: Poly) -> tuple[Size, Size, int] | None:
     return None
 
 
-def _refined(gap: Poly) -> list[Values] | None:
-    """Where two products of symbols are equal."""
+def _common_refinement(gap: Poly) -> list[Values] | None:
+    """Solve where two products of symbols are equal."""
     if len(gap.terms) != 2:
         return None
     (left, c), (right, d) = gap.terms
@@ -219,15 +223,15 @@ def _refined(gap: Poly) -> list[Values] | None:
     if len({*first, *second}) < len(lows) or min(lows, default=0) < 0:
         return None
     if any(isinstance(a, Symbol) and a.high is not None for a in (*first, *second)):
-        return None  # its bound would be lost, and the question asked again
-    # products with a zero on both sides have a common refinement, too
-    parts = {(a, b): symbol(a.key, int(min(lows) > 0)) for a in first for b in second}
+        return None  # the bound would be lost, and the question asked again
+    # two products that are both zero have a common refinement, too
+    parts = {(a, b): new_symbol(a.key, int(min(lows) > 0)) for a in first for b in second}
     values: dict[Atom, Size] = {a: product(parts[a, b] for b in second) for a in first}
     values |= {b: product(parts[a, b] for a in first) for b in second}
     return [*cases, values]
 
 
-def _nonnegative(size: Size) -> list[Values] | None:
+def _solve_nonnegative(size: Size) -> list[Values] | None:
     if isinstance(size, int):
         return [{}] if size >= 0 else []
     if is_nonnegative(size):
@@ -235,10 +239,10 @@ def _nonnegative(size: Size) -> list[Values] | None:
     if is_nonnegative(-1 - size):
         return []
     if is_nonnegative(-size):
-        return _zero(size)
+        return _solve_zero(size)
     solution = None
-    for values, kept in _above(size):
-        if kept:
+    for values, exact_replacement in _bound_replacements(size):
+        if exact_replacement:
             return [values]
         solution = solution or values
     if solution is not None:
@@ -247,23 +251,25 @@ def _nonnegative(size: Size) -> list[Values] | None:
     if len(size.terms) == 2 and constant < 0:
         (factors, coefficient), _ = size.terms
         if coefficient >= -constant and all(isinstance(a, Symbol) and a.low >= 0 for a in factors):
-            # a product is positive where its factors are
-            return [{a: symbol(a.key, 1) for a in factors if isinstance(a, Symbol) and a.low == 0}]
+            # a product is positive if all factors are
+            return [{a: new_symbol(a.key, 1) for a in factors if isinstance(a, Symbol) and a.low == 0}]
     return None
 
 
-def _above(size: Poly) -> Iterator[tuple[Values, bool]]:
-    """Replacements of one symbol by which the size is at least zero, and whether it keeps its own bound."""
+def _bound_replacements(size: Poly) -> Iterator[tuple[Values, bool]]:
+    """Yield replacements of one symbol that make the size nonnegative, and whether the symbol keeps its
+    bound.
+    """
     least = next((int(c) for m, c in size.terms if not m), 0)
     for sign in (1, -1):
         for factors, coefficient in size.terms:
-            if len(factors) != 1 or coefficient != sign or not _alone(factors[0], size):
+            if len(factors) != 1 or coefficient != sign or not _is_isolated(factors[0], size):
                 continue
             (own,) = factors
             assert isinstance(own, Symbol)
             rest = size - sign * polynomial(own)
-            # own = slack - rest, or rest - slack; a constant that is taken away is the slack's lower bound
-            slack = symbol(own.name, max(-least, 0))
+            # own = slack - rest, or rest - slack; a subtracted constant becomes the slack's lower bound
+            slack = new_symbol(own.name, max(-least, 0))
             rest = rest + max(-least, 0) if least < 0 else rest
             value = (slack - rest) if sign > 0 else (rest - slack)
-            yield {own: value}, own.low == LEAST or is_nonnegative(value - own.low)
+            yield {own: value}, own.low == NO_LOWER_BOUND or is_nonnegative(value - own.low)

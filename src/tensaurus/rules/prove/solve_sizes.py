@@ -1,8 +1,10 @@
-"""Sizes that are known where all that is assumed of them is taken together.
+"""Solve sizes from all assumptions together, where no single assumption decides them.
 
-A slice of n elements from s on has max(min(e, n) - s, 0) of them.  Where a rule asks that these be n, as its
-types must be equal, s is 0.  No form of one size says so.  Z3 says, over the integers, which arguments of
-maxima are the largest; what is assumed to be zero is linear then, and is solved for a symbol.
+A slice of n elements from s on has max(min(e, n) - s, 0) elements.  Where a rule requires this to be n, since
+its types must be equal, s is 0; the form of one size cannot tell.  Z3 decides over the integers which
+argument
+of each maximum is the largest.  Sizes that are assumed to be zero are then linear, and are solved for a
+symbol.
 """
 
 from __future__ import annotations
@@ -15,50 +17,51 @@ from tensaurus.expr.ir.scope import Const, Scope, Source, Tensor
 from tensaurus.expr.ir.walk import Rewriting, bodies, sizes
 from tensaurus.expr.sizes.open_questions import Question
 from tensaurus.expr.sizes.size import Atom, Axis, Largest, Size, atoms, polynomial, substitute
-from tensaurus.rules.prove.size_assumptions import SIZES, ways
-from tensaurus.rules.prove.z3_terms import PlacedTerms
+from tensaurus.rules.prove.size_assumptions import SIZE_QUESTIONS, solve_question
+from tensaurus.rules.prove.z3_terms import IndexedTerms
 
-__all__ = ["contradictory", "solved"]
+__all__ = ["is_contradictory", "solve_maxima"]
 
-WORK = 500_000  # of Z3 for one question, in its own units
+SOLVER_WORK = 500_000  # Z3's limit for one question, in its own units
 
 
-def solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
-    """Both expressions with their largest arguments in the place of maxima, and with symbols that have one
-    value under what is assumed; None where there are none, where what is assumed contradicts itself, or where
-    it says of no maximum what it is."""
+def solve_maxima(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
+    """Return both expressions with maxima replaced by their largest argument, and with solved symbols.
+
+    None where no maximum is decided, or the assumptions contradict each other.
+    """
     try:
-        return _solved(pair, assumed)
-    except (ZeroDivisionError, ValueError):  # a divisor is none, so what is assumed is never so
+        return _solve_maxima(pair, assumed)
+    except (ZeroDivisionError, ValueError):  # a divisor is 0: the assumptions contradict each other
         return None
 
 
-def contradictory(assumed: Mapping[Question, bool]) -> bool:
-    """Whether no sizes are as it is assumed, as far as Z3 shows."""
+def is_contradictory(assumed: Mapping[Question, bool]) -> bool:
+    """Return whether Z3 shows that no sizes satisfy the assumptions."""
     try:
-        return _Orders(assumed).contradictory
-    except (ZeroDivisionError, ValueError):  # a divisor is none, so what is assumed is never so
+        return _SizeOrder(assumed).is_contradictory
+    except (ZeroDivisionError, ValueError):  # as in `solve_maxima`
         return True
 
 
-def _solved(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
+def _solve_maxima(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> tuple[Scope, Scope] | None:
     zero = [q.subject for q, yes in assumed.items() if yes and q.kind == "zero"]
     if not any(isinstance(a, Largest) for size in zero for a in atoms(size)):
         return None
     first = pair
-    while values := dict(_decided(pair, assumed)):
-        pair, zero = _replaced(pair, values), [substitute(size, values) for size in zero]
+    while values := dict(_known_maxima(pair, assumed)):
+        pair, zero = _replace_sizes(pair, values), [substitute(size, values) for size in zero]
     if pair is first:
         return None
     for place in range(len(zero)):
-        values = _solution(zero[place])
-        pair, zero = _replaced(pair, values), [substitute(size, values) for size in zero]
+        values = _unique_solution(zero[place])
+        pair, zero = _replace_sizes(pair, values), [substitute(size, values) for size in zero]
     return pair
 
 
-def _solution(size: Size) -> dict[Atom, Size]:
-    """What the symbols are where the size is zero, if that is one value of each."""
-    solutions = ways(Question("zero", size)) or []
+def _unique_solution(size: Size) -> dict[Atom, Size]:
+    """Return the values of symbols for which the size is zero, {} unless there is one solution."""
+    solutions = solve_question(Question("zero", size)) or []
     if len(solutions) != 1:
         return {}
     values = solutions[0]
@@ -66,17 +69,20 @@ def _solution(size: Size) -> dict[Atom, Size]:
     return dict(values) if known else {}
 
 
-def _replaced(pair: tuple[Scope, Scope], values: Mapping[Atom, Size]) -> tuple[Scope, Scope]:
-    change = _Replacing(values)
+def _replace_sizes(pair: tuple[Scope, Scope], values: Mapping[Atom, Size]) -> tuple[Scope, Scope]:
+    change = _SizeReplacement(values)
     return change.scope(pair[0]), change.scope(pair[1])
 
 
-def _decided(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> Iterator[tuple[Atom, Size]]:
-    """Each maximum with its largest argument; none over axes, which say that there is a place at all."""
+def _known_maxima(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -> Iterator[tuple[Atom, Size]]:
+    """Yield each maximum with its largest argument.
+
+    Maxima over axes are left out: Z3 would assume that the axes are not empty.
+    """
     inside = {a for scope in pair for size in _sizes(scope) for a in atoms(size) if isinstance(a, Largest)}
     every = [a for a in sorted(inside, key=str) if not any(isinstance(b, Axis) for b in atoms(a))]
-    orders = _Orders(assumed) if every else None
-    if orders is None or orders.contradictory:
+    orders = _SizeOrder(assumed) if every else None
+    if orders is None or orders.is_contradictory:
         return
     for atom in every:
         for value in atom.args:
@@ -91,8 +97,8 @@ def _sizes(scope: Scope) -> Iterator[Size]:
         yield from sizes(body)
 
 
-class _Replacing(Rewriting):
-    """Atoms replaced by sizes, in extents and sources, too."""
+class _SizeReplacement(Rewriting):
+    """Replaces atoms by sizes, also in extents and sources."""
 
     def __init__(self, values: Mapping[Atom, Size]):
         super().__init__()
@@ -110,27 +116,27 @@ class _Replacing(Rewriting):
         return super().source(source)
 
 
-class _Orders:
-    """What is known of the order of sizes."""
+class _SizeOrder:
+    """Decides the order of sizes under the assumptions, by Z3."""
 
     def __init__(self, assumed: Mapping[Question, bool]):
         import z3
 
         self._z3, self._solver = z3, z3.Solver()
-        self._solver.set("rlimit", WORK)
-        self._terms = PlacedTerms(Scope((), Const(0)), frozenset())
+        self._solver.set("rlimit", SOLVER_WORK)
+        self._terms = IndexedTerms(Scope((), Const(0)), frozenset())
         for question, yes in assumed.items():
-            with suppress(NotImplementedError, TypeError, z3.Z3Exception):  # less is known
-                if question.kind in SIZES:
+            with suppress(NotImplementedError, TypeError, z3.Z3Exception):  # fewer facts are still sound
+                if question.kind in SIZE_QUESTIONS:
                     self._terms.assume(question, yes)
 
     @property
-    def contradictory(self) -> bool:
-        """Whether no sizes are so."""
+    def is_contradictory(self) -> bool:
+        """Whether no sizes satisfy the assumptions."""
         return bool(self._solver.check(*self._terms.facts) == self._z3.unsat)
 
     def at_least(self, first: Size, second: Size) -> bool:
-        """Whether the first is at least the second, as far as is known."""
+        """Return whether the first size is provably at least the second."""
         try:
             below = self._terms.size(first) < self._terms.size(second)
             return bool(self._solver.check(*self._terms.facts, below) == self._z3.unsat)

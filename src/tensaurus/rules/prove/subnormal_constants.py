@@ -1,10 +1,12 @@
-"""Constants whose subnormal elements become 0: not the same function, but nearer to it than any rounding.
+"""Replace subnormal elements of constants by 0: not the same function, but closer to it than rounding.
 
     Conv(x, w) + b   =   Conv(x, w') + b      w' is w, with 0 in the place of every |element| < 2^-126
 
-On Intel's processors arithmetic with subnormal numbers takes 10 to 100 times as long, and training leaves
-them behind by the hundred thousand.  Where what reads a constant may make a large difference of a tiny one
-(1 / w, w * 1e38 * 1e38, log w, w == 0), or an output may consist of it alone, it keeps them.
+On Intel processors arithmetic with subnormal numbers takes 10 to 100 times as long, and training produces
+them
+by the hundred thousand.  A constant keeps its elements where its reader may turn a tiny difference into a
+large
+one (1 / w, w * 1e38 * 1e38, log w, w == 0), or where an output may consist of the constant alone.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ __all__ = [
 ]
 
 SUBNORMALS = "subnormal-constants"
-REACHES = (2.0**64, 2.0**40, 2.0**24)  # how large values at run time may be: the first one that does counts
-NEARLY = 2.0**30  # times the smallest normal number: products with common numbers may be subnormal
-NAMED = 3  # constants that the law names
+LARGEST_VALUES = (2.0**64, 2.0**40, 2.0**24)  # magnitudes at run time; the first with a bound is used
+NEARLY_SUBNORMAL = 2.0**30  # times the smallest normal number: products with common numbers may be subnormal
+MAX_NAMES = 3  # number of constants that the law names
 
 
 @dataclass(frozen=True)
 class Flushed:
     """A program with zeros in the place of subnormal elements.
 
-    equation  that makes it of the program before; None where nothing changed
-    kept      constants that keep theirs, each with the reason
+    equation  the equation with the program before; None where nothing changed
+    kept      constants that keep their elements, each with the reason
     """
 
     program: Program
@@ -46,44 +48,46 @@ class Flushed:
 
 
 def flush_subnormals(program: Program, within: bool = False) -> Flushed:
-    """The program without the subnormal elements that no result depends on; `within` a body."""
-    return _flushed(program, program, within)
+    """Return the program without subnormal elements that no result depends on; `within` a body if so."""
+    return _flush(program, program, within)
 
 
 def flush_folded(program: Program) -> Flushed:
-    """The same of a program whose expressions over constants are computed, where that may make such elements:
-    weights that are scaled, or transformed for a fast algorithm."""
-    if not any(map(_may_shrink, program.static)):
+    """Compute the expressions over constants if that may create subnormal elements, and flush these.
+
+    Such expressions scale weights, or transform them for a fast algorithm.
+    """
+    if not any(map(_reads_tiny_constant, program.static)):
         return Flushed(program, None, {})
-    return _flushed(program, fold_constants(program), False)
+    return _flush(program, fold_constants(program), False)
 
 
-def _may_shrink(node: Node) -> bool:
-    """Whether it is computed of constants with elements that are nearly subnormal."""
+def _reads_tiny_constant(node: Node) -> bool:
+    """Return whether the node reads a constant with elements that are nearly subnormal."""
     read = [arg for arg in node.args if arg is not None and arg.op is CONSTANT and is_float(arg.types[0])]
-    return any(smallest_magnitude(arg.attribute("data")) < NEARLY for arg in read)
+    return any(smallest_magnitude(arg.attribute("data")) < NEARLY_SUBNORMAL for arg in read)
 
 
-def _flushed(before: Program, program: Program, within: bool) -> Flushed:
-    found = {node: zeroed for node in program.nodes if (zeroed := _zeroed(node)) is not None}
+def _flush(before: Program, program: Program, within: bool) -> Flushed:
+    found = {node: zeroed for node in program.nodes if (zeroed := _flush_constant(node)) is not None}
     kept = dict[Node, str]()
-    bounded = _bounded(program, found, within)
+    bounded = _bound_change(program, found, within)
     if found and bounded is None:
-        spread = ChangeBound(program, REACHES[-1], within)
-        for node in list(found):  # each alone: what one depends on is no reason for another
+        spread = ChangeBound(program, LARGEST_VALUES[-1], within)
+        for node in list(found):  # each by itself, so that one refusal does not affect other constants
             _drop_refused(spread, {node: found[node]}, found, kept)
         while found and _drop_refused(spread, found, found, kept):
             pass
-        bounded = _bounded(program, found, within)
+        bounded = _bound_change(program, found, within)
     if not found or bounded is None:
         return Flushed(before, None, kept)
     made = program.replace_nodes(found)
     return Flushed(made, _equation(before, made, found, bounded), kept)
 
 
-def _bounded(program: Program, moved: Mapping[Node, Node], within: bool) -> Bounded | None:
-    """How far they move the program, for the largest reach at which that can be told."""
-    for reach in REACHES:
+def _bound_change(program: Program, moved: Mapping[Node, Node], within: bool) -> Bounded | None:
+    """Return how far the flushed constants move the outputs, for the largest values with a bound."""
+    for reach in LARGEST_VALUES:
         try:
             return Bounded("intervals", reach, ChangeBound(program, reach, within)(moved), within)
         except ChangeRefused:
@@ -92,17 +96,18 @@ def _bounded(program: Program, moved: Mapping[Node, Node], within: bool) -> Boun
 
 
 def flushed_constants(before: Program, after: Program) -> dict[Node, Node]:
-    """Return the constants of a program that have subnormal elements and are not in the other one, each with
-    the constant that has zeros there."""
+    """Return the constants with subnormal elements that the other program lacks, each with its flushed
+    constant.
+    """
     new = {node for node in after.nodes if node.op is CONSTANT}
-    found = {node: zeroed for node in before.nodes if (zeroed := _zeroed(node)) is not None}
+    found = {node: zeroed for node in before.nodes if (zeroed := _flush_constant(node)) is not None}
     return {node: zeroed for node, zeroed in found.items() if node not in new}
 
 
 def refute_flush(equation: Equation) -> str | None:
-    """Why the equation does not hold within what its evidence says; None where it does.
+    """Return why the equation exceeds the bound of its evidence; None where it does not.
 
-    All is computed again from its two sides alone.
+    The bound is computed again, from the two sides alone.
     """
     assert isinstance(equation.evidence, Bounded)
     sides = [
@@ -127,7 +132,7 @@ def refute_flush(equation: Equation) -> str | None:
 def _drop_refused(
     spread: ChangeBound, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
 ) -> bool:
-    """Whether some of those that were tried keep their elements from now on."""
+    """Return whether some of the tried constants are refused; move those from `found` to `kept`."""
     try:
         spread(tried)
     except ChangeRefused as error:
@@ -138,8 +143,8 @@ def _drop_refused(
     return False
 
 
-def _zeroed(node: Node) -> Node | None:
-    """The constant with zeros, of their signs, for its subnormal elements; None if it has none."""
+def _flush_constant(node: Node) -> Node | None:
+    """Return the constant with zeros, of the same sign, for its subnormal elements; None if it has none."""
     if node.op is not CONSTANT or not is_float(node.types[0]):
         return None
     data = node.attribute("data")
@@ -155,9 +160,9 @@ def _equation(
     pairs = [(a, b) for a, b in zip(before.roots, after.roots, strict=True) if a is not b]
     left, right = zip(*dict.fromkeys(pairs), strict=True)
     arrays = [(node.attribute("data").array, node.tensor.dtype) for node in moved]
-    elements = sum(int(find_subnormals(array, dtype).sum()) for array, dtype in arrays)
-    names = ", ".join(sorted(before.names.get(node, "a constant") for node in moved)[:NAMED])
-    more = f" and {len(moved) - NAMED} more" if len(moved) > NAMED else ""
+    elements = sum(int(subnormals_of(array, dtype).sum()) for array, dtype in arrays)
+    names = ", ".join(sorted(before.names.get(node, "a constant") for node in moved)[:MAX_NAMES])
+    more = f" and {len(moved) - MAX_NAMES} more" if len(moved) > MAX_NAMES else ""
     law = f"0 in the place of {elements} subnormal elements of {names}{more}"
     leaves = (*before.inputs, *before.captured)
     return Equation(SUBNORMALS, law, left, right, leaves, evidence)

@@ -1,4 +1,7 @@
-"""Bodies of expressions as terms of Z3."""
+"""Translate bodies of expressions to terms of Z3.
+
+`SolverTerms` compares elements only, `IndexedTerms` also indices and sizes.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,19 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Index, Read, Scope, Selec
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.open_questions import Question
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Symbol, atoms, evaluate, polynomial, terms_of
-from tensaurus.rules.prove.size_assumptions import LEAST
+from tensaurus.rules.prove.size_assumptions import NO_LOWER_BOUND
 
-__all__ = ["PlacedTerms", "SolverTerms"]
+__all__ = ["IndexedTerms", "SolverTerms"]
 
-CHOICES = frozenset({"where", "not", "and", "or", "xor"})  # of elements that are moved, by truths
-COMPARED = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # kinds of questions about numbers
+SELECTIONS = frozenset({"where", "not", "and", "or", "xor"})  # functions that select elements by booleans
+COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # by kind of question
 
 
 class SolverTerms:
-    """Over the reals: what is no arithmetic (a read, a choice by places) is a variable, one for each text.
+    """Terms over the reals; whatever is not arithmetic (a read, a choice by indices) is a variable named by
+    its text.
 
-    `facts` are what is known of the variables.
+    `facts` are the known properties of the variables.
     """
 
     def __init__(self, scope: Scope, positive: frozenset[str]):
@@ -35,16 +39,19 @@ class SolverTerms:
 
         self.z3, self.axes, self.positive = z3, scope.axes, positive
         self.facts: list[Any] = []
-        self.integers: set[str] = set()  # the integer types of elements
-        self.called: set[str] = set()
+        self.integer_types: set[str] = set()
+        self.called_functions: set[str] = set()
 
-    def admit(self) -> None:
-        """Raises NotImplementedError where integers are asked for more than a ring has.  When all is said."""
-        if self.integers and self.called - RING_FUNCTIONS - CHOICES:
-            fns = " and ".join(sorted(self.called - RING_FUNCTIONS - CHOICES))
-            raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integers))}")
+    def check_integers(self) -> None:
+        """Raise NotImplementedError if integers are used by functions that rings lack.  Call after all terms
+        are made.
+        """
+        if self.integer_types and self.called_functions - RING_FUNCTIONS - SELECTIONS:
+            fns = " and ".join(sorted(self.called_functions - RING_FUNCTIONS - SELECTIONS))
+            raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integer_types))}")
 
-    def of(self, body: Body) -> Any:
+    def term(self, body: Body) -> Any:
+        """Return the term of a body."""
         z3 = self.z3
         match body:
             case Const(value):
@@ -54,7 +61,7 @@ class SolverTerms:
                     raise NotImplementedError(f"number {value}")
                 return self._polynomial(value)
             case Call(fn, args):
-                return self._call(fn, [self.of(a) for a in args])
+                return self._call(fn, [self.term(a) for a in args])
         name = show(Scope(self.axes, body))
         kind = dtype_of(Scope((), body))
         if kind == "bool":
@@ -79,24 +86,24 @@ class SolverTerms:
         return total
 
     def _real(self, atom: Atom) -> Any:
-        """A size as a real number."""
+        """Return a size as a real number."""
         name = self.z3.Real(f"size {atom.key}")
-        if isinstance(atom, Symbol) and atom.low > LEAST:
+        if isinstance(atom, Symbol) and atom.low > NO_LOWER_BOUND:
             self.facts.append(name >= atom.low)
         return name
 
     def assume(self, question: Question, yes: bool) -> None:
-        """Take the answer for a fact, if it is of numbers."""
-        if yes and question.kind in COMPARED:
-            a, b = (self.of(x) if isinstance(x, Body) else self._polynomial(x) for x in question.subject)
-            self.facts.append(COMPARED[question.kind](a, b))
+        """Add the answer to the facts, if the question compares numbers."""
+        if yes and question.kind in COMPARISONS:
+            a, b = (self.term(x) if isinstance(x, Body) else self._polynomial(x) for x in question.subject)
+            self.facts.append(COMPARISONS[question.kind](a, b))
 
     def _call(self, fn: str, args: list[Any]) -> Any:
         z3 = self.z3
         target = cast_target(fn)
         if target is not None:
             return z3.Function(fn, args[0].sort(), self._sort(target))(*args)
-        self.called.add(fn)
+        self.called_functions.add(fn)
         plain: dict[str, Callable[..., Any]] = {
             "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
             "lt": operator.lt, "le": operator.le, "eq": operator.eq,
@@ -115,35 +122,37 @@ class SolverTerms:
                 return z3.If(args[0] > 0, z3.RealVal(1), z3.If(args[0] < 0, z3.RealVal(-1), z3.RealVal(0)))
         if fn in plain:
             return plain[fn](*args)
-        # a function of which nothing is known, of reals or bools
+        # an unknown function of reals or bools
         sorts = [a.sort() for a in args]
         bools = fn in ("isnan", "isinf")
         return z3.Function(fn, *sorts, z3.BoolSort() if bools else z3.RealSort())(*args)
 
     def _sort(self, dtype: str) -> Any:
         if is_integer(dtype):
-            self.integers.add(dtype)
+            self.integer_types.add(dtype)
         return self.z3.BoolSort() if dtype == "bool" else self.z3.RealSort()
 
 
-class PlacedTerms(SolverTerms):
-    """Besides, places and sizes are integers: a choice by places is one, a read is a function of its places.
+class IndexedTerms(SolverTerms):
+    """Terms in which indices and sizes are integers too: a read is a function of its indices.
 
-    Elements of integer types are reals, too: what is equal for all reals as polynomials is so in every ring.
+    Elements of integer types are reals: polynomials that are equal for all reals are equal in every ring.
     """
 
     def __init__(self, scope: Scope, positive: frozenset[str]):
         super().__init__(scope, positive)
-        self.places: dict[Any, Any] = {}
-    def of(self, body: Body) -> Any:
+        self.index_terms: dict[Any, Any] = {}
+
+    def term(self, body: Body) -> Any:
         match body:
             case Const(float(value)):
                 return self.z3.Real(f"literal {value}")
             case Select(guard, then, other):
-                return self._either([self.size(g) >= 0 for g in guard], then, other)
+                return self._choose([self.size(g) >= 0 for g in guard], then, other)
             case Read(source, indices, outside):
                 if isinstance(source, Scope):
-                    inside = self.of(replace_axes(source.body, dict(zip(source.axes, indices, strict=True))))
+                    by_axis: dict[Atom, Any] = dict(zip(source.axes, indices, strict=True))
+                    inside = self.term(replace_axes(source.body, by_axis))
                 else:
                     inside = self._element(source, indices)
                 if outside is None:
@@ -151,18 +160,18 @@ class PlacedTerms(SolverTerms):
                 places = [self.size(index) for index in indices]
                 ends = [self.size(n) for n in source.shape]
                 within = [c for p, end in zip(places, ends, strict=True) for c in (p >= 0, p < end)]
-                return self._either(within, inside, outside)
-        return super().of(body)
+                return self._choose(within, inside, outside)
+        return super().term(body)
 
     def size(self, size: Index) -> Any:
-        """An integer."""
+        """Return the integer term of a size."""
         for atom in atoms(size):
             if isinstance(atom, Floor):
-                self._place(atom)
-        return evaluate(size, self._place)
+                self._index_term(atom)
+        return evaluate(size, self._index_term)
 
     def assume(self, question: Question, yes: bool) -> None:
-        """Take the answer for a fact, of sizes too."""
+        """Add the answer to the facts, also of questions about sizes."""
         if question.kind in ("zero", "nonnegative"):
             size = self.size(question.subject)
             fact = size == 0 if question.kind == "zero" else size >= 0
@@ -170,21 +179,21 @@ class PlacedTerms(SolverTerms):
         else:
             super().assume(question, yes)
 
-    def _place(self, atom: Any) -> Any:
-        if atom in self.places:
-            return self.places[atom]
+    def _index_term(self, atom: Any) -> Any:
+        if atom in self.index_terms:
+            return self.index_terms[atom]
         match atom:
             case Symbol(_, low, high):
-                variable = self.places[atom] = self.z3.Int(f"size {atom.key}")
-                if low > LEAST:
+                variable = self.index_terms[atom] = self.z3.Int(f"size {atom.key}")
+                if low > NO_LOWER_BOUND:
                     self.facts.append(variable >= low)
                 if high is not None:
                     self.facts.append(variable <= self.size(high))
             case Axis(_, extent):
-                variable = self.places[atom] = self.z3.Int(f"place {len(self.places)}")
+                variable = self.index_terms[atom] = self.z3.Int(f"place {len(self.index_terms)}")
                 self.facts += [variable >= 0, variable < self.size(extent)]
             case Floor(_, bottom):
-                variable = self.places[atom] = atom.value(self._place, self.size)
+                variable = self.index_terms[atom] = atom.value(self._index_term, self.size)
                 self.facts.append(self.size(bottom) >= 1)
             case _:
                 raise NotImplementedError(f"place {atom.key}")
@@ -206,9 +215,9 @@ class PlacedTerms(SolverTerms):
             self.facts.append(element > 0)
         return element
 
-    def _either(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
-        """One of two bodies, or terms."""
-        pair = [self.of(x) if isinstance(x, Body) else x for x in (then, other)]
+    def _choose(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
+        """Return a choice between two bodies, or between two terms."""
+        pair = [self.term(x) if isinstance(x, Body) else x for x in (then, other)]
         return self.z3.If(self.z3.And(*conditions), *pair)
 
     def _real(self, atom: Atom) -> Any:

@@ -191,7 +191,7 @@ class Maker:
         Others, or those that there are `again`: then with all sizes as they are written.
         """
         for _ in range(draws):
-            drawn = state.drawn(self.rng)
+            drawn = state.draw_numbers(self.rng)
             if drawn is not None and not any(isinstance(v, Body) for v in flat(drawn.values).values()):
                 instance = self.instance(drawn.types, drawn.values, written=again, again=again)
                 if instance is not None:

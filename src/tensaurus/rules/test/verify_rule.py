@@ -29,9 +29,9 @@ from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.rules.language.evidence import Axiom, Evidence, Proved, Tested
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.prove.expression_prover import Means
-from tensaurus.rules.prove.proof import differing, prove
+from tensaurus.rules.prove.proof import prove, states_not_proved
 from tensaurus.rules.prove.rule_case import State
-from tensaurus.rules.prove.solve_sizes import contradictory
+from tensaurus.rules.prove.solve_sizes import is_contradictory
 from tensaurus.rules.test.combine_attributes import combined, large
 from tensaurus.rules.test.counterexample import Counterexample, differ
 from tensaurus.rules.test.draw_elements import Draws, Special, leaf_values, run
@@ -99,11 +99,11 @@ def verify(
     # where the forms of both sides differ they may well be wrong, even if no other instance is like it
     unreached: State | None = None
     if proved is not None and proved.differs:
-        for state in islice(differing(rule, steps, means), DIFFERING):
+        for state in islice(states_not_proved(rule, steps, means), DIFFERING):
             inside = list(maker.at(state, again=True)) or list(islice(maker.at(state, MANY, again=True), 1))
             if wrong := _wrong(inside, [Reals()] * TRIALS, special):
                 return Refuted(rule, wrong)
-            if unreached is None and not inside and not contradictory(state.assumed):
+            if unreached is None and not inside and not is_contradictory(state.assumed):
                 unreached = state
     more = [*combined(maker, COMBINED * wanted), *large(maker, LARGE, COMBINED * LARGE)]
     if wrong := _wrong(more, [Reals()], special):
