@@ -39,7 +39,7 @@ from tensaurus.optimizer.search.strategies import compile_rulesets
 from tensaurus.rules.language.rule import library
 from tensaurus.rules.language.side_conditions import evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_terms
-from tensaurus.rules.test.verify_rule import run
+from tensaurus.rules.test.verify_rule import evaluate_roots
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system.files import replace_file
 
@@ -114,7 +114,8 @@ class Law:
         worst = 0.0
         for seed in range(TRIALS):
             values = self.values(leaves, seed)
-            for a, b in zip(run(left, dict(values), Reals()), run(right, dict(values), Reals()), strict=True):
+            sides = (evaluate_roots(roots, dict(values), Reals()) for roots in (left, right))
+            for a, b in zip(*sides, strict=True):
                 x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
                 with np.errstate(all="ignore"):
                     same = (x == y) | np.isnan(x) & np.isnan(y)
@@ -193,7 +194,7 @@ def _folded(graph: EGraph) -> bool:
         try:
             with np.errstate(all="ignore"):
                 own = np.asarray(
-                    run([graph.term(min(graph.live_members(group)))], {}, Reals())[0], np.float64
+                    evaluate_roots([graph.term(min(graph.live_members(group)))], {}, Reals())[0], np.float64
                 )
         except (ValueError, TypeError, ArithmeticError, NotImplementedError):
             continue

@@ -44,7 +44,7 @@ from tensaurus.rules.language.rule import Rule, library, read_rules
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_expression
 from tensaurus.rules.prove.case_split import CaseSplit, ProofStopped, StepBudget
 from tensaurus.rules.prove.proof import TYPES
-from tensaurus.rules.test.verify_rule import STEPS, Refuted, verify
+from tensaurus.rules.test.verify_rule import PROOF_STEPS, Refuted, verify
 from tensaurus.system.files import replace_file
 
 Join: TypeAlias = Callable[[ast.expr, ast.expr], ast.expr]
@@ -301,7 +301,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", help="rules; all where none is named")
     parser.add_argument("--wanted", type=int, default=40, help="instances of each mutant")
-    parser.add_argument("--steps", type=float, default=STEPS, help="of the proof of each mutant")
+    parser.add_argument("--steps", type=float, default=PROOF_STEPS, help="of the proof of each mutant")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which it ends")
     parser.add_argument("--lanes", type=int, default=1, help="processes side by side")
     parser.add_argument("--resume", action="store_true")

@@ -34,7 +34,7 @@ from tensaurus.rules.language.match import Binding, build_term, scalar_value
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.test.instances import instances
-from tensaurus.rules.test.verify_rule import run
+from tensaurus.rules.test.verify_rule import evaluate_roots
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system.files import replace_file
 
@@ -164,7 +164,7 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
         "What one operator more would add: [size_five.md](../bench/tables/size_five.md).",
         "",
         f"On {Machine.here().key}: {seconds / 60:.1f} minutes, each world on a core,"
-        f"{' with verdicts of a run before,' if known else ''} {memory:.1f} GB,"
+        f"{' with verdicts of a evaluate_roots before,' if known else ''} {memory:.1f} GB,"
         f" {len(found)} rules of which none is derived by the others.",
         "",
         f"| world | size | {' | '.join(STAGES)} |",
@@ -238,7 +238,7 @@ def _differ_at_zeros(left: Node, right: Node) -> bool:
     for _ in range(ZEROS):
         values = {x: rng.integers(-1, 2, x.tensor.shape).astype(np.float64) for x in leaves}
         with np.errstate(all="ignore"):
-            a, b = run((left, right), values, Reals())
+            a, b = evaluate_roots((left, right), values, Reals())
         if not np.allclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True):
             return True
     return False

@@ -427,13 +427,14 @@ def test_what_follows_from_equations_is_derived_and_replayed_step_by_step() -> N
     whole = proof.equation("whole", (X, Y, Z))
     assert isinstance(whole.evidence, Derived) and str(whole.evidence) == "derived(r0, r1)"
     assert refute_equation(whole) is None
-    lacking = replace(whole, ground=Derived(proof.equations[:1]))
+    lacking = replace(whole, evidence_source=Derived(proof.equations[:1]))
     assert refute_equation(lacking) == "its steps do not prove it"
     wrong = replace(proof.equations[0], left=(X,), right=(Y,))
-    assert "differ" in str(refute_equation(replace(whole, ground=Derived((*proof.equations, wrong)))))
-    inexact = replace(wrong, ground=Axiom())
-    exact = replace(wrong, ground=Proved("algebra", "all sizes"))
-    assert Derived((exact, exact)).exact and not Derived((exact, inexact)).exact
+    added = replace(whole, evidence_source=Derived((*proof.equations, wrong)))
+    assert "differ" in str(refute_equation(added))
+    inexact = replace(wrong, evidence_source=Axiom())
+    exact = replace(wrong, evidence_source=Proved("algebra", "all sizes"))
+    assert Derived((exact, exact)).is_exact and not Derived((exact, inexact)).is_exact
 
 
 def test_a_law_of_every_output_is_one_line() -> None:

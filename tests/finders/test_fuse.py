@@ -538,7 +538,7 @@ def test_a_wrong_composition_is_no_proof_and_is_refuted() -> None:
     swapped = apply(EOP, list(reversed(good.leaves)), {"scope": good.right[0].attribute("scope")})
     for other in (bad.right[0], swapped):
         claimed = replace(
-            good, right=(other,), ground=partial(_find_evidence, good.left[0], other, good.leaves)
+            good, right=(other,), evidence_source=partial(_find_evidence, good.left[0], other, good.leaves)
         )
         assert claimed.evidence.by == "gf" and refute_equation(claimed) is not None
 

@@ -43,7 +43,7 @@ from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import UNUSED_RULES_FILE, library, parse_rule, read_rules
 from tensaurus.rules.language.term import Literal, Variable, parse_terms
-from tensaurus.rules.test.verify_rule import Refuted, run, verify
+from tensaurus.rules.test.verify_rule import Refuted, evaluate_roots, verify
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system.errors import TensaurusError
 
@@ -61,7 +61,7 @@ def test_many_arguments_at_once_give_what_each_gives(name: str) -> None:
         many = use.values(args, field)
         node = use.node(leaves)
         for row in range(4 if args else 1):
-            (one,) = run([node], {x: a[row] for x, a in zip(leaves, args, strict=True)}, field)
+            (one,) = evaluate_roots([node], {x: a[row] for x, a in zip(leaves, args, strict=True)}, field)
             assert np.array_equal(many[row], one), str(use)
 
 

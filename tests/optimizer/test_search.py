@@ -14,7 +14,7 @@ from tensaurus.optimizer.search.backtrack import Backtrack
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.rules.language.match import Rewriter
 from tensaurus.rules.language.rule import library, parse_rule
-from tensaurus.rules.test.verify_rule import run
+from tensaurus.rules.test.verify_rule import evaluate_roots
 
 X = source("x", TensorType("float32", (1, 4, 6, 6)))
 RNG = np.random.default_rng(3)
@@ -68,7 +68,7 @@ def test_the_result_has_the_same_value() -> None:
     rewriter = Rewriter(parse_rule("h: Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6) => HardSwish(x)"))
     named, _ = Backtrack(rewriter, count).everywhere(program, rewriter.single_root[0].rule)
     values = {X: field.random((1, 4, 6, 6), np.random.default_rng(0))}
-    left, right = run([named.outputs[0][1], best.outputs[0][1]], values, field)
+    left, right = evaluate_roots([named.outputs[0][1], best.outputs[0][1]], values, field)
     assert field.equal(left, right)
 
 

@@ -18,7 +18,7 @@ from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.rules.language import evidence
 from tensaurus.rules.language.evidence import Allowed, Axiom, Disproved, Evidence, Proved, parse_evidence
 from tensaurus.rules.language.rule import Rule, library, read_rules
-from tensaurus.rules.test.annotate_files import annotated
+from tensaurus.rules.test.annotate_files import annotate_rules
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
 FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, Laws(inverse=True))]
@@ -140,11 +140,11 @@ def test_what_is_kept_as_wrong_is_wrong_and_off(rule: Rule) -> None:
 def test_what_is_wrong_is_kept_with_its_counterexample() -> None:
     assert len(UNSOUND) > 12
     wrong = "wrong [off]: Relu(Add(x, y)) => Add(Relu(x), Relu(y))"
-    text, refuted = annotated(wrong)
+    text, refuted = annotate_rules(wrong)
     assert not refuted and " | refuted(" in text
     (rule,) = read_rules(text.splitlines())
-    assert isinstance(rule.evidence, Disproved) and annotated(text)[0] == text
-    assert annotated(wrong.replace(" [off]", ""))[1]  # what is in use has no such evidence
+    assert isinstance(rule.evidence, Disproved) and annotate_rules(text)[0] == text
+    assert annotate_rules(wrong.replace(" [off]", ""))[1]  # what is in use has no such evidence
 
 
 def test_the_readme_counts_what_is_proved() -> None:

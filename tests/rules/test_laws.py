@@ -27,7 +27,7 @@ from tensaurus.ops.examples import parse_example
 from tensaurus.rules.language.match import Binding, Rewriter, build_term, is_commutative, make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.rules.language.term import parse_terms
-from tensaurus.rules.test.verify_rule import run
+from tensaurus.rules.test.verify_rule import evaluate_roots
 
 REWRITER = Rewriter(library(), explore=True)
 
@@ -306,7 +306,7 @@ def test_what_onnx_lacks_is_exported(name: str, text: str, opset: int) -> None:
     node = apply(registry[name], inputs, example.attrs)
     values = [v for v in example.values(np.random.default_rng(1)) if v is not None]
     field = Reals()
-    (wanted,) = run([node], dict(zip(inputs, map(field.lift, values), strict=True)), field)
+    (wanted,) = evaluate_roots([node], dict(zip(inputs, map(field.lift, values), strict=True)), field)
     model = exported(node, inputs, opset)
     assert {n.domain for n in model.graph.node} <= {""}
     session = onnxruntime.InferenceSession(model.SerializeToString())

@@ -17,7 +17,7 @@ from tensaurus.rules.language.evidence_limits import Limits
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.prove.proof import prove
-from tensaurus.rules.test.annotate_files import common
+from tensaurus.rules.test.annotate_files import common_evidence
 from tensaurus.rules.test.coverage import Coverage
 
 
@@ -216,9 +216,9 @@ SEVERAL = [
 @pytest.mark.parametrize(("first", "second", "both"), SEVERAL)
 def test_the_line_of_several_rules_goes_as_far_as_each(first: str, second: str, both: str) -> None:
     said = [parse_evidence(text) for text in (first, second)]
-    found = {str(common(said)), str(common(said[::-1]))}
+    found = {str(common_evidence(said)), str(common_evidence(said[::-1]))}
     assert both in found and all(len(each) == len(both) for each in found)  # but for the order of limits
-    assert parse_evidence(both) == common([parse_evidence(both)] * 2)
+    assert parse_evidence(both) == common_evidence([parse_evidence(both)] * 2)
 
 
 def test_coverage_names_what_limits_a_rule() -> None:

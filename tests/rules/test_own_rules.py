@@ -17,7 +17,7 @@ from tensaurus.graph.ir.node import apply, constant, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.language.rule import Rule, library
 from tensaurus.rules.test import user_rules as own
-from tensaurus.rules.test.user_rules import own_rules
+from tensaurus.rules.test.user_rules import load_user_rules
 from tensaurus.rules.test.verify_rule import verify
 from tensaurus.system.errors import TensaurusError
 
@@ -33,15 +33,15 @@ def written(folder: Path, *lines: str) -> Path:
 def test_a_wrong_rule_is_refused_and_shown(tmp_path: Path) -> None:
     file = written(tmp_path, "clamp: Min(x, 1000000) => x | proved(by me, on a good day)")
     with pytest.raises(TensaurusError, match=r"mine.rules: rule clamp is wrong: 1000000 is not 1000000\.0"):
-        own_rules([file], library())
+        load_user_rules([file], library())
 
 
 def test_what_is_not_known_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
     file = written(tmp_path, UNKNOWN)
     with pytest.raises(TensaurusError, match="rule exps could be neither proved nor refuted"):
-        own_rules([file], library())
+        load_user_rules([file], library())
     notes: list[str] = []
-    (rule,) = own_rules([file], library(), allow_unproved=True, note=notes.append)
+    (rule,) = load_user_rules([file], library(), allow_unproved=True, note=notes.append)
     assert rule.evidence is not None and rule.evidence.kind == "unproved"
     assert len(notes) == 1 and "exps is used although it could be neither" in notes[0]
 
@@ -57,7 +57,7 @@ def test_what_is_not_known_is_refused_unless_it_is_allowed(tmp_path: Path) -> No
 )
 def test_a_line_that_means_nothing_is_named(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(TensaurusError, match="mine.rules: ") as error:
-        own_rules([written(tmp_path, line)], library())
+        load_user_rules([written(tmp_path, line)], library())
     assert reason in str(error.value) and "\n" not in str(error.value)
 
 
@@ -67,7 +67,7 @@ def test_own_rules_are_used(tmp_path: Path) -> None:
     file = written(tmp_path, *lines)
     assert not [rule for rule in library(ops=()) if "Sinh" in rule.law]
     with pytest.raises(TensaurusError, match="rule neg could be neither proved nor refuted"):
-        own_rules([file], library())
+        load_user_rules([file], library())
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["": 17]> net (float[64,256] x) => (float[64,256] y)'
         " { a = Sinh(x)  b = Sinh(x)  c = Add(a, b)"
@@ -77,7 +77,7 @@ def test_own_rules_are_used(tmp_path: Path) -> None:
         model, steps=5, rules=[file], allow_unproved=True, database=tmp_path / "db.sqlite", threads=1
     )
     assert result.summary.equivalence.passed  # whether it is used is the machine's to say
-    own = own_rules([file], library(), allow_unproved=True)
+    own = load_user_rules([file], library(), allow_unproved=True)
     leaf = source("x", TensorType("float32", (2, 3)))
     sinh = apply(registry["Sinh"], [leaf], {})
     two = constant(np.asarray(2.0, np.float32))
@@ -115,6 +115,6 @@ def test_a_rule_whose_verification_never_ends_is_left_out(
     monkeypatch.setattr(own, "verify", verified)
     file = written(tmp_path, "known: Neg(Neg(Neg(x))) => Neg(x)", "endless: Neg(Neg(Abs(x))) => Abs(x)")
     notes: list[str] = []
-    made = own_rules([file], library(), note=notes.append, deadline=monotonic() + 3)
+    made = load_user_rules([file], library(), note=notes.append, deadline=monotonic() + 3)
     assert [rule.name for rule in made] == ["known"]
     assert notes == ["rule endless is not used: verifying it takes longer than the time limit allows"]

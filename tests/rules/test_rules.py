@@ -20,9 +20,17 @@ from tensaurus.rules.language.match import Matcher, Rewriter, is_commutative
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.language.term import RuleError
-from tensaurus.rules.test.annotate_files import annotated
+from tensaurus.rules.test.annotate_files import annotate_rules
 from tensaurus.rules.test.instances import instances
-from tensaurus.rules.test.verify_rule import Refuted, Undecided, leaf_values, refuted, run, verify, within
+from tensaurus.rules.test.verify_rule import (
+    Refuted,
+    Undecided,
+    draw_leaf_values,
+    evaluate_roots,
+    refute,
+    to_indices,
+    verify,
+)
 
 LIBRARY = library(ops=())  # of what is said of many operators, test_movement
 SOUND = [rule for rule in LIBRARY if "off" not in rule.tags]
@@ -44,7 +52,7 @@ def weights(*shape: int) -> Node:
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
     assert rule.evidence is not None, "run annotate on the file"
     if rule.evidence.kind == "proved":  # the nightly proves it again; here something is tried against it
-        assert refuted(rule, wanted=8, seed=11) is None
+        assert refute(rule, wanted=8, seed=11) is None
         return
     found = verify(rule, wanted=8, seed=11, steps=0)
     if isinstance(found, Undecided) and found.reason.startswith(("Z3 finds neither", "Z3 has no term")):
@@ -71,13 +79,13 @@ def test_rule_is_found_inside_a_program(rule: Rule) -> None:
     changed = program.replace_nodes(changes)
     assert changed.outputs != program.outputs
     field: Field = Prime()
-    if rule.evidence is not None and not rule.evidence.exact:
+    if rule.evidence is not None and not rule.evidence.is_exact:
         field = Reals() if isinstance(rule.evidence, Axiom) else Rationals()
-    values = leaf_values(instance, field, np.random.default_rng(0))
+    values = draw_leaf_values(instance, field, np.random.default_rng(0))
     if any(call.op.name == "Gather" for root in rule.lhs for call in outer_first(root)):
-        values = {leaf: within(value, 1, leaf.tensor.dtype) for leaf, value in values.items()}
+        values = {leaf: to_indices(value, 1, leaf.tensor.dtype) for leaf, value in values.items()}
     for (_, a), (_, b) in zip(program.outputs, changed.outputs, strict=True):
-        left, right = run([a, b], values, field)
+        left, right = evaluate_roots([a, b], values, field)
         if isinstance(field, Reals):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-8)
         else:
@@ -263,10 +271,10 @@ def test_a_typo_in_a_condition_names_what_is_meant() -> None:
 
 def test_annotating_marks_and_refutes() -> None:
     text = "# a comment\ngood: Add(x, 0) => x\nbad: Relu(x) => Neg(x)\n"
-    found, refuted = annotated(text)
+    found, refuted = annotate_rules(text)
     assert "# a comment\ngood: Add(x, 0) => x | proved(algebra, all sizes" in found
     assert [r.rule.name for r in refuted] == ["bad"]
-    assert annotated(found)[0] == found
+    assert annotate_rules(found)[0] == found
 
 
 def test_names_are_unique() -> None:

@@ -13,8 +13,8 @@ from tensaurus.expr.analysis.turning_points import GapRecorder, turning_points
 from tensaurus.expr.ir.integer_types import integer_limits
 from tensaurus.rules.language.evidence import Tested, parse_evidence
 from tensaurus.rules.language.rule import Rule, parse_rule
-from tensaurus.rules.test.combine_attributes import combined
-from tensaurus.rules.test.instances import Maker
+from tensaurus.rules.test.combine_attributes import combine_attributes
+from tensaurus.rules.test.instances import InstanceMaker
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
 WHOLE = {  # of x of one type; an y has the same
@@ -236,9 +236,9 @@ def test_no_bound_is_claimed_of_integers_alone() -> None:
 def test_triples_of_attributes_are_covered_and_told() -> None:
     shape = "(dim(b,0),) + ones(rank(x)-2)"
     rule = rule_of(f"Conv(x, w, b, **a) => Add(Conv(x, w, **a), Reshape(b, shape={shape}))")
-    maker = Maker(rule, 0)
+    maker = InstanceMaker(rule, 0)
     list(maker.instances(20))
-    before = len(maker.covering.missing())
-    list(combined(maker, 400))
-    assert len(maker.covering.missing()) < before / 2
+    before = len(maker.covering.missing_triples())
+    list(combine_attributes(maker, 400))
+    assert len(maker.covering.missing_triples()) < before / 2
     assert "% of triples of attributes and sizes" in str(maker.covering)

@@ -13,9 +13,9 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.rules.language.evidence import Evidence
 from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.rules.prove.proof import Unproved, prove
-from tensaurus.rules.test.counterexample import differ
+from tensaurus.rules.test.counterexample import results_differ
 from tensaurus.rules.test.instances import instances
-from tensaurus.rules.test.verify_rule import Refuted, run, verify
+from tensaurus.rules.test.verify_rule import Refuted, evaluate_roots, verify
 
 WRONG = {
     "a bound that small numbers never reach": [
@@ -149,10 +149,9 @@ def test_a_wrong_rule_is_refuted(kind: str, place: int) -> None:
     shown = found.counterexample
     values = {shown.instance.nodes[name]: value for name, value in shown.inputs.items()}
     field = Reals()
-    left, right = (
-        run([roots[shown.root]], values, field)[0] for roots in (shown.instance.left, shown.instance.right)
-    )
-    assert differ(left, right, field)
+    sides = (shown.instance.left, shown.instance.right)
+    left, right = (evaluate_roots([roots[shown.root]], values, field)[0] for roots in sides)
+    assert results_differ(left, right, field)
     assert np.array_equal(left, shown.left, equal_nan=left.dtype.kind == "f")
     assert "left:" in shown.text and "right:" in shown.text and str(shown) in shown.text
     assert all(f"  {name} = " in shown.text for name in shown.inputs)

@@ -24,7 +24,7 @@ from tensaurus.optimizer.run.target import Target
 from tensaurus.optimizer.search.model_search import ModelSearch
 from tensaurus.optimizer.search.strategies import STRATEGIES
 from tensaurus.rules.language.rule import Rule, library
-from tensaurus.rules.test.user_rules import own_rules
+from tensaurus.rules.test.user_rules import load_user_rules
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system import signals
 from tensaurus.system.deadline import DeadlineBlock
@@ -59,7 +59,7 @@ def optimize(
         progress.phase("verifying the rules")
         until = start + VERIFYING * options.time_limit if options.steps is None else inf
         own = map(Path, options.rules)
-        rules += own_rules(own, library(), options.allow_unproved, progress.note, until)
+        rules += load_user_rules(own, library(), options.allow_unproved, progress.note, until)
     with name_file_in_errors(original.name):
         if original.unfit:
             progress.note(f"the model is left unchanged: {original.unfit}")

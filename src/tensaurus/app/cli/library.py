@@ -43,7 +43,7 @@ def rules_verify(
     not proved though its file says so.
     """
     from tensaurus.optimizer.result.summary import ground_of, tally
-    from tensaurus.rules.test.annotate_files import annotated
+    from tensaurus.rules.test.annotate_files import annotate_rules
     from tensaurus.rules.test.verify_rule import Refuted, Undecided
     from tensaurus.rules.test.verify_rule import verify as check
 
@@ -71,7 +71,7 @@ def rules_verify(
         counts = f"{wrong} of {len(found)} rules refuted, {open_} unknown"
         raise NotEqualError(f"{counts}, {overclaimed} not proved as their file says")
     if write and file is not None:
-        text, _ = annotated(file.read_text("utf-8"))
+        text, _ = annotate_rules(file.read_text("utf-8"))
         with replace_file(file) as beside:
             beside.write_text(text, encoding="utf-8")
 
@@ -198,9 +198,9 @@ def rules_diff(
 
 def _read(file: Path | None) -> list[Rule]:
     from tensaurus.rules.language.rule import library
-    from tensaurus.rules.test.user_rules import rules_of
+    from tensaurus.rules.test.user_rules import read_rule_file
 
-    return library() if file is None else rules_of(file)
+    return library() if file is None else read_rule_file(file)
 
 
 @db.command("path", cls=Command)

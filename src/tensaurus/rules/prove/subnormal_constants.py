@@ -160,7 +160,7 @@ def _equation(
     pairs = [(a, b) for a, b in zip(before.roots, after.roots, strict=True) if a is not b]
     left, right = zip(*dict.fromkeys(pairs), strict=True)
     arrays = [(node.attribute("data").array, node.tensor.dtype) for node in moved]
-    elements = sum(int(subnormals_of(array, dtype).sum()) for array, dtype in arrays)
+    elements = sum(int(find_subnormals(array, dtype).sum()) for array, dtype in arrays)
     names = ", ".join(sorted(before.names.get(node, "a constant") for node in moved)[:MAX_NAMES])
     more = f" and {len(moved) - MAX_NAMES} more" if len(moved) > MAX_NAMES else ""
     law = f"0 in the place of {elements} subnormal elements of {names}{more}"

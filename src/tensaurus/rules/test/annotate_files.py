@@ -1,4 +1,4 @@
-"""Evidence written into rule files: each line ends with what verification found."""
+"""Write evidence into rule files: each rule's line ends with the result of its verification."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tensaurus.rules.language.rule import Rule, read_rules
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
-STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")
+KINDS_BY_STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")  # how evidence texts begin, weakest first
 
 
-def annotated(
+def annotate_rules(
     text: str, check: Callable[[Rule], Evidence | Refuted | Undecided] = verify
 ) -> tuple[str, list[Refuted | Undecided]]:
-    """The text of a rule file with fresh evidence at the end of every rule, and the rules that have none.
+    """Return the text of a rule file with new evidence for every rule, and the rules that have no evidence.
 
-    A line that stands for several rules (`<=>`, optional inputs) carries what is shown of all of them.
+    A line that stands for several rules (`<=>`, optional inputs) gets what all of them have in common.
     """
     refuted: list[Refuted | Undecided] = []
     lines: list[str] = []
@@ -39,13 +39,13 @@ def annotated(
             else:
                 refuted.append(result)
         if evidences:
-            block[-1] = f"{block[-1].rstrip()} | {common(evidences)}"
+            block[-1] = f"{block[-1].rstrip()} | {common_evidence(evidences)}"
         lines.extend(block)
     return "\n".join(lines) + "\n", refuted
 
 
-def common(evidences: Sequence[Evidence]) -> Evidence:
-    """Return what is shown of every rule of a line: in the weakest way, within the limits of all."""
+def common_evidence(evidences: Sequence[Evidence]) -> Evidence:
+    """Return evidence for all rules of a line: the weakest kind, within the limits of each."""
     weakest = min(evidences, key=_strength)
     shown = [each for each in evidences if isinstance(each, Proved | Tested)]
     if not isinstance(weakest, Proved | Tested) or len({str(each) for each in shown}) == 1:
@@ -65,11 +65,11 @@ def common(evidences: Sequence[Evidence]) -> Evidence:
 
 
 def _strength(evidence: Evidence) -> int:
-    return next((k for k, start in enumerate(STRENGTH) if str(evidence).startswith(start)), -1)
+    return next((k for k, start in enumerate(KINDS_BY_STRENGTH) if str(evidence).startswith(start)), -1)
 
 
 def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
-    """A rule with its indented continuation lines; every other line alone."""
+    """Yield each rule with its indented continuation lines, and every other line by itself."""
     block: list[str] = []
     for line in lines:
         if line[:1].isspace() and line.strip() and block:

@@ -1,8 +1,7 @@
-"""What was varied among the instances on which a rule was tried, and what never was.
+"""Record what was varied among the instances of a rule, and what never was.
 
-Two sizes that coincide in every instance, or an attribute with one value in all of them, are how a law that
-is wrong looks right.  A rule may tie them itself (a sum wants equal shapes): what is said is only what was
-seen.
+A wrong law looks right where two sizes coincide in every instance, or an attribute has one value in all of
+them.  A rule may require that itself (a sum needs equal shapes): the record says only what was seen.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any, TypeAlias
 
 from tensaurus.graph.ir.node import Node
 
-FEW = 4
+FEWEST_COINCIDENCES = 4  # two sizes that were equal no more often than that may be equal by chance
 Dimension: TypeAlias = tuple[str, int]  # a variable, and one of its dimensions counted from the last
 
 
-def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes by name, those of a rest each for itself."""
+def flatten_attributes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes by name, those of a rest under `rest.name`."""
     flattened: dict[str, Any] = {}
     for name, value in values.items():
         rest = isinstance(value, dict)
@@ -29,14 +28,11 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Coverage:
-    """`add` each instance; see `tied` and `unvaried`.
-
-    ranks  of the variable of most dimensions, in each
-    """
+    """What was varied among the instances that were added; `ranks` holds the largest rank of each."""
 
     count: int = 0
     ranks: set[int] = field(default_factory=set)
-    # of two places: in how many instances both were there; 0 where they ever differed
+    # by pair of dimensions: the number of instances with both of them; 0 where they differed in one
     _together: dict[tuple[Dimension, Dimension], int] = field(default_factory=dict)
     _values: dict[str, Any] = field(default_factory=dict)
     _varied: set[str] = field(default_factory=set)
@@ -44,7 +40,7 @@ class Coverage:
     _types: set[str] = field(default_factory=set)
 
     def add(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> None:
-        """One more: its leaves by name, and its attributes (as `flat` names them)."""
+        """Add an instance: its leaves by name, and its attributes (as named by `flatten_attributes`)."""
         self.count += 1
         self.ranks.add(max((node.tensor.rank for node in nodes.values()), default=0))
         self._types.update(node.tensor.dtype for node in nodes.values())
@@ -65,31 +61,32 @@ class Coverage:
                 self._negative.add(name)
 
     @property
-    def tied(self) -> list[tuple[Dimension, Dimension]]:
-        """Sizes that were equal wherever both were there, and that was not once or twice."""
-        return sorted(pair for pair, count in self._together.items() if count > FEW)
+    def tied_sizes(self) -> list[tuple[Dimension, Dimension]]:
+        """Pairs of dimensions that had equal sizes in all of several instances."""
+        return sorted(pair for pair, count in self._together.items() if count > FEWEST_COINCIDENCES)
 
     @property
-    def constant(self) -> list[str]:
+    def constant_attributes(self) -> list[str]:
         """Attributes that had one value."""
         return sorted({*self._values} - self._varied)
 
     @property
-    def unvaried(self) -> list[str]:
-        """Attributes that had one value, or no number below zero."""
+    def unvaried_attributes(self) -> list[str]:
+        """Attributes that had one value, or no negative number."""
         numeric = {name for name, value in self._values.items() if any(True for _ in _numbers(value))}
-        return sorted({*self.constant} | (numeric - self._negative))
+        return sorted({*self.constant_attributes} | (numeric - self._negative))
 
     def __str__(self) -> str:
-        """Short enough for the end of a rule's line, and what limits its use (`limits`)."""
-        said = [f"{self.count} instances"]
+        """Return the text at the end of a rule's line; `evidence_limits` reads the limits from it."""
+        parts = [f"{self.count} instances"]
         if self.ranks:
-            said[0] += f" of ranks {min(self.ranks)}-{max(self.ranks)}"
+            parts[0] += f" of ranks {min(self.ranks)}-{max(self.ranks)}"
         if len(self._types) > 1:
-            said.append("element types " + " ".join(sorted(self._types)))
-        if self.constant:
-            said.append("never varied: " + " ".join(f"{name}={self._values[name]}" for name in self.constant))
-        return ", ".join(said)
+            parts.append("element types " + " ".join(sorted(self._types)))
+        if self.constant_attributes:
+            values = (f"{name}={self._values[name]}" for name in self.constant_attributes)
+            parts.append("never varied: " + " ".join(values))
+        return ", ".join(parts)
 
 
 def _numbers(value: Any) -> Iterable[Any]:

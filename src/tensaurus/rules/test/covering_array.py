@@ -1,10 +1,11 @@
-"""Covering arrays: combinations of three attributes, sizes or ranks, each of which occurs in some instance.
+"""Find combinations of three attributes, sizes or ranks that no instance of a rule has had (covering arrays).
 
-A pointwise convolution of stride s before one of stride t is no convolution of stride s * t: to see it, two
-strides and the size of a kernel must be right at once, which single changes of an instance seldom meet.  So
-each attribute and size is a *factor* of a few *levels* (of a tuple of strides: all 1, all 2, mixed), and what
-three factors have not yet been at once is asked for, one after the other (Cohen et al., AETG, 1997).  Which
-combinations types allow is known to nobody: those that no draw reaches are counted, and told.
+A pointwise convolution of stride s before one of stride t is no convolution of stride s * t.  To see it, two
+strides and a kernel size must be right at once, which single changes of an instance seldom achieve.  So each
+attribute and size is a *factor* with a few *levels* (of a tuple of strides: all 1, all 2, mixed), and missing
+combinations of three factors are tried one by one (Cohen et al., AETG, 1997).  Nothing tells which
+combinations
+the types allow: those that no draw reaches are counted and reported.
 """
 
 from __future__ import annotations
@@ -23,74 +24,76 @@ __all__ = ["Covering", "Factor", "Triple"]
 Factor: TypeAlias = tuple[str, int | None]  # an attribute, or a variable's dimension counted from the last
 Level: TypeAlias = str
 Triple: TypeAlias = tuple[tuple[Factor, Level], ...]
-STRENGTH = 3
-USUAL = (1, 2, 3)  # elements of a tuple
-LARGE = 3  # sizes and numbers from here on are one level
+COMBINED_FACTORS = 3  # factors of a combination
+COMMON_ELEMENTS = (1, 2, 3)  # levels that each element of a tuple always has
+MAX_LEVEL = 3  # sizes from here on are one level
 
 
 @dataclass
 class Covering:
-    """What instances have had at once.  `add` each; `missing` are the combinations that none has had.
+    """The combinations of levels that instances have had, and those that are missing.
 
-    Each has two attributes at least, where there are as many: sizes alone are varied by all draws.  Of the
-    tuples that are `picked`, of which the law reads elements, each element is a factor.
+    Each combination has at least two attributes, where there are as many: all draws vary sizes.  A tuple in
+    `indexed_tuples`, of which the law reads single elements, has one factor for each element.
     """
 
-    picked: frozenset[str] = frozenset()
+    indexed_tuples: frozenset[str] = frozenset()
     levels: dict[Factor, dict[Level, Any]] = field(default_factory=dict)
     _seen: set[Triple] = field(default_factory=set)
     given_up: set[Triple] = field(default_factory=set)
 
     def add(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> None:
-        """One more instance: its leaves by name, and its attributes (as `coverage.flat` names them)."""
+        """Add an instance: its leaves by name, and its attributes (as named by
+        `coverage.flatten_attributes`).
+        """
         row = self.row(nodes, values)
         for factor, (level, value) in row.items():
-            usual = {level_of(n): n for n in USUAL} if "[" in factor[0] else {}
+            usual = {level_of(n): n for n in COMMON_ELEMENTS} if "[" in factor[0] else {}
             self.levels.setdefault(factor, usual).setdefault(level, value)
-        self._seen.update(self._combined({factor: [level] for factor, (level, _) in row.items()}))
+        self._seen.update(self._triples({factor: [level] for factor, (level, _) in row.items()}))
 
     def row(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> dict[Factor, tuple[Level, Any]]:
-        """The level of each factor in one instance, and the value that it stands for."""
+        """Return the level of each factor in one instance, with the value that has this level."""
         every = dict(values)
-        for name in self.picked & values.keys():
+        for name in self.indexed_tuples & values.keys():
             if isinstance(values[name], tuple):
                 every |= {f"{name}[{place}]": item for place, item in enumerate(values[name])}
         row: dict[Factor, tuple[Level, Any]] = {(name, None): (level_of(v), v) for name, v in every.items()}
         for name, node in nodes.items():
             shape = node.tensor.shape
             for place, size in enumerate(shape, -len(shape)):
-                row[name, place] = (str(min(size, LARGE)) if isinstance(size, int) else "?", size)
+                row[name, place] = (str(min(size, MAX_LEVEL)) if isinstance(size, int) else "?", size)
         return row
 
-    def has(self, triple: Triple) -> bool:
-        """Whether an instance had it."""
+    def contains(self, triple: Triple) -> bool:
+        """Return whether an instance had the combination."""
         return triple in self._seen
 
-    def missing(self) -> list[Triple]:
-        """Those of seen levels that no instance had, and that were not given up."""
+    def missing_triples(self) -> list[Triple]:
+        """Return the combinations of known levels that no instance had, and that were not given up."""
         known = self._seen | self.given_up
-        return [triple for triple in self._every() if triple not in known]
+        return [triple for triple in self._all_triples() if triple not in known]
 
-    def _every(self) -> list[Triple]:
+    def _all_triples(self) -> list[Triple]:
         varied = {factor: [*levels] for factor, levels in self.levels.items() if len(levels) > 1}
-        return [*self._combined(varied)]
+        return [*self._triples(varied)]
 
     @property
-    def attributes(self) -> int:
-        """How many there are."""
+    def attribute_count(self) -> int:
+        """The number of factors that are attributes."""
         return sum(place is None for _, place in self.levels)
 
-    def _combined(self, levels: Mapping[Factor, list[Level]]) -> Iterator[Triple]:
+    def _triples(self, levels: Mapping[Factor, list[Level]]) -> Iterator[Triple]:
         factors = sorted(levels, key=_order)
-        least = min(2, self.attributes)
-        for group in combinations(factors, min(STRENGTH, len(factors))):
+        least = min(2, self.attribute_count)
+        for group in combinations(factors, min(COMBINED_FACTORS, len(factors))):
             if sum(place is None for _, place in group) >= least:
                 yield from _product(group, levels)
 
     def __str__(self) -> str:
-        """In how many of the combinations an instance is, "" where there are none to combine."""
-        every = self._every()
-        if not self.attributes or len(every) < 2:
+        """Return which share of the combinations instances had, "" where there are none."""
+        every = self._all_triples()
+        if not self.attribute_count or len(every) < 2:
             return ""
         count = sum(triple in self._seen for triple in every)
         return f"{100 * count // len(every)} % of triples of attributes and sizes"
@@ -111,7 +114,9 @@ def _order(factor: Factor) -> tuple[str, int]:
 
 
 def level_of(value: Any) -> Level:
-    """Few for each attribute: 0, 1, 2, more, below zero; of a tuple the one of all, or what it is like."""
+    """Return a value's level, one of few: 0, 1, 2, more, negative; for a tuple that of all elements, or its
+    order.
+    """
     if isinstance(value, tuple):
         inner = {level_of(item) for item in value}
         if len(inner) == 1 and len({*value}) == 1:

@@ -1,4 +1,6 @@
-"""Elements for the leaves of an instance, drawn where laws break, and what its sides make of them."""
+"""Draw elements for the leaves of an instance where laws are likely to break, and evaluate both sides on
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,104 +21,112 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.test.instances import Instance
 from tensaurus.rules.test.thresholds import numbers_in
 
-__all__ = ["Draws", "Special", "leaf_values", "run"]
+__all__ = ["ElementDraws", "BreakingDraws", "draw_leaf_values", "evaluate_roots"]
 
-OFFSETS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # around a number that a rule writes
-GRID = 64  # numbers are multiples of 1 / GRID: what is computed of them is exact in float64
-FARTHEST = 1 << 20  # beyond, products of such are no longer
-WATCHED = 2  # instances in which it is watched what numbers meet
-LONG = 2**62  # the largest integer that a tensor is filled with to watch
+LITERAL_OFFSETS = tuple(Fraction(n, 8) for n in (-8, -1, 0, 1, 8))  # added to each number that a rule writes
+GRID = 64  # drawn numbers are multiples of 1 / GRID, so that float64 results are exact
+MAX_EXACT = 1 << 20  # products of larger multiples of 1 / GRID are not exact
+WATCHED_INSTANCES = 2  # instances that are evaluated to find turning points
+MAX_WATCHED_INTEGER = 2**62  # largest integer that a leaf is filled with to find turning points
 
 
-class Draws:
-    """Elements drawn uniformly; integers around what the law compares them with, and everywhere else.
+class ElementDraws:
+    """Draws floats uniformly, and integers uniformly or near those that the law compares them with.
 
-    `whole` are the integers that the law names, `near` the numbers that a leaf meets, by its name.
+    law_integers  the integers that the law names
+    thresholds    by leaf, the numbers at which a value computed from the leaf turns
     """
 
     def __init__(
-        self, seed: int, whole: Collection[int] = (), near: Mapping[str, Collection[float]] | None = None
+        self,
+        seed: int,
+        law_integers: Collection[int] = (),
+        thresholds: Mapping[str, Collection[float]] | None = None,
     ):
-        self.seed, self.whole, self.near = seed, list(whole), dict(near or {})
+        self.seed, self.law_integers, self.thresholds = seed, list(law_integers), dict(thresholds or {})
 
     def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator, name: str) -> Array:
         return field.random(shape, rng)
 
     def integers(self, dtype: str, shape: tuple[int, ...], rng: np.random.Generator, name: str) -> Array:
-        return draw_integers(dtype, shape, rng, [*self.whole, *map(int, self.near.get(name, ()))])
+        near = [*self.law_integers, *map(int, self.thresholds.get(name, ()))]
+        return draw_integers(dtype, shape, rng, near)
 
 
-class Special(Draws):
-    """Numbers at which laws break: zeros, both signs, fractions, large ones, and around those that meet the
-    rule's own in one of the instances."""
+class BreakingDraws(ElementDraws):
+    """Draws numbers at which laws break: zeros, both signs, fractions, large numbers, and near thresholds.
+
+    Thresholds are the law's own numbers, and those at which a computed value turns in one of the instances.
+    """
 
     def __init__(self, rule: Rule, seed: int, instances: Iterable[Instance] = ()):
         own = numbers_in(rule)
-        whole = sorted(int(n) for n in own if n.denominator == 1)
-        super().__init__(seed, whole, met(islice(instances, WATCHED), seed))
+        law_integers = sorted(int(n) for n in own if n.denominator == 1)
+        watched = islice(instances, WATCHED_INSTANCES)
+        super().__init__(seed, law_integers, leaf_turning_points(watched, seed))
         plain = [Fraction(n, 4) for n in (-40, -12, -7, -4, -2, -1, 0, 0, 0, 1, 2, 3, 4, 7, 12, 40)]
-        around = sorted({number + step for number in own for step in OFFSETS})
-        # no larger ones: products of three are still exact in float64
+        around = sorted({number + step for number in own for step in LITERAL_OFFSETS})
+        # no larger numbers: products of three of these are exact in float64
         self.numbers = np.array([float(n) for n in (*plain, -(2**14), 2**14, *around)])
-        self._beside = {name: _beside(points) for name, points in self.near.items()}
+        self._neighbours = {name: _dyadic_neighbours(points) for name, points in self.thresholds.items()}
 
-    def uniform(self) -> Draws:
-        """The same integers, and floats drawn uniformly."""
-        return Draws(self.seed, self.whole, self.near)
+    def uniform(self) -> ElementDraws:
+        """Return draws of the same integers, with floats drawn uniformly."""
+        return ElementDraws(self.seed, self.law_integers, self.thresholds)
 
     def floats(self, field: Field, shape: tuple[int, ...], rng: np.random.Generator, name: str) -> Array:
         if rng.random() < 0.3:
             return field.random(shape, rng)
         numbers = self.numbers[rng.integers(0, len(self.numbers), shape)]
-        beside = self._beside.get(name)
+        beside = self._neighbours.get(name)
         if beside is not None and rng.random() < 0.5:
             near = beside[rng.integers(0, len(beside), shape)]
             numbers = np.where(rng.random(shape) < 0.5, near, numbers)
         return field.lift(np.asarray(numbers))
 
 
-def _beside(points: Collection[float]) -> Array | None:
-    """Dyadic numbers at and beside each point: where it is none of them, which side is larger is rounding."""
-    whole = {np.floor(p * GRID) for p in points if abs(p) < FARTHEST}
-    near = sorted({(n + step) / GRID for n in whole for step in (-GRID, -1, 0, 1, 2, GRID)})
+def _dyadic_neighbours(points: Collection[float]) -> Array | None:
+    """Return dyadic numbers at and near each point: at other points rounding would decide comparisons."""
+    floors = {np.floor(p * GRID) for p in points if abs(p) < MAX_EXACT}
+    near = sorted({(n + step) / GRID for n in floors for step in (-GRID, -1, 0, 1, 2, GRID)})
     return np.array(near) if near else None
 
 
-def met(instances: Iterable[Instance], seed: int) -> dict[str, list[float]]:
-    """Of each leaf by name, the numbers at which something that is computed from it turns."""
+def leaf_turning_points(instances: Iterable[Instance], seed: int) -> dict[str, list[float]]:
+    """Return, by leaf, the numbers at which a value computed from the leaf turns."""
     found: dict[str, dict[float, None]] = {}
     for place, instance in enumerate(instances):
-        base = leaf_values(instance, Reals(), np.random.default_rng((seed, place)))
+        base = draw_leaf_values(instance, Reals(), np.random.default_rng((seed, place)))
         for name, leaf in sorted(instance.nodes.items()):
             if leaf not in instance.pinned and leaf.tensor.dtype != "bool" and base[leaf].size:
-                found.setdefault(name, {}).update(dict.fromkeys(_met(instance, base, leaf)))
+                found.setdefault(name, {}).update(dict.fromkeys(_turning_points_of(instance, base, leaf)))
     return {name: list(points) for name, points in found.items() if points}
 
 
-def _met(instance: Instance, base: Mapping[Node, Array], leaf: Node) -> list[float]:
-    data, whole = base[leaf], is_integer(leaf.tensor.dtype)
+def _turning_points_of(instance: Instance, base: Mapping[Node, Array], leaf: Node) -> list[float]:
+    data, is_whole = base[leaf], is_integer(leaf.tensor.dtype)
 
     def gaps_at(number: float) -> Array | None:
         watched = GapRecorder()
-        filled = np.full(data.shape, int(number) if whole else number, data.dtype)
+        filled = np.full(data.shape, int(number) if is_whole else number, data.dtype)
         try:
             for roots in (instance.left, instance.right):
-                run(roots, {**base, leaf: filled}, watched)
-        except (IndexError, OverflowError):  # a place that there is not
+                evaluate_roots(roots, {**base, leaf: filled}, watched)
+        except (IndexError, OverflowError):  # the number is used as an index
             return None
         return watched.gaps
 
-    if not whole:
+    if not is_whole:
         return turning_points(gaps_at)
     low, high = integer_limits(leaf.tensor.dtype)
-    return turning_points(gaps_at, max(low, -LONG), min(high, LONG), whole=True)
+    return turning_points(gaps_at, max(low, -MAX_WATCHED_INTEGER), min(high, MAX_WATCHED_INTEGER), whole=True)
 
 
-def leaf_values(
-    instance: Instance, field: Field, rng: np.random.Generator, draws: Draws | None = None
+def draw_leaf_values(
+    instance: Instance, field: Field, rng: np.random.Generator, draws: ElementDraws | None = None
 ) -> dict[Node, Array]:
-    """Elements for every leaf of an instance, but for the pinned ones their own."""
-    draws = draws or Draws(0)
+    """Draw elements for every leaf of an instance; pinned leaves keep their own."""
+    draws = draws or ElementDraws(0)
     values: dict[Node, Array] = {}
     for name, leaf in sorted(instance.nodes.items()):
         kind = leaf.tensor
@@ -130,8 +140,8 @@ def leaf_values(
     return values
 
 
-def run(roots: Sequence[Node], leaves: Mapping[Node, Array], field: Field) -> list[Array]:
-    """The roots' elements in a field, given those of the leaves."""
+def evaluate_roots(roots: Sequence[Node], leaves: Mapping[Node, Array], field: Field) -> list[Array]:
+    """Return the roots' elements in a field, given those of the leaves."""
     values = dict(leaves)
     for node in topological_order(roots):
         if node in values:

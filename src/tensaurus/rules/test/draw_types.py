@@ -1,4 +1,4 @@
-"""Types and attributes on which a rule's left side may be built, drawn from the examples of its operators."""
+"""Draw types and attributes for a rule's left side from the examples of its operators."""
 
 from __future__ import annotations
 
@@ -21,55 +21,56 @@ from tensaurus.rules.language.occurrences import named_outputs, variables
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Undefined
 from tensaurus.rules.language.term import Apply, Variable
-from tensaurus.rules.test.mutate_instance import INTEGERS
+from tensaurus.rules.test.mutate_instance import INTEGER_TYPES
 from tensaurus.rules.test.thresholds import types_in
 
-POOL: tuple[tuple[int, ...], ...] = (
+SHAPE_POOL: tuple[tuple[int, ...], ...] = (
     *((), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (1, 3), (2, 2, 3), (2, 3, 2), (1, 2, 3), (1, 3, 4, 4)),
     *((2, 3, 4, 5), (2, 2, 5, 5), (3, 2, 3, 3), (2, 3, 1, 1), (4, 2, 3, 3), (4, 1, 3, 3), (1, 4, 5, 5)),
     *((3, 1, 1), (1, 3, 1, 1), (4, 1, 1), (1, 2, 1, 3, 2), (2, 2, 2, 2, 2)),
 )
-VARIED = 0.3  # how often an attribute that a rule does not name is not as in the example
-FEW = 3  # dimensions, and the largest size, of what is drawn small
-NUMBERS = range(-2, 5)  # of attributes there
-AGAIN = 20  # draws for one operator
-TINY = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
-# what building an assignment without meaning raises
-UNBUILT = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticError)
+VARIED_SHARE = 0.3  # how often an attribute that a rule does not name differs from the example
+SMALL_LIMIT = 3  # most dimensions, and the largest size, of small draws
+SMALL_NUMBERS = range(-2, 5)  # of attributes in small draws
+TRIES_PER_OPERATOR = 20  # small draws for one operator
+TINY_SHAPES = tuple(shape for rank in range(4) for shape in product((1, 2), repeat=rank))
+# errors raised when nodes are built from an assignment that the rule does not fit
+BUILD_ERRORS = (Untypable, Undefined, KeyError, TypeError, ValueError, ArithmeticError)
 
 
 @dataclass
 class Assignment:
-    """Types of the variables and values of the attributes that a rule's left side may be built on.
+    """Drawn types of the variables and values of the attributes.
 
-    known    the types met so far: those of variables, of the examples' other inputs, of inner terms
-    wishes   of a variable: the types that the terms around it and beside it ask for
+    known_types   types so far: of variables, of the examples' other inputs, of inner terms
+    wished_types  for each variable the types that the terms around it and beside it need
     """
 
     rule: Rule
     rng: np.random.Generator
     types: dict[str, TensorType] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
-    known: list[TensorType] = field(default_factory=list)
-    wishes: dict[str, list[TensorType]] = field(default_factory=lambda: defaultdict(list))
+    known_types: list[TensorType] = field(default_factory=list)
+    wished_types: dict[str, list[TensorType]] = field(default_factory=lambda: defaultdict(list))
 
     def draw(self, applications: Sequence[Apply], chosen: dict[Op, int]) -> None:
-        """Propose everything, from examples of the operators in random order.
+        """Draw everything, from examples of the operators in random order.
 
-        Of those in `chosen` from that example; half of the time one is the example of all its calls.
+        An operator in `chosen` uses that example; half of the time all calls of one operator share an
+        example.
         """
         for place in self.rng.permutation(len(applications)):
             kept = dict(chosen)
-            self._from_example(applications[place], chosen)
+            self._use_example(applications[place], chosen)
             if self.rng.random() < 0.5:
                 chosen = kept
         if self.rng.random() < 0.15:
-            # small shapes of ones and twos: what broadcasts, coincides by chance
-            self.types, self.known = {}, [TensorType("float32", shape) for shape in TINY]
-            self.wishes.clear()
-        self._resize()
+            # small shapes of ones and twos, in which many broadcast by chance
+            self.types, self.known_types = {}, [TensorType("float32", shape) for shape in TINY_SHAPES]
+            self.wished_types.clear()
+        self._change_sizes()
         for term in reversed(applications):
-            self._learn(term)
+            self._add_inner_types(term)
         for root in self.rule.lhs:
             for name, _ in named_outputs(root):
                 self.values.setdefault(name, int(self.rng.integers(3)))
@@ -77,21 +78,21 @@ class Assignment:
         for name in self.rule.variables:
             if name not in self.types:
                 dtype = "int64" if integers else "float32"
-                wished = self.wishes.get(name)
+                wished = self.wished_types.get(name)
                 draw = self.rng.random()
-                if wished and draw < 0.5:  # several variables at once are rarely right by chance
+                if wished and draw < 0.5:  # random shapes of several variables rarely fit together
                     shape: tuple[Any, ...] = wished[self.rng.integers(len(wished))].shape
                 else:
-                    shape = _shape(wished if wished and draw < 0.8 else self.known, self.rng)
+                    shape = _draw_shape(wished if wished and draw < 0.8 else self.known_types, self.rng)
                 self.types[name] = TensorType(dtype, shape)
-                self.known.append(self.types[name])
+                self.known_types.append(self.types[name])
         if "any" in self.rule.tags and self.rng.random() < 0.25:
-            # of an element type that the rule asks for, or of any
-            pool = [*types_in(self.rule), str(self.rng.choice(INTEGERS))]
+            # an element type that the rule names, or any other
+            pool = [*types_in(self.rule), str(self.rng.choice(INTEGER_TYPES))]
             dtype = pool[int(self.rng.integers(len(pool)))]
             self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
         elif self.rng.random() < 0.1 and not integers:
-            # in double precision, everything or some of it
+            # double precision for all or some variables
             share = self.rng.choice([0.5, 1.0])
             self.types = {
                 name: TensorType("float64", kind.shape) if self.rng.random() < share else kind
@@ -99,20 +100,22 @@ class Assignment:
             }
 
     def draw_small(self, applications: Sequence[Apply]) -> bool:
-        """Few dimensions of few elements, and small numbers as attributes; whether the left side types.
+        """Draw few dimensions of few elements, and small numbers as attributes; return whether the left side
+        types.
 
-        Each operator is tried with some draws of what it names first, so that what coincides by chance alone,
-        as a shape that copies a size, or a slice of everything, is met in hundreds of them.
+        Each operator is tried with several draws.  Among hundreds of results some have rare coincidences,
+        such as a
+        shape attribute that copies a size, or a slice of everything.
         """
-        rank, most = (int(n) for n in self.rng.integers((1, 2), (FEW + 1, FEW + 2)))
+        rank, most = (int(n) for n in self.rng.integers((1, 2), (SMALL_LIMIT + 1, SMALL_LIMIT + 2)))
         one_size = self.rng.random() < 0.5
         for term in reversed(applications):
             before = dict(self.types), dict(self.values)
-            for _ in range(AGAIN):
+            for _ in range(TRIES_PER_OPERATOR):
                 self.types, self.values = dict(before[0]), dict(before[1])
-                self._small_parts(term, rank, most, one_size)
+                self._draw_small_parts(term, rank, most, one_size)
                 leaves = {name: source(name, kind) for name, kind in self.types.items()}
-                with suppress(*UNBUILT):
+                with suppress(*BUILD_ERRORS):
                     build_term(term, Binding(leaves, self.values), "float32", every=True)
                     break
             else:
@@ -122,8 +125,8 @@ class Assignment:
                 self.values.setdefault(name, int(self.rng.integers(3)))
         return all(name in self.types for name in self.rule.variables)
 
-    def _small_parts(self, term: Apply, rank: int, most: int, one_size: bool) -> None:
-        """What the term names first: of element types as in one of the operator's examples."""
+    def _draw_small_parts(self, term: Apply, rank: int, most: int, one_size: bool) -> None:
+        """Draw what the term names first, with the element types of one of the operator's examples."""
         choices = examples_of(term.op)
         kinds, given = choices[self.rng.integers(len(choices))] if choices else ((), ())
         attrs = dict(given)
@@ -136,20 +139,22 @@ class Assignment:
                 self.types[arg.name] = TensorType(dtype, tuple(int(n) for n in sizes))
         for name, tree in term.attrs:
             if isinstance(tree, ast.Name) and tree.id not in self.values and name in attrs:
-                self.values[tree.id] = self._small(term.op, name, attrs[name], rank)
+                self.values[tree.id] = self._draw_small_value(term.op, name, attrs[name], rank)
         if term.rest is not None and term.rest not in self.values:
             fixed = {name for name, _ in term.attrs}
-            drawn = {n: self._small(term.op, n, v, rank) for n, v in attrs.items() if n not in fixed}
-            self.values[term.rest] = drawn
+            free = ((name, value) for name, value in attrs.items() if name not in fixed)
+            self.values[term.rest] = {n: self._draw_small_value(term.op, n, v, rank) for n, v in free}
 
-    def _small(self, op: Op, name: str, value: Any, rank: int) -> Any:
-        """An attribute as in an example, or of numbers from its examples, or of small ones."""
+    def _draw_small_value(self, op: Op, name: str, value: Any, rank: int) -> Any:
+        """Return an example's value of an attribute, or one made of numbers from its examples, or of small
+        numbers.
+        """
         draw = self.rng.random()
         if draw < 0.3 or isinstance(value, bool):
             return value
-        pool = _numbers(op, name)
+        pool = _example_numbers(op, name)
         if not pool or draw < 0.5 and len(pool) > 2:
-            pool = tuple(NUMBERS)
+            pool = tuple(SMALL_NUMBERS)
         if isinstance(value, int):
             return pool[self.rng.integers(len(pool))]
         if isinstance(value, tuple) and all(isinstance(n, int) for n in value):
@@ -157,7 +162,7 @@ class Assignment:
             return tuple(pool[place] for place in places)
         return value
 
-    def _from_example(self, term: Apply, chosen: dict[Op, int]) -> None:
+    def _use_example(self, term: Apply, chosen: dict[Op, int]) -> None:
         choices = examples_of(term.op)
         if not choices:
             return
@@ -166,11 +171,11 @@ class Assignment:
         loose = self.rng.random() < 0.3  # the attributes of the example, on other types
         for name, tree in term.attrs:
             if isinstance(tree, ast.Name) and tree.id not in self.values:
-                self.values[tree.id] = self._varied(term.op, name, given[name])
+                self.values[tree.id] = self._vary(term.op, name, given[name])
         if term.rest is not None and term.rest not in self.values:
             named = {n for n, _ in term.attrs}
             self.values[term.rest] = {
-                n: self._varied(term.op, n, v) if self.rng.random() < VARIED else v
+                n: self._vary(term.op, n, v) if self.rng.random() < VARIED_SHARE else v
                 for n, v in attrs
                 if n not in named
             }
@@ -180,16 +185,16 @@ class Assignment:
             if isinstance(arg, Variable) and arg.name not in self.types and not loose:
                 self.types[arg.name] = kind
             else:
-                self.known.append(kind)
+                self.known_types.append(kind)
                 for inner in variables(arg):
-                    self.wishes[inner].append(kind)
+                    self.wished_types[inner].append(kind)
 
-    def _resize(self) -> None:
-        """Sizes as they are; or sizes that coincide; or ones.  Equal sizes stay equal."""
+    def _change_sizes(self) -> None:
+        """Keep the sizes, or make some equal, or make some 1.  Equal sizes stay equal."""
         draw = self.rng.random()
         if draw < 0.5:
             return
-        kinds = [*self.types.values(), *self.known]
+        kinds = [*self.types.values(), *self.known_types]
         sizes = sorted({n for kind in kinds for n in kind.shape if isinstance(n, int)})
         if draw < 0.65:
             side = int(self.rng.integers(1, 4))
@@ -199,43 +204,45 @@ class Assignment:
             new = {n: int(self.rng.choice(few)) for n in sizes}
         else:
             new = {n: 1 if self.rng.random() < 0.4 else n for n in sizes}
-        self.types = {name: _renamed(kind, new) for name, kind in self.types.items()}
-        self.known = [_renamed(kind, new) for kind in self.known]
-        for name, wished in self.wishes.items():
-            self.wishes[name] = [_renamed(kind, new) for kind in wished]
+        self.types = {name: _replace_sizes(kind, new) for name, kind in self.types.items()}
+        self.known_types = [_replace_sizes(kind, new) for kind in self.known_types]
+        for name, wished in self.wished_types.items():
+            self.wished_types[name] = [_replace_sizes(kind, new) for kind in wished]
 
-    def _learn(self, term: Apply) -> None:
-        """The types of inner terms whose variables have theirs: what stands beside them may broadcast."""
+    def _add_inner_types(self, term: Apply) -> None:
+        """Add the types of inner terms whose variables are drawn: operands beside them may broadcast with
+        these.
+        """
         leaves = {name: source(name, kind) for name, kind in self.types.items()}
         for arg in term.args:
             if not isinstance(arg, Apply) or not all(name in self.types for name in variables(arg)):
                 continue
             try:
                 made = build_term(arg, Binding(leaves, self.values), "float32")
-            except UNBUILT:
+            except BUILD_ERRORS:
                 continue
             if made is not None and isinstance(made.types[0], TensorType):
-                self.known.append(made.types[0])
+                self.known_types.append(made.types[0])
                 for name in {name for other in term.args for name in variables(other)} - {*self.types}:
-                    self.wishes[name].append(made.types[0])
+                    self.wished_types[name].append(made.types[0])
 
-    def _other(self, op: Op, name: str, value: Any) -> Any:
-        """What another example gives an attribute, of the same length."""
+    def _other_example_value(self, op: Op, name: str, value: Any) -> Any:
+        """Return the value of an attribute in another example, of the same length."""
         values = [dict(attrs)[name] for _, attrs in examples_of(op)]
         alike = [v for v in values if isinstance(v, tuple) == isinstance(value, tuple)]
         if isinstance(value, tuple):
             alike = [v for v in alike if len(v) == len(value)]
         return alike[self.rng.integers(len(alike))]
 
-    def _varied(self, op: Op, name: str, value: Any) -> Any:
-        """An attribute as the example has it, or something like it that conditions may ask for."""
+    def _vary(self, op: Op, name: str, value: Any) -> Any:
+        """Return an attribute's value as in the example, or a similar one that conditions may ask for."""
         rng, draw = self.rng, self.rng.random()
         if draw < 0.4:
             return value
         if draw < 0.5:
-            return self._other(op, name, value)
+            return self._other_example_value(op, name, value)
         if isinstance(value, tuple) and value and all(isinstance(v, int) for v in value):
-            kinds = [*self.types.values(), *self.known]
+            kinds = [*self.types.values(), *self.known_types]
             sizes = [int(n) for k in kinds for n in k.shape if isinstance(n, int)] or [1]
             if sorted(value) == list(range(len(value))) and draw < 0.75:
                 return tuple(int(v) for v in rng.permutation(len(value)))
@@ -244,7 +251,7 @@ class Assignment:
                 (1,) * len(value),
                 tuple(sorted(value)),
                 tuple(int(v) for v in rng.integers(0, 3, len(value))),
-                *[self._one_changed(kinds, len(value))] * 8,
+                *[self._draw_mostly_equal(kinds, len(value))] * 8,
                 tuple(int(rng.choice(sizes)) for _ in value[: rng.integers(2, 4)]),
                 *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
             ]
@@ -253,42 +260,43 @@ class Assignment:
             return int(rng.integers(0, 4))
         return value
 
-
-    def _one_changed(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
-        """Zeros or ones but for a place, or a begin and its end; as many as in the attribute or in pads."""
+    def _draw_mostly_equal(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
+        """Return zeros or ones except at one position, or at a start and its end; of this length or that of
+        pads.
+        """
         ranks = [2 * kind.rank for kind in kinds]
         value = [int(self.rng.integers(2))] * int(self.rng.choice([length, *ranks]))
         if value:
             place, change = int(self.rng.integers(len(value))), int(self.rng.integers(-1, 3))
             value[place] += change
-            if self.rng.random() < 0.3:  # pads that keep the size, and move what is inside
+            if self.rng.random() < 0.3:  # pads that keep the size and shift the elements
                 value[place - len(value) // 2] -= change
         return tuple(value)
 
 
 @cache
-def _numbers(op: Op, name: str) -> tuple[int, ...]:
-    """The small numbers that an attribute, or its places, have in the operator's examples."""
+def _example_numbers(op: Op, name: str) -> tuple[int, ...]:
+    """Return the small numbers that an attribute, or its elements, have in the operator's examples."""
     given = [dict(attrs)[name] for _, attrs in examples_of(op)]
     every = {n for v in given for n in (v if isinstance(v, tuple) else [v]) if type(n) is int}
-    return tuple(sorted(every & {*NUMBERS}))
+    return tuple(sorted(every & {*SMALL_NUMBERS}))
 
 
-def _renamed(kind: TensorType, sizes: dict[int, int]) -> TensorType:
+def _replace_sizes(kind: TensorType, sizes: dict[int, int]) -> TensorType:
     return TensorType(kind.dtype, tuple(sizes.get(n, n) if isinstance(n, int) else n for n in kind.shape))
 
 
-def _shape(kinds: Sequence[TensorType], rng: np.random.Generator) -> tuple[int, ...]:
-    """A shape from the pool, one already known, or one that broadcasts with a known one."""
+def _draw_shape(kinds: Sequence[TensorType], rng: np.random.Generator) -> tuple[int, ...]:
+    """Return a shape from the pool, a known shape, or one that broadcasts with a known shape."""
     known = [k.shape for k in kinds if k.static]
     draw = rng.random()
     if not known or draw < 0.1:
-        return POOL[rng.integers(len(POOL))]
+        return SHAPE_POOL[rng.integers(len(SHAPE_POOL))]
     shape = tuple(n for n in known[rng.integers(len(known))] if isinstance(n, int))
     if draw < 0.4 or not shape:
         return shape
     if draw < 0.7:
-        # any part that broadcasts: leading dimensions left out, others cut to 1, or ones put in front
+        # a shape that broadcasts: fewer dimensions, some of size 1, or leading ones
         kept = shape[int(rng.integers(len(shape) + 1)) :] if rng.random() < 0.7 else shape
         share = rng.choice([0.0, 0.3, 0.7, 1.0])
         part = tuple(n if rng.random() < share else 1 for n in kept)

@@ -1,13 +1,15 @@
-"""Typed instances of a rule: concrete nodes on which both of its sides exist, drawn to break the law.
+"""Make typed instances of a rule: concrete nodes on which both sides exist, drawn so that wrong laws fail.
 
-Types and attributes are proposed from the examples of the operators in the rule, from a small pool, and
-from what is already known (its broadcastable parts); sizes are made to coincide, or to be 1.  What the left
-side does not type, or the conditions refuse, is thrown away.  Where nothing is left, sizes are drawn for the
-cases of a proof, which have them from what the rule asks for.
+Types and attributes come from the examples of the rule's operators, from a small pool of shapes, and from
+types
+that are already known (their parts that broadcast); sizes are made equal, or 1.  An instance is dropped if
+the
+left side does not type or a condition refuses it.  If none is left, sizes are drawn for the cases of a proof,
+which follow from the rule's requirements.
 
-From each instance others are made by one or two changes: a size of one tensor, or of all that have it, an
-element of an attribute, a sign, a rank, an element type.  What has been the same in all instances (two
-sizes, an attribute) is tried to be made different before any other change: see `coverage`.
+Each instance is then mutated by one or two changes: one size, all equal sizes, an element of an attribute, a
+sign, a rank, an element type.  Attributes and pairs of sizes that had one value in all instances are changed
+first (`coverage`).
 """
 
 from __future__ import annotations
@@ -35,33 +37,35 @@ from tensaurus.rules.language.term import Apply
 from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of
 from tensaurus.rules.prove.case_split import CaseSplit, ProofStopped, StepBudget
 from tensaurus.rules.prove.rule_case import Case, State
-from tensaurus.rules.test.coverage import Coverage, flat
+from tensaurus.rules.test.coverage import Coverage, flatten_attributes
 from tensaurus.rules.test.covering_array import Covering
-from tensaurus.rules.test.draw_types import UNBUILT, Assignment
-from tensaurus.rules.test.mutate_instance import Change
-from tensaurus.rules.test.thresholds import numbers_in, picked
+from tensaurus.rules.test.draw_types import BUILD_ERRORS, Assignment
+from tensaurus.rules.test.mutate_instance import Mutation
+from tensaurus.rules.test.thresholds import indexed_tuples, numbers_in
 
-LARGEST = 400  # elements of one tensor of an instance
-ATTEMPTS = 6000  # proposals until there is an instance
-TRIES = 150  # for each that is wanted, where there is one
-FOCUS = 12  # tries of each example of each operator, before they are drawn at random
-LAST = 100  # tries of a change of attributes that never changed
-DRAWS = 30  # of sizes for a case
-CASES = 6  # of a proof, of each rank, of which instances are drawn where the examples give none
-EACH = 8  # of these cases give all that are wanted
-FRUITLESS = 200  # draws of few elements, after which there are no more where none types
-MANY = 300  # draws of sizes for a case
-STEPS = 3000  # to find them
-INSIDE = 4  # times the largest tensor: elements of what is computed on the way
-AROUND = (-1, -1 / 8, 0, 1 / 8, 1)  # a number of the law
-CHANGES = 12  # tries of a change for each instance that is wanted
+MAX_TENSOR_ELEMENTS = 400  # elements of one tensor of an instance
+ATTEMPTS = 6000  # most proposals
+PROPOSALS_PER_INSTANCE = 150  # most proposals for each wanted instance, once there is an instance
+TRIES_PER_EXAMPLE = 12  # tries of each example of each operator, before examples are drawn at random
+FINAL_CHANGES = 100  # last changes of attributes that had one value in all instances
+DRAWS_PER_STATE = 30  # draws of sizes for a state of a proof
+CASES_PER_RANK = 6  # cases of a proof, for each rank, that are used where examples give no instance
+CASES_FOR_ALL = 8  # each case gives at least this fraction (1 / n) of the wanted instances
+MAX_UNTYPED_DRAWS = 200  # if so many small draws do not type, no more are made
+MANY_DRAWS = 300  # draws of sizes for a state where instances are rare
+CASE_STEPS = 3000  # steps (`StepBudget`) for finding the cases
+INNER_ELEMENTS_FACTOR = 4  # intermediate results may be so many times larger than the largest leaf
+LITERAL_STEPS = (-1, -1 / 8, 0, 1 / 8, 1)  # added to a number of the law
+CHANGES_PER_INSTANCE = 12  # mutations for each wanted instance
 
 
 @dataclass(frozen=True)
 class Instance:
-    """Both sides of a rule on concrete leaves.  `pinned` leaves keep the values that conditions saw.
+    """Both sides of a rule on concrete leaves.
 
-    `nodes` are the leaves by the variables' names, `values` the attributes by theirs.
+    nodes   the leaves, by the variables' names
+    values  the attributes, by their names
+    pinned  leaves that keep their elements, since conditions depend on them
     """
 
     left: tuple[Node, ...]
@@ -72,17 +76,19 @@ class Instance:
 
     @property
     def leaves(self) -> tuple[Node, ...]:
-        """In the order of their names."""
+        """The leaves in the order of their names."""
         return tuple(self.nodes[name] for name in sorted(self.nodes))
 
     def __str__(self) -> str:
         said = [f"{name} {self.nodes[name].type}" for name in sorted(self.nodes)]
-        said += [f"{name}={value}" for name, value in sorted(flat(self.values).items())]
+        said += [f"{name}={value}" for name, value in sorted(flatten_attributes(self.values).items())]
         return ", ".join(said)
 
 
-def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
-    """Variables x with function(x) in the right side or in a condition; under `not` only where `negated`."""
+def _arguments_of(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
+    """Return the variables x with function(x) in the right side or in a condition; under `not` only if
+    `negated`.
+    """
     names: set[str] = set()
 
     def visit(tree: ast.AST) -> None:
@@ -101,8 +107,8 @@ def _asked(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
     return names
 
 
-def _held_equal(rule: Rule) -> dict[str, frozenset[str]]:
-    """Of each name, those that a condition holds equal to it."""
+def _equal_names(rule: Rule) -> dict[str, frozenset[str]]:
+    """Return for each name those that a condition requires to be equal."""
     equal: dict[str, frozenset[str]] = {}
     for condition in rule.where:
         match condition:
@@ -113,209 +119,221 @@ def _held_equal(rule: Rule) -> dict[str, frozenset[str]]:
 
 
 def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
-    """Up to `wanted` different instances of a rule, the same for the same seed."""
-    return Maker(rule, seed).instances(wanted)
+    """Yield up to `wanted` different instances of a rule, the same for the same seed."""
+    return InstanceMaker(rule, seed).instances(wanted)
 
 
-class Maker:
-    """Instances of one rule, none of them twice, and what they cover."""
+class InstanceMaker:
+    """Makes different instances of one rule, and records what they cover."""
 
     def __init__(self, rule: Rule, seed: int):
         self.rule = rule
         self.rng = np.random.default_rng(seed)
-        self.matcher = Matcher(replace(rule, evidence=None))  # what was shown before is no limit
-        self.filled = _asked(rule, "filled", negated=True)
-        self.fixed = _asked(rule, "value", "positive", negated=True) | self.filled
-        self.static = _asked(rule, "const") | self.fixed
+        self.matcher = Matcher(replace(rule, evidence=None))  # not limited by earlier evidence
+        self.filled_variables = _arguments_of(rule, "filled", negated=True)
+        self.pinned_variables = _arguments_of(rule, "value", "positive", negated=True) | self.filled_variables
+        self.static_variables = _arguments_of(rule, "const") | self.pinned_variables
         self.applications = [call for root in rule.lhs for call in outer_first(root)]
         self.seen: dict[Any, Instance] = {}
         self.made: list[Instance] = []
-        self.coverage, self.covering = Coverage(), Covering(picked(rule))
+        self.coverage, self.covering = Coverage(), Covering(indexed_tuples(rule))
         self.numbers = sorted(numbers_in(rule))
-        self.whole = [int(n) for n in self.numbers if n.denominator == 1]
-        self.tied = _held_equal(rule)
-        # the examples of each operator that no instance was made of; each is given some tries
+        self.law_integers = [int(n) for n in self.numbers if n.denominator == 1]
+        self.equal_names = _equal_names(rule)
+        # examples from which no instance was made yet, each several times
         ops = dict.fromkeys(term.op for term in self.applications)
-        self.waiting = [(op, place) for op in ops for place in range(len(examples_of(op)))] * FOCUS
+        examples = [(op, place) for op in ops for place in range(len(examples_of(op)))]
+        self.untried_examples = examples * TRIES_PER_EXAMPLE
 
     def instances(self, wanted: int) -> Iterator[Instance]:
-        """Up to so many; half of them are proposed, the others are made of those before.
+        """Yield up to `wanted` instances: half are proposals, the others mutations of earlier instances.
 
-        Beyond them some in which an attribute is another that was the same in all.
+        After these, yield mutations of attributes that had one value in all instances.
         """
         for attempt in range(ATTEMPTS):
-            if len(self.made) * 2 >= wanted or self.made and attempt >= TRIES * wanted:
+            if len(self.made) * 2 >= wanted or self.made and attempt >= PROPOSALS_PER_INSTANCE * wanted:
                 break
-            instance = self.proposed()
+            instance = self.propose()
             if instance is not None:
                 yield instance
-        if not self.made:  # no example is like what the rule asks for
+        if not self.made:  # no example meets the rule's conditions
             some = []
-            for state in self._cases():
+            for state in self._applicable_states():
                 before = len(self.made)
-                yield from islice(self.at(state, MANY), -(-wanted // EACH))
+                yield from islice(self.instances_of_state(state, MANY_DRAWS), -(-wanted // CASES_FOR_ALL))
                 if len(self.made) > before:
                     some.append(state)
                 if len(self.made) >= wanted:
                     break
-            for state in some:  # few cases give more of each
-                yield from islice(self.at(state, MANY), max(0, wanted - len(self.made)))
-        for _ in range(CHANGES * wanted):
+            for state in some:  # few cases applied: draw more instances of each
+                yield from islice(self.instances_of_state(state, MANY_DRAWS), max(0, wanted - len(self.made)))
+        for _ in range(CHANGES_PER_INSTANCE * wanted):
             if not self.made or len(self.made) >= wanted:
                 break
-            instance = self.changed()
+            instance = self.mutate()
             if instance is not None:
                 yield instance
 
-        for _ in range(LAST if self.made else 0):
-            if not self.coverage.constant:
+        for _ in range(FINAL_CHANGES if self.made else 0):
+            if not self.coverage.constant_attributes:
                 break
-            instance = self.changed(self.coverage.constant)
+            instance = self.mutate(self.coverage.constant_attributes)
             if instance is not None:
                 yield instance
 
-    def _cases(self) -> Iterator[State]:
-        """Symbolic types and values at which the rule applies, as far as so many steps come."""
-        steps = StepBudget(STEPS)
+    def _applicable_states(self) -> Iterator[State]:
+        """Yield symbolic types and values at which the rule applies, as far as the steps suffice."""
+        steps = StepBudget(CASE_STEPS)
         try:
             for rank in range(MAX_RANK + 1):
                 cases = (case for case in CaseSplit(self.rule, rank, steps=steps) if isinstance(case, Case))
-                for case in islice(cases, CASES):
+                for case in islice(cases, CASES_PER_RANK):
                     yield case.state
-        except (ProofStopped, RecursionError):  # sizes that are nested too deeply
+        except (ProofStopped, RecursionError):  # out of steps, or sizes are nested too deeply
             return
 
-    def at(self, state: State, draws: int = DRAWS, again: bool = False) -> Iterator[Instance]:
-        """Those that are drawn at the types and values of a case of a proof.
+    def instances_of_state(
+        self, state: State, draws: int = DRAWS_PER_STATE, again: bool = False
+    ) -> Iterator[Instance]:
+        """Yield instances drawn at the types and values of a case of a proof.
 
-        Others, or those that there are `again`: then with all sizes as they are written.
+        With `again`, earlier instances are yielded, too, and sizes stay as they are written.
         """
         for _ in range(draws):
             drawn = state.draw_numbers(self.rng)
-            if drawn is not None and not any(isinstance(v, Body) for v in flat(drawn.values).values()):
-                instance = self.instance(drawn.types, drawn.values, written=again, again=again)
-                if instance is not None:
-                    yield instance
+            if drawn is None or any(isinstance(v, Body) for v in flatten_attributes(drawn.values).values()):
+                continue
+            instance = self.make_instance(drawn.types, drawn.values, written=again, again=again)
+            if instance is not None:
+                yield instance
 
-    def small(self, tries: int) -> Iterator[Instance]:
-        """Those among so many draws of few elements; none where none of the first FRUITLESS types."""
+    def small_instances(self, tries: int) -> Iterator[Instance]:
+        """Yield the instances among `tries` draws of few elements; stop if none of the first
+        MAX_UNTYPED_DRAWS types.
+        """
         typed = False
         for place in range(tries):
-            if place >= FRUITLESS and not typed:
+            if place >= MAX_UNTYPED_DRAWS and not typed:
                 return
             assignment = Assignment(self.rule, self.rng)
             if assignment.draw_small(self.applications):
                 typed = True
-                instance = self.instance(assignment.types, assignment.values, written=True)
+                instance = self.make_instance(assignment.types, assignment.values, written=True)
                 if instance is not None:
                     yield instance
 
-    def proposed(self) -> Instance | None:
-        """One from the operators' examples; None where this one is none."""
+    def propose(self) -> Instance | None:
+        """Return an instance made from the operators' examples, None where the rule does not apply."""
         assignment = Assignment(self.rule, self.rng)
-        first = self.waiting.pop(0) if self.waiting else None
+        first = self.untried_examples.pop(0) if self.untried_examples else None
         assignment.draw(self.applications, dict([first]) if first else {})
-        instance = self.instance(assignment.types, assignment.values)
+        instance = self.make_instance(assignment.types, assignment.values)
         if instance is not None:
-            self.waiting = [other for other in self.waiting if other != first]
+            self.untried_examples = [other for other in self.untried_examples if other != first]
         return instance
 
-    def changed(self, names: Sequence[str] = ()) -> Instance | None:
-        """One that differs a little from one that there is, in one of these attributes where some are named.
+    def mutate(self, names: Sequence[str] = ()) -> Instance | None:
+        """Return an instance that differs a little from an earlier one, None where the rule does not apply.
 
-        None where this one is none.
+        Changes one of the attributes in `names`, where some are given.
         """
         rng = self.rng
         old = self.made[int(rng.integers(len(self.made)))]
-        change = self.change_of(old)
-        tied, unvaried = self.coverage.tied, self.coverage.unvaried
+        change = self.start_mutation(old)
+        tied, unvaried = self.coverage.tied_sizes, self.coverage.unvaried_attributes
         draw = rng.random()
         if names:
-            change.attribute(names[int(rng.integers(len(names)))])
+            change.change_attribute(names[int(rng.integers(len(names)))])
         elif tied and draw < 0.4:
             change.untie(tied[int(rng.integers(len(tied)))])
         elif unvaried and draw < 0.7:
-            change.attribute(unvaried[int(rng.integers(len(unvaried)))])
+            change.change_attribute(unvaried[int(rng.integers(len(unvaried)))])
         else:
-            change.anything("any" in self.rule.tags)
+            change.change_anything("any" in self.rule.tags)
         while rng.random() < 0.4:
-            change.anything("any" in self.rule.tags)
-        return self.instance(change.types, change.values)
+            change.change_anything("any" in self.rule.tags)
+        return self.make_instance(change.types, change.values)
 
-    def change_of(self, old: Instance) -> Change:
-        """What may be changed of an instance."""
-        types = {name: node.tensor for name, node in old.nodes.items()}
-        return Change(types, dict(old.values), self.applications, self.rng, self.tied, self.whole)
+    def start_mutation(self, old: Instance) -> Mutation:
+        """Return a mutation that starts from an instance."""
+        return self.mutation({name: node.tensor for name, node in old.nodes.items()}, dict(old.values))
 
-    def instance(
+    def mutation(self, types: dict[str, TensorType], values: dict[str, Any]) -> Mutation:
+        """Return a mutation of these types and values."""
+        return Mutation(types, values, self.applications, self.rng, self.equal_names, self.law_integers)
+
+    def make_instance(
         self,
         types: Mapping[str, TensorType],
         values: Mapping[str, Any],
         written: bool = False,
-        largest: int = LARGEST,
+        largest: int = MAX_TENSOR_ELEMENTS,
         again: bool = False,
     ) -> Instance | None:
-        """With sizes among attributes as they are `written`, or all in the form that operators give them.
+        """Return the instance at these types and values, None where the rule does not apply.
 
-        A program whose sizes are symbols keeps sizes as they are written; axes are counted from the begin.
-        No leaf and no result has more than `largest` elements.  None where there is none, and where there is
-        one already, unless it may be had `again`.
+        written   keep sizes in attributes as they are written, as programs over symbols do, instead of in the
+                  operators' canonical form; axes must then be counted from the start
+        largest   most elements of a leaf and of a result
+        again     whether an instance that exists already is returned, instead of None
         """
-        if not all(_usable(kind, self.rule, largest) for kind in types.values()):
+        if not all(_is_usable(kind, self.rule, largest) for kind in types.values()):
             return None
         binding = Binding({}, dict(values))
         for name, kind in types.items():
-            if name in self.static:
-                data = _data(kind, self.rng, self.numbers, name in self.fixed)
-                if name in self.filled and data.size and self.rng.random() < 0.9:
+            if name in self.static_variables:
+                data = _draw_constant(kind, self.rng, self.numbers, name in self.pinned_variables)
+                if name in self.filled_variables and data.size and self.rng.random() < 0.9:
                     data = np.full_like(data, data.flat[0])
                 binding.nodes[name] = constant(data)
             else:
                 binding.nodes[name] = source(name, kind)
-        made = self._built(binding, written)
+        made = self._build_sides(binding, written)
         if made is None:
             return None
         left, right, bound = made
-        if any(elements(root.tensor) > largest for root in left):
+        if any(element_count(root.tensor) > largest for root in left):
             return None
-        if largest > LARGEST and _most_elements((*left, *right)) > INSIDE * largest:
+        most = INNER_ELEMENTS_FACTOR * largest
+        if largest > MAX_TENSOR_ELEMENTS and _largest_result((*left, *right)) > most:
             return None
         kinds = tuple(bound.nodes[name].types[0] for name in sorted(bound.nodes))
-        data = tuple(n.attribute("data") for k, n in sorted(bound.nodes.items()) if k in self.fixed)
-        key = (kinds, data, repr(sorted(flat(bound.values).items())))
+        pinned_nodes = (n for name, n in sorted(bound.nodes.items()) if name in self.pinned_variables)
+        data = tuple(node.attribute("data") for node in pinned_nodes)
+        key = (kinds, data, repr(sorted(flatten_attributes(bound.values).items())))
         if key in self.seen:
             return self.seen[key] if again else None
         # commutative arguments may have changed places
         pinned = frozenset(
-            bound.nodes[n] for n in self.fixed & {*bound.nodes} if bound.nodes[n].op is CONSTANT
+            bound.nodes[n] for n in self.pinned_variables & {*bound.nodes} if bound.nodes[n].op is CONSTANT
         )
         instance = Instance(left, right, bound.nodes, bound.values, pinned)
         self.seen[key] = instance
         self.made.append(instance)
-        self.coverage.add(instance.nodes, flat(instance.values))
-        self.covering.add(instance.nodes, flat(instance.values))
+        self.coverage.add(instance.nodes, flatten_attributes(instance.values))
+        self.covering.add(instance.nodes, flatten_attributes(instance.values))
         return instance
 
-    def _built(
+    def _build_sides(
         self, binding: Binding, written: bool
     ) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
-        """Both sides, and what is bound; with the attributes as they are given where they are `written`."""
+        """Return both sides and the binding; attributes stay as they are given if `written`."""
         dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
         try:
             left: tuple[Node, ...] = tuple(build_term(root, binding, dtype) for root in self.rule.lhs)  # type: ignore[misc]
-            if written and not all(_in_form(term, binding, dtype) for term in self.applications):
+            if written and not all(_is_canonical(term, binding, dtype) for term in self.applications):
                 return None
             for bound in [binding] if written else self.matcher.bindings(left):
                 right = self.matcher.apply(left, bound)
                 if right is not None:
                     return left, right, bound
-        except UNBUILT:
+        except BUILD_ERRORS:
             return None
         return None
 
 
-def _in_form(term: Apply, binding: Binding, dtype: str) -> bool:
-    """Whether all that are no sizes are written as operators have them: an axis is counted from the begin."""
+def _is_canonical(term: Apply, binding: Binding, dtype: str) -> bool:
+    """Return whether all attributes except sizes are in canonical form: axes are counted from the start."""
     given = {name: binding.values[tree.id] for name, tree in term.attrs if isinstance(tree, ast.Name)}
     if term.rest is not None:
         given |= binding.values[term.rest]
@@ -325,23 +343,23 @@ def _in_form(term: Apply, binding: Binding, dtype: str) -> bool:
     return all(own[n] == value or domain_of(term.op, n).kind == "sizes" for n, value in given.items())
 
 
-def _usable(kind: TensorType, rule: Rule, largest: int) -> bool:
+def _is_usable(kind: TensorType, rule: Rule, largest: int) -> bool:
     plain = "any" in rule.tags or kind.dtype in ("float32", "float64")
-    return kind.static and plain and elements(kind) <= largest
+    return kind.static and plain and element_count(kind) <= largest
 
 
-def elements(kind: TensorType) -> int:
-    """How many elements a tensor of known sizes has."""
+def element_count(kind: TensorType) -> int:
+    """Return the number of elements of a tensor of known sizes."""
     return prod(n for n in kind.shape if isinstance(n, int))
 
 
-def _most_elements(roots: tuple[Node, ...]) -> int:
+def _largest_result(roots: tuple[Node, ...]) -> int:
     kinds = (kind for node in topological_order(roots) for kind in node.types)
-    return max((elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
+    return max((element_count(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
 
 
-def _numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    """Multiples of 1/8, mostly above zero: all of them, all but a few, or as it comes."""
+def _draw_multiples(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Draw multiples of 1/8: all positive, any, or 0, 1/2 and 1."""
     draw = rng.random()
     if draw < 0.6:
         return rng.integers(1, 40, shape) / 8
@@ -350,16 +368,16 @@ def _numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     return rng.integers(0, 3, shape) / 2
 
 
-def _data(kind: TensorType, rng: np.random.Generator, own: Sequence[Fraction], pinned: bool) -> Any:
-    """Dyadic numbers: exact in every field; where the law asks for them, around its `own`, too."""
+def _draw_constant(kind: TensorType, rng: np.random.Generator, own: Sequence[Fraction], pinned: bool) -> Any:
+    """Draw dyadic numbers, which are exact in every field; for pinned leaves, near the law's numbers, too."""
     shape = tuple(n for n in kind.shape if isinstance(n, int))
     if not kind.dtype.startswith("float"):
         return draw_integers(kind.dtype, shape, rng, [int(n) for n in own if n.denominator == 1])
     if pinned and own and rng.random() < 0.3:
-        around = [float(n) + step for n in own for step in AROUND]
+        around = [float(n) + step for n in own for step in LITERAL_STEPS]
         return np.asarray(rng.choice(around, shape)).astype(kind.dtype)
     if pinned:
-        return np.asarray(_numbers(rng, shape)).astype(kind.dtype)
+        return np.asarray(_draw_multiples(rng, shape)).astype(kind.dtype)
     # odd 64ths: no literal of a rule is one, so no leaf is the same node as a literal
     return np.asarray((2 * rng.integers(-400, 400, shape) + 1) / 64).astype(kind.dtype)
 

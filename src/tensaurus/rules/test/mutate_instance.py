@@ -1,4 +1,4 @@
-"""One instance of a rule made of another: a size, an attribute, a rank or the element type is changed."""
+"""Make an instance of a rule from another one: change a size, an attribute, a rank or the element type."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ import numpy as np
 from tensaurus.ops import TensorType
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.term import Apply
-from tensaurus.rules.test.coverage import Dimension, flat
+from tensaurus.rules.test.coverage import Dimension, flatten_attributes
 
-MOST = 400  # the largest size
-INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+MAX_SIZE = 400  # largest new size near one of the law's numbers
+INTEGER_TYPES = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
 @dataclass
-class Change:
-    """Types of the variables and values of the attributes, changed in place.
+class Mutation:
+    """The types and attribute values of an instance, changed in place.
 
-    `tied` are the attributes that the rule's conditions hold equal to an attribute, `numbers` the whole ones
-    that the law names.
+    equal_names   for each attribute, those that the rule's conditions require to be equal
+    law_integers  the integers that the law names
     """
 
     types: dict[str, TensorType]
     values: dict[str, Any]
     applications: Sequence[Apply]
     rng: np.random.Generator
-    tied: Mapping[str, frozenset[str]]
-    numbers: Sequence[int] = ()
+    equal_names: Mapping[str, frozenset[str]]
+    law_integers: Sequence[int] = ()
 
-    def anything(self, any_type: bool) -> None:
-        """One change of any kind."""
-        names = [*flat(self.values)]
+    def change_anything(self, any_type: bool) -> None:
+        """Make one random change of any kind."""
+        names = [*flatten_attributes(self.values)]
         draw = self.rng.random()
         if names and draw < 0.45:
-            self.attribute(names[int(self.rng.integers(len(names)))])
+            self.change_attribute(names[int(self.rng.integers(len(names)))])
         elif draw < 0.85:
             self.resize()
         elif draw < 0.95 or not any_type:
-            self._rank()
+            self._change_rank()
         else:
-            dtype = str(self.rng.choice([*INTEGERS, "float32", "float64", "bool"]))
+            dtype = str(self.rng.choice([*INTEGER_TYPES, "float32", "float64", "bool"]))
             self.types = {name: TensorType(dtype, kind.shape) for name, kind in self.types.items()}
 
     def untie(self, pair: tuple[Dimension, Dimension]) -> None:
-        """Another size at one of two places, and at some others that have the same."""
+        """Change the size of one of two dimensions, and of some others of the same size."""
         self.resize(pair[int(self.rng.integers(2))], pair)
 
     def resize(
         self, start: Dimension | None = None, apart: Sequence[Dimension] = (), new: int | None = None
     ) -> None:
-        """Another size at a place and at some, all or no others that have the same, in attributes, too."""
+        """Change one size and some, all or no others that are equal, in attributes, too.
+
+        Starts at the dimension `start`, or a random one; leaves the dimensions in `apart` as they are.
+        """
         places = [(name, k) for name, kind in self.types.items() for k in range(-kind.rank, 0)]
         if not places:
             return
@@ -66,7 +69,7 @@ class Change:
         alike = [p for p in places if self.types[p[0]].shape[p[1]] == old and p not in apart]
         moved = {start, *(p for p in alike if self.rng.random() < share)}
         options = [1, 2, 3, 4, 5, 7, *([2 * old, old + 1, max(old - 1, 0)] if isinstance(old, int) else [])]
-        options += [n for n in self._beside() if 0 < n <= MOST]
+        options += [n for n in self._nearby_numbers() if 0 < n <= MAX_SIZE]
         new = int(self.rng.choice(options)) if new is None else new
         for name, kind in self.types.items():
             shape = tuple(
@@ -74,14 +77,14 @@ class Change:
             )
             self.types[name] = TensorType(kind.dtype, shape)
         if self.rng.random() < share:
-            self.values = {name: _replaced(value, old, new) for name, value in self.values.items()}
+            self.values = {name: _replace_size(value, old, new) for name, value in self.values.items()}
 
-    def _beside(self) -> list[int]:
-        """The law's numbers, and those beside them."""
-        return [n + step for n in self.numbers for step in (-1, 0, 1)]
+    def _nearby_numbers(self) -> list[int]:
+        """Return the law's integers and their neighbours."""
+        return [n + step for n in self.law_integers for step in (-1, 0, 1)]
 
-    def _rank(self) -> None:
-        """Some tensors, or all, with a dimension more or less."""
+    def _change_rank(self) -> None:
+        """Add or remove a leading dimension of some or all tensors."""
         share = float(self.rng.choice([0.0, 0.5, 1.0]))
         first = str(self.rng.choice(sorted(self.types))) if self.types else ""
         size, more = int(self.rng.integers(1, 4)), self.rng.random() < 0.5
@@ -90,13 +93,13 @@ class Change:
                 shape = (size, *kind.shape) if more else kind.shape[1:]
                 self.types[name] = TensorType(kind.dtype, shape)
 
-    def attribute(self, name: str) -> None:
-        """Another value of an attribute, as `flat` names it, and often of others that have the same."""
+    def change_attribute(self, name: str) -> None:
+        """Change an attribute (as named by `flatten_attributes`), and often others with the same value."""
         rest, _, key = name.partition(".")
         if not key:
             old = self.values[rest]
-            new = self._other(rest, old)
-            tied = self.tied.get(rest, frozenset()) if self.rng.random() < 0.8 else frozenset()
+            new = self._another_value(rest, old)
+            tied = self.equal_names.get(rest, frozenset()) if self.rng.random() < 0.8 else frozenset()
             share = 0.0 if tied else float(self.rng.choice([0.0, 0.5, 1.0]))
             for other, value in self.values.items():
                 alike = not isinstance(value, dict) and value == old
@@ -104,19 +107,20 @@ class Change:
                     self.values[other] = new
         elif key in self.values.get(rest, ()):
             given = self.values[rest]
-            self.values[rest] = {**given, key: self._other(key, given[key])}
+            self.values[rest] = {**given, key: self._another_value(key, given[key])}
 
-    def put(self, name: str, value: Any) -> bool:
-        """Give an attribute (as `flat` names it) and those held equal to it a value; whether there is one.
+    def set_attribute(self, name: str, value: Any) -> bool:
+        """Set an attribute (as named by `flatten_attributes`) and those required to be equal; return if it
+        exists.
 
-        A tuple gets as many numbers as the attribute has.
+        A tuple is repeated or cut to the length of the attribute.
         """
         if name.endswith("]"):  # one element
             name, _, place = name[:-1].partition("[")
             whole, at = self.values.get(name), int(place)
             if not isinstance(whole, tuple) or at >= len(whole):
                 return False
-            return self.put(name, (*whole[:at], value, *whole[at + 1 :]))
+            return self.set_attribute(name, (*whole[:at], value, *whole[at + 1 :]))
         rest, _, key = name.partition(".")
         given = self.values.get(rest)
         if rest not in self.values or key and (not isinstance(given, dict) or key not in given):
@@ -127,17 +131,17 @@ class Change:
         if key:
             self.values[rest] = {**(given or {}), key: value}
         else:
-            for other in (rest, *self.tied.get(rest, frozenset())):
+            for other in (rest, *self.equal_names.get(rest, frozenset())):
                 self.values[other] = value
         return True
 
-    def _other(self, name: str, value: Any) -> Any:
+    def _another_value(self, name: str, value: Any) -> Any:
         rng = self.rng
         if isinstance(value, tuple) and value:
             place = int(rng.integers(len(value)))
             if rng.random() < 0.2:
                 return tuple(value[int(k)] for k in rng.permutation(len(value)))
-            changed = self._other(name, value[place])
+            changed = self._another_value(name, value[place])
             if rng.random() < 0.3:
                 return tuple(changed if item == value[place] else item for item in value)
             return (*value[:place], changed, *value[place + 1 :])
@@ -145,10 +149,11 @@ class Change:
             return type(value)(1 - value)
         if isinstance(value, int):
             sizes = [n for kind in self.types.values() for n in kind.shape if isinstance(n, int)]
-            return int(rng.choice([-2, -1, 0, 1, 2, 3, 4, value + 1, value - 1, *sizes, *self._beside()]))
+            small = (-2, -1, 0, 1, 2, 3, 4, value + 1, value - 1)
+            return int(rng.choice([*small, *sizes, *self._nearby_numbers()]))
         if isinstance(value, (float, Fraction)):
             plain = (-3.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 1e3, -float(value))
-            return type(value)(float(rng.choice([*plain, *self._beside()])))
+            return type(value)(float(rng.choice([*plain, *self._nearby_numbers()])))
         other = [
             dict(attrs)[name]
             for term in self.applications
@@ -158,10 +163,10 @@ class Change:
         return other[int(rng.integers(len(other)))] if other else value
 
 
-def _replaced(value: Any, old: Any, new: Any) -> Any:
-    """An attribute with one size in the place of another."""
+def _replace_size(value: Any, old: Any, new: Any) -> Any:
+    """Return an attribute with one size replaced by another."""
     if isinstance(value, dict):
-        return {name: _replaced(inner, old, new) for name, inner in value.items()}
+        return {name: _replace_size(inner, old, new) for name, inner in value.items()}
     if isinstance(value, tuple):
-        return tuple(_replaced(inner, old, new) for inner in value)
+        return tuple(_replace_size(inner, old, new) for inner in value)
     return new if isinstance(value, int) and not isinstance(value, bool) and value == old else value

@@ -1,7 +1,9 @@
-"""Numbers that a law names: what its attributes, elements and sizes are compared with.
+"""Find the numbers and sizes at which a law may change: what attributes, elements and sizes are compared
+with.
 
-A law that is wrong from 500 rows on is refuted by none of 400: each number of a condition or an attribute is
-a size to try, and so is each at which a comparison turns (of 3 * dim(x, 0) + 5 <= 1505 that is 500).
+No small instance refutes a law that is wrong from 500 rows on.  So each number of a condition or an
+attribute is
+a size to try, and so is each size at which a comparison changes (500 for 3 * dim(x, 0) + 5 <= 1505).
 """
 
 from __future__ import annotations
@@ -17,51 +19,54 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Undefined, evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term
 
-__all__ = ["compared", "expressions_of", "numbers_in", "picked", "turns", "types_in"]
+__all__ = [
+    *("comparisons_in", "expressions_of", "indexed_tuples", "numbers_in", "sizes_where_answers_change"),
+    "types_in",
+]
 
 TYPES = frozenset(
     {"bool", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 )
-STEP = 1.5  # by which sizes grow that are asked for comparisons
+GROWTH = 1.5  # factor between sizes at which comparisons are evaluated
 
 
 def numbers_in(rule: Rule) -> frozenset[Fraction]:
-    """All numbers that the law names: literals of its terms, and those of attributes and conditions."""
+    """Return all numbers that the law names, in its terms, attributes and conditions."""
     own = {number for root in (*rule.lhs, *rule.rhs) for number in _literals(root)}
     return frozenset(own | {number for tree in expressions_of(rule) for number in _constants(tree)})
 
 
 def expressions_of(rule: Rule) -> list[ast.expr]:
-    """The conditions, and the expressions of attributes."""
+    """Return the expressions of conditions and attributes."""
     return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attribute_expressions(root))]
 
 
-def picked(rule: Rule) -> frozenset[str]:
-    """Names of tuples of which the law reads elements, one by one."""
+def indexed_tuples(rule: Rule) -> frozenset[str]:
+    """Return the names of tuples of which the law reads single elements."""
     parts = (part for tree in expressions_of(rule) for part in ast.walk(tree))
     read = (part.value for part in parts if isinstance(part, ast.Subscript))
     return frozenset(tree.id for tree in read if isinstance(tree, ast.Name))
 
 
 def types_in(rule: Rule) -> list[str]:
-    """The element types that conditions name."""
+    """Return the element types that conditions name."""
     texts = (p.value for tree in rule.where for p in ast.walk(tree) if isinstance(p, ast.Constant))
     return [text for text in dict.fromkeys(texts) if isinstance(text, str) and text in TYPES]
 
 
-def compared(rule: Rule) -> list[ast.Compare]:
-    """The comparisons in attributes and conditions."""
+def comparisons_in(rule: Rule) -> list[ast.Compare]:
+    """Return the comparisons in attributes and conditions."""
     every = (part for tree in expressions_of(rule) for part in ast.walk(tree))
     return [part for part in every if isinstance(part, ast.Compare)]
 
 
-def turns(
+def sizes_where_answers_change(
     comparisons: Sequence[ast.Compare],
     nodes_at: Callable[[int], dict[str, Node]],
     values: dict[str, object],
     most: int,
 ) -> list[int]:
-    """Sizes up to `most` at which a comparison is another than at the size before."""
+    """Return sizes up to `most` at which a comparison has another answer than at the size before."""
 
     def answers(size: int) -> tuple[int | None, ...]:
         names = {**{name: NodeFact(node) for name, node in nodes_at(size).items()}, **values}
@@ -70,7 +75,7 @@ def turns(
     found: list[int] = []
     size, here = 1, answers(1)
     while size < most:
-        after = min(most, max(size + 1, int(size * STEP)))
+        after = min(most, max(size + 1, int(size * GROWTH)))
         there = answers(after)
         if there != here:
             low, high = size, after
@@ -83,7 +88,7 @@ def turns(
 
 
 def _answer(tree: ast.Compare, names: dict[str, object]) -> int | None:
-    """Which of two numbers is larger, or whether it holds of what is no number."""
+    """Return the order of both sides (-1, 0, 1) if they are numbers, else whether the comparison holds."""
     try:
         sides = [evaluate_expression(side, names) for side in (tree.left, tree.comparators[0])]
         if all(isinstance(side, (int, Fraction)) for side in sides):

@@ -1,4 +1,4 @@
-"""Rules that a user brings: each is verified before it is used, whatever its line says of itself."""
+"""Load rules that a user brings: each is verified before it is used, whatever evidence its file claims."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["own_rules", "rules_of"]
+__all__ = ["load_user_rules", "read_rule_file"]
 
 
-def rules_of(file: Path) -> list[Rule]:
-    """The rules of a file.  Raises TensaurusError, with the line that means nothing."""
+def read_rule_file(file: Path) -> list[Rule]:
+    """Return the rules of a file.  Raises TensaurusError with the line that cannot be parsed."""
     try:
         return read_rules(file.read_text("utf-8").splitlines(), "")
     except (OSError, UnicodeDecodeError) as error:
@@ -28,45 +28,46 @@ def rules_of(file: Path) -> list[Rule]:
         raise TensaurusError(str(error).removeprefix(": "), file=file) from error
 
 
-def own_rules(
+def load_user_rules(
     files: Iterable[Path],
     library: Sequence[Rule],
     allow_unproved: bool = False,
     note: Callable[[str], None] = lambda text: None,
     deadline: float = inf,
 ) -> list[Rule]:
-    """The rules of the files, with fresh evidence; one whose verification outlives the deadline (of
-    `time.monotonic`) is left out, with a note.
+    """Return the rules of the files, with new evidence.
 
-    Raises TensaurusError for one that is refuted, for one of which neither is known (unless they are
-    allowed: then there is a note), and for one that has the name of another.
+    A rule that is not verified by the deadline (of `time.monotonic`) is left out, with a note.  Raises
+    TensaurusError for a rule that is refuted, that has the name of another rule, or that is neither proved
+    nor
+    refuted (with `allow_unproved` it is used, with a note).
     """
-    own: list[Rule] = []
+    accepted: list[Rule] = []
     names = {rule.name for rule in library}
     for file in files:
-        for rule in rules_of(file):
+        for rule in read_rule_file(file):
             if rule.name in names:
                 raise TensaurusError(f"a rule named {rule.name} already exists", file=file)
             names.add(rule.name)
             if "off" in rule.tags:
                 continue
             with DeadlineBlock(deadline) as verifying:
-                own.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
+                accepted.append(replace(rule, evidence=_evidence(rule, file, allow_unproved, note)))
             if verifying.ended:
                 note(f"rule {rule.name} is not used: verifying it takes longer than the time limit allows")
-    return own
+    return accepted
 
 
 def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str], None]) -> Evidence:
-    shown = verify(replace(rule, evidence=None))  # what a file says of itself is not taken for it
-    if isinstance(shown, Refuted):
+    result = verify(replace(rule, evidence=None))  # evidence in the file would be believed if it is an axiom
+    if isinstance(result, Refuted):
         remedy = f"`tensaurus rules verify {file}` shows both sides."
-        raise TensaurusError(f"rule {rule.name} is wrong: {shown.reason}", file=file, remedy=remedy)
-    if isinstance(shown, Undecided):
+        raise TensaurusError(f"rule {rule.name} is wrong: {result.reason}", file=file, remedy=remedy)
+    if isinstance(result, Undecided):
         if not allow_unproved:
             remedy = "Use it anyway with --allow-unproved."
-            reason = f"rule {rule.name} could be neither proved nor refuted: {shown.reason}"
+            reason = f"rule {rule.name} could be neither proved nor refuted: {result.reason}"
             raise TensaurusError(reason, file=file, remedy=remedy)
-        note(f"rule {rule.name} is used although it could be neither proved nor refuted: {shown.reason}")
+        note(f"rule {rule.name} is used although it could be neither proved nor refuted: {result.reason}")
         return Allowed("allowed by --allow-unproved")
-    return shown
+    return result
