@@ -24,7 +24,7 @@ from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import TensorType, registry
-from tensaurus.optimizer.result.kernel_report import titles
+from tensaurus.optimizer.result.kernel_report import make_titles
 from tensaurus.optimizer.run.options import Options
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Kernel
@@ -183,10 +183,10 @@ def test_kernels_are_called_by_what_made_them() -> None:
     assert laid is not None
     back = replace(plain, name="unblocked", left=laid.right, right=plain.right)  # leads where it came from
     for order in ([fast, fused, plain, laid], [laid, plain, fused, fast], [back, laid, plain, fused, fast]):
-        title = titles(order)
+        title = make_titles(order)
         assert title(kernel.attrs) == "F(4x2, 3x3)"
         assert title(fused.right[0].attrs) == "F(4x2, 3x3) + Relu"
         assert title(plain.right[0].attrs) == "Conv + Add + Relu"
         assert title(laid.right[0].attrs) == "Conv + Add + Relu, in-blocks"
-    assert titles([])(kernel.attrs) == ""
-    assert titles([fused])(fused.right[0].attrs) == "eop + Relu"
+    assert make_titles([])(kernel.attrs) == ""
+    assert make_titles([fused])(fused.right[0].attrs) == "eop + Relu"

@@ -16,7 +16,7 @@ from rich.console import Console, RenderableType
 
 from tensaurus.app.report.explain import explain
 from tensaurus.check.files.equality import Equality
-from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary, tally
+from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary, format_counts
 from tensaurus.system.errors import TensaurusError, get_circumstances
 from tensaurus.system.progress import (
     NoProgress,
@@ -181,8 +181,8 @@ def test_explain_refuses_other_files(tmp_path: Path) -> None:
 
 
 def test_tally() -> None:
-    assert tally({"b": 1, "a": 1, "c": 5}) == "c 5, a 1, b 1"
-    assert tally({}) == ""
+    assert format_counts({"b": 1, "a": 1, "c": 5}) == "c 5, a 1, b 1"
+    assert format_counts({}) == ""
 
 
 # Progress
@@ -292,4 +292,4 @@ def test_describe() -> None:
     ],
 )
 def test_a_rule_without_a_bound_is_counted_as_such(evidence: str, ground: str) -> None:
-    assert AppliedRule("r", evidence, 1).ground == ground
+    assert AppliedRule("r", evidence, 1).evidence_kind == ground

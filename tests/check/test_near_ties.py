@@ -14,7 +14,7 @@ from tensaurus.check import Verdict, verify
 from tensaurus.check.files.near_ties import pin_scores
 from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.graph.onnx.build import Build
-from tensaurus.optimizer.run.accuracy_probe import Trial
+from tensaurus.optimizer.run.accuracy_probe import AccuracyProbe
 
 TOP = "v, i = TopK <axis = 0> (s, six_hundred) b = Gather <axis = 0> (boxes, i)"
 RAREST = "v, i = TopK <axis = 0, largest = 0> (s, six_hundred) b = Gather <axis = 0> (boxes, i)"
@@ -103,9 +103,11 @@ def test_the_trial_of_fast_algorithms_does_not_mind_near_ties(tmp_path: Path) ->
     model = detector()
     source, feed = Build.from_model(model, tmp_path), np.random.default_rng(1).standard_normal((1, 3, 24, 24))
     feeds = [{"x": feed.astype(np.float32)}]
-    trial = Trial(model, source, feeds[0], {}, "onnxruntime", 1, 60.0, ReferenceAnswers(source), tmp_path)
-    assert trial.error(Build.from_model(detector(seed=1), tmp_path), feeds) < 4
-    assert trial.error(Build.from_model(detector(seed=1, changed={"boxing": 1.01}), tmp_path), feeds) > 100
+    answers = ReferenceAnswers(source)
+    probe = AccuracyProbe(model, source, feeds[0], {}, "onnxruntime", 1, 60.0, answers, tmp_path)
+    assert probe.measure_error(Build.from_model(detector(seed=1), tmp_path), feeds) < 4
+    wrong = Build.from_model(detector(seed=1, changed={"boxing": 1.01}), tmp_path)
+    assert probe.measure_error(wrong, feeds) > 100
 
 
 def test_what_is_pinned() -> None:

@@ -31,8 +31,13 @@ from tensaurus.graph.ir.subnormal import subnormal_rarity
 from tensaurus.graph.ir.tensor_data import TensorData
 from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.optimizer.result.result import _rewrites
-from tensaurus.optimizer.search.flush_constants import begin, flush_bodies, go_on_from, settle
+from tensaurus.optimizer.result.result import _count_rewrites
+from tensaurus.optimizer.search.flush_constants import (
+    flush_bodies,
+    flush_candidate,
+    flush_program,
+    prepend_flush,
+)
 from tensaurus.optimizer.search.model_search import ModelSearch
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.strategies import Effort
@@ -534,12 +539,12 @@ def test_bodies_are_flushed() -> None:
 def test_what_estimates_favour_comes_behind_it() -> None:
     text, constants = GONE["weight of a convolution"]
     program = import_model(model(f"g ({text}", constants))
-    first = begin(program)
+    first = flush_program(program)
     alone = Candidate(first.program, inf)
     guessed = Candidate(program, 1.0, Rewritten(lambda: (), alone), sure=False)
-    outcome = go_on_from(first, Outcome([guessed, alone]))
+    outcome = prepend_flush(first, Outcome([guessed, alone]))
     assert [len(candidate.chain) for candidate in outcome.candidates] == [2, 3]
-    known = go_on_from(first, Outcome([replace(guessed, sure=True), alone]))
+    known = prepend_flush(first, Outcome([replace(guessed, sure=True), alone]))
     assert [len(candidate.chain) for candidate in known.candidates] == [3, 2]
 
 
@@ -593,7 +598,7 @@ def test_what_runs_in_the_original_runs_without_subnormals() -> None:
     costs = object.__new__(OperatorCosts)
     costs._sizes, costs._bound = {}, {}
     costs._running = set(costs._operators(program))
-    flushed_too = begin(program).program
+    flushed_too = flush_program(program).program
     assert flushed_too is not program
     assert all(costs._runs_in_original(costs._at_sizes(Piece.of(node))) for node in flushed_too.active)
 
@@ -616,7 +621,7 @@ def test_what_is_computed_ahead_of_time_is_flushed_too() -> None:
     program = import_model(model(text, {"w": w, "c": np.float32(1e-9), "b": BIAS}))
     assert subnormal_count(program) == 0 and flush_subnormals(program).equation is None
     assert subnormal_count(fold_constants(program)) > 0
-    candidate = settle(Candidate(program, 1.0))
+    candidate = flush_candidate(Candidate(program, 1.0))
     assert subnormal_count(candidate.program) == 0
     assert [made.name for made in candidate.applied] == [SUBNORMALS]
     assert check_rewrites([candidate]).passed
@@ -637,7 +642,7 @@ def test_ordinary_constants_are_not_computed_twice(monkeypatch: pytest.MonkeyPat
         "tensaurus.rules.prove.subnormal_constants.fold", lambda program: pytest.fail("computed")
     )
     candidate = Candidate(program, 1.0)
-    assert settle(candidate) is candidate
+    assert flush_candidate(candidate) is candidate
 
 
 UNARY = ("Relu", "Sigmoid", "Tanh", "Exp", "Log", "Sqrt", "Sign", "Floor", "Abs", "Erf", "Neg")
@@ -710,7 +715,7 @@ def test_random_chains_compute_the_same_without(seed: int) -> None:
 
 def test_a_summary_says_within_what_it_holds() -> None:
     text, constants = GONE["weight of a convolution"]
-    (applied,) = _rewrites([begin(import_model(model(f"g ({text}", constants)))])
+    (applied,) = _count_rewrites([flush_program(import_model(model(f"g ({text}", constants)))])
     assert (applied.rule, applied.count) == (SUBNORMALS, 1)
     assert applied.evidence == "bounded(intervals, all is rounded away while no value exceeds 2e+19)"
     assert applied.law == "0 in the place of 31 subnormal elements of w"

@@ -54,7 +54,7 @@ from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program
 from tensaurus.kernels.stages.stage import build_stages
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.optimizer.run.fast_algorithm_accuracy import LIMITS, Accuracy, share
+from tensaurus.optimizer.run.fast_algorithm_accuracy import LAYER_LIMITS, Accuracy, sample_error
 from tensaurus.optimizer.run.options import Options
 from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.price.operation_counts import operations
@@ -489,9 +489,9 @@ def test_errors_are_as_predicted(outputs: int, taps: int, step: int, rank: int) 
 
 
 def test_larger_tiles_have_larger_errors() -> None:
-    grown = [share((best_algorithm(m, 3),) * 2, 64) for m in (2, 4, 6)]
+    grown = [sample_error((best_algorithm(m, 3),) * 2, 64) for m in (2, 4, 6)]
     assert grown == sorted(grown) and grown[0] < 0.75 and grown[2] > 2 * grown[1] > 0
-    assert share((best_algorithm(4, 3),) * 2, 64) == grown[1]
+    assert sample_error((best_algorithm(4, 3),) * 2, 64) == grown[1]
 
 
 @pytest.mark.parametrize("level", ERROR_FACTORS)
@@ -510,13 +510,14 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert free.allows(found.convolution, (best_algorithm(4, 3),) * 2) and len(tried) == 1
     held = Accuracy(level, whole, PEAKS, judged(inf), notes.append)
     assert held.allows(found.convolution, (best_algorithm(2, 3),) * 2) and notes
-    assert held.limit == LIMITS[-1] * ERROR_FACTORS[level] < free.limit == LIMITS[0] * ERROR_FACTORS[level]
+    largest, _, least = (limit * ERROR_FACTORS[level] for limit in LAYER_LIMITS)
+    assert held.layer_limit == least < free.layer_limit == largest
     assert not held.allows(found.convolution, (best_algorithm(6, 3),) * 2)
     beyond = Accuracy(level, whole, PEAKS, judged(2 * ERROR_FACTORS[level]), notes.append)
-    assert not beyond.limit and not beyond.allows(found.convolution, (best_algorithm(2, 3),) * 2)
+    assert not beyond.layer_limit and not beyond.allows(found.convolution, (best_algorithm(2, 3),) * 2)
     assert f"would use {2 * ERROR_FACTORS[level]:.2g} of the" in notes[-1]
     unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
-    assert unsaid.limit == LIMITS[1] * ERROR_FACTORS[level]
+    assert unsaid.layer_limit == LAYER_LIMITS[1] * ERROR_FACTORS[level]
 
 
 @pytest.mark.parametrize("rest", [dict[str, Any](), {"strides": (2, 2)}, {"dilations": (2, 2)}], ids=str)

@@ -14,7 +14,7 @@ from tensaurus.check import verify
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.optimizer.run.target import SMALL
+from tensaurus.optimizer.run.target import SMALL_CONSTANT_BYTES
 
 # Each grows w of [16, 20], 1280 bytes, or a few numbers.
 GROWING = {
@@ -85,5 +85,5 @@ def test_the_limit_is_kept_whatever_is_folded(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.array([2.5], np.float32), "q"))
     result = optimize(model, max_memory=0, threads=1, steps=2, nodes=200, database=tmp_path / "db.sqlite")
     stored = Build(result.model.SerializeToString()).constant_bytes
-    assert stored <= Build(model.SerializeToString()).constant_bytes + SMALL
+    assert stored <= Build(model.SerializeToString()).constant_bytes + SMALL_CONSTANT_BYTES
     assert result.summary.constants_mb == stored / 1e6

@@ -18,10 +18,16 @@ from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.optimize import Result, optimize
-from tensaurus.optimizer.result.contenders import CLOSED, MARGIN
+from tensaurus.optimizer.result.contenders import FIXED_SIZES_GAIN, MIN_GAIN
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary
-from tensaurus.optimizer.run.open_sizes import NotGeneral, _align, fixed_sizes, opened, other_sizes
-from tensaurus.optimizer.search.flush_constants import begin
+from tensaurus.optimizer.run.open_sizes import (
+    NotGeneral,
+    _align,
+    format_fixed_sizes,
+    open_all_sizes,
+    propose_other_sizes,
+)
+from tensaurus.optimizer.search.flush_constants import flush_program
 from tensaurus.rules.language.equation import instantiate_rule
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import Rule, parse_rule
@@ -125,11 +131,11 @@ def test_sizes_stay_open_where_nothing_needs_them_fixed(tmp_path: Path) -> None:
 def test_sizes_of_other_inputs_stay_open_too(tmp_path: Path) -> None:
     """Only one input's sizes are given; the names that it shares with another are fixed with it."""
     program = import_model(detector(), {"x": (1, 3, 8, 12)})
-    assert fixed_sizes(detector(), program) == "x=1,3,8,12 shift=1,1"
+    assert format_fixed_sizes(detector(), program) == "x=1,3,8,12 shift=1,1"
     make = helper.make_node
     nodes = [make("Identity", ["x"], ["i"]), make("Relu", ["i"], ["y"]), make("Neg", ["u"], ["v"])]
     two = model_of(nodes, {"x": ["A", 4], "u": ["B", "C"]}, {"y": ["A", 4], "v": ["B", "C"]})
-    assert fixed_sizes(two, import_model(two, {"x": (2, 4)})) == "x=2,4"
+    assert format_fixed_sizes(two, import_model(two, {"x": (2, 4)})) == "x=2,4"
     result = run(two, tmp_path, shapes={"x": (2, 4)})
     assert [dims(value) for value in result.model.graph.input] == [["A", 4], ["B", "C"]]
     assert result.rewrites and not result.summary.runs_only
@@ -167,10 +173,10 @@ def test_a_rule_is_asked_again_at_sizes_that_are_open(line: str, open_to_all: bo
     fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
     candidate, rule = rewritten(line, fixed, fixed.roots[0])
     if open_to_all:
-        assert opened(candidate, general, [rule]).roots[0].types == general.roots[0].types
+        assert open_all_sizes(candidate, general, [rule]).roots[0].types == general.roots[0].types
     else:
         with pytest.raises(NotGeneral, match="only for the given sizes"):
-            opened(candidate, general, [rule])
+            open_all_sizes(candidate, general, [rule])
 
 
 def test_what_is_equal_at_these_sizes_alone_is_not_opened() -> None:
@@ -180,7 +186,7 @@ def test_what_is_equal_at_these_sizes_alone_is_not_opened() -> None:
     line = "whole: AveragePool(x, kernel_shape=(5, 5)) => GlobalAveragePool(x)"
     candidate, rule = rewritten(line, fixed, fixed.roots[0])
     with pytest.raises(NotGeneral):
-        opened(candidate, general, [rule])
+        open_all_sizes(candidate, general, [rule])
 
 
 def test_a_program_that_does_not_follow_is_not_opened() -> None:
@@ -189,7 +195,7 @@ def test_a_program_that_does_not_follow_is_not_opened() -> None:
     candidate, rule = rewritten("plain: Relu(x) => Max(x, 0)", fixed, fixed.roots[0])
     other = import_model(layer(["N", 4], "Abs"), {"x": (6, 4)})
     with pytest.raises(NotGeneral, match="do not prove it for all sizes"):
-        opened(Candidate(other, 1.0, candidate.step), general, [rule])
+        open_all_sizes(Candidate(other, 1.0, candidate.step), general, [rule])
 
 
 def test_an_unknown_rewrite_is_not_opened() -> None:
@@ -197,14 +203,14 @@ def test_an_unknown_rewrite_is_not_opened() -> None:
     fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
     candidate, _ = rewritten("wrong: Relu(x) => Max(x, 1)", fixed, fixed.roots[0])
     with pytest.raises(NotGeneral, match="wrong is proved only for the given sizes"):
-        opened(candidate, general, [])
+        open_all_sizes(candidate, general, [])
 
 
 def closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> Program:
         raise NotGeneral("a kernel is for known sizes")
 
-    monkeypatch.setattr("tensaurus.optimizer.result.contenders.opened", refused)
+    monkeypatch.setattr("tensaurus.optimizer.result.contenders.open_all_sizes", refused)
 
 
 def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -219,13 +225,13 @@ def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     assert sum(words in text for text in said.notes) == 1  # however many programs there are
 
 
-@pytest.mark.parametrize("gain", [(MARGIN + CLOSED) / 2, 2 * CLOSED])
+@pytest.mark.parametrize("gain", [(MIN_GAIN + FIXED_SIZES_GAIN) / 2, 2 * FIXED_SIZES_GAIN])
 def test_the_gain_pays_for_lost_sizes(gain: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where it does not, the model stays as it is, with its sizes open."""
     pretend_times(monkeypatch, 1.0 + gain, 1.0)
     closed(monkeypatch)
     result = run(detector(), tmp_path, shapes=SIZES)
-    assert bool(result.rewrites) is (gain > CLOSED)
+    assert bool(result.rewrites) is (gain > FIXED_SIZES_GAIN)
     if not result.rewrites:
         assert dims(result.model.graph.input[0]) == ["N", 3, "H", "W"] and not result.summary.runs_only
 
@@ -234,7 +240,7 @@ def test_other_sizes_are_those_of_all_inputs() -> None:
     model = detector()
     general = import_model(model)
     feeds = {name: np.zeros(shape, np.float32) for name, shape in SIZES.items()}
-    shapes = list(other_sizes(general, symbol_sizes(general, feeds)))
+    shapes = list(propose_other_sizes(general, symbol_sizes(general, feeds)))
     assert shapes[0] == {"x": (2, 3, 4, 6), "shift": (2, 1)} and len(shapes) == 4
     assert all(made["x"][0] == made["shift"][0] and made != SIZES for made in shapes)
 
@@ -262,7 +268,7 @@ def test_a_result_that_differs_at_other_sizes_is_thrown_away(
     ]
     numbers = {"six": np.array([6]), "one": np.float32([1]), "two": np.float32([2])}
     wrong = import_model(model_of(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, **numbers))
-    monkeypatch.setattr("tensaurus.optimizer.result.contenders.opened", lambda *_: wrong)
+    monkeypatch.setattr("tensaurus.optimizer.result.contenders.open_all_sizes", lambda *_: wrong)
     said = Notes()
     result = run(model, tmp_path, shapes={"x": (6, 4)}, progress=said)
     assert not result.rewrites and dims(result.model.graph.input[0]) == ["N", 4]
@@ -297,9 +303,9 @@ def test_constants_are_flushed_beside_what_is_typed_at_known_sizes_alone() -> No
     model = model_of(nodes, {"x": ["N", 3, "H", "W"]}, {"y": ["N", 3, "H", "W"]}, w=w, b=b, scales=scales)
     fixed, general = import_model(model, {"x": (1, 3, 8, 8)}), import_model(model)
     assert general.roots[0].op is OPAQUE and fixed.roots[0].op is not OPAQUE
-    candidate = begin(fixed)
+    candidate = flush_program(fixed)
     assert [equation.name for equation in candidate.applied] == ["subnormal-constants"]
-    made = opened(candidate, general, [])
+    made = open_all_sizes(candidate, general, [])
     constants = [node.attribute("data").array for node in made.nodes if node.op is CONSTANT]
     assert made.inputs == general.inputs and made.roots != general.roots
     assert not any(((array != 0) & (abs(array) < 1e-37)).any() for array in constants)
@@ -315,6 +321,6 @@ def test_a_thousand_nodes_in_a_row_are_opened() -> None:
     fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
     first = next(node for node in fixed.nodes if str(node.op) == "Relu")
     candidate, rule = rewritten("plain: Relu(x) => Max(x, 0)", fixed, first)
-    assert opened(candidate, general, [rule]).roots[0].types == general.roots[0].types
+    assert open_all_sizes(candidate, general, [rule]).roots[0].types == general.roots[0].types
     known = dict(zip(fixed.inputs, general.inputs, strict=True))
     assert _align(fixed.roots[0], general.roots[0], known) and known[fixed.roots[0]] is general.roots[0]

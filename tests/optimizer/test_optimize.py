@@ -165,10 +165,10 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
         checks.append(len(self.rows))
         return FieldCheck(True, 0, 0, 1.0), Verdict(False, detail="it was refused")
 
-    monkeypatch.setattr(contenders.Contenders, "_checked", refused)
+    monkeypatch.setattr(contenders.Contenders, "_check", refused)
     model = affine_model()
     for another in (True, False):
-        monkeypatch.setattr(TimeLimit, "another", another)
+        monkeypatch.setattr(TimeLimit, "has_time_for_another", another)
         said, checks[:] = Notes(), []
         result = run(model, database=tmp_path / "db.sqlite", progress=said, steps=None, time_limit=60.0)
         assert result.model.graph == model.graph and result.rewrites == ()
@@ -185,7 +185,7 @@ def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(contenders, "contest_times", times)
     for load in (0.0, 1000.0):
-        monkeypatch.setattr(TimeLimit, "measuring", lambda self, models, load=load: models * load)
+        monkeypatch.setattr(TimeLimit, "measuring_seconds", lambda self, models, load=load: models * load)
         run(affine_model(), database=tmp_path / "db.sqlite", steps=None, time_limit=30.0)
     assert counts[0] > 2 and counts[1] == 2  # the original and the best
 

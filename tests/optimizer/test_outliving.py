@@ -27,7 +27,7 @@ from tensaurus.egraph.core.finder_protocol import Finder, Proposal, timed_finder
 from tensaurus.egraph.match.saturate import Limits, Runner
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.builds import Builds
-from tensaurus.optimizer.optimize import READY, Result, optimize
+from tensaurus.optimizer.optimize import MIN_PREPARING_SECONDS, Result, optimize
 from tensaurus.optimizer.result import contenders
 from tensaurus.optimizer.run import first_run
 from tensaurus.optimizer.run.target import Target
@@ -270,7 +270,7 @@ def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_ti
     assert extension.asked == [True, True] and isclose(outcome.best.cost, 11.0)
 
 
-@pytest.mark.parametrize("part", ["begin", "flush_bodies"])
+@pytest.mark.parametrize("part", ["flush_program", "flush_bodies"])
 def test_constants_whose_influence_nobody_finds_in_time_stay(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,10 +290,10 @@ def test_constants_whose_influence_nobody_finds_in_time_stay(
 
 
 def test_a_trial_of_fast_algorithms_that_never_ends_tells_nothing() -> None:
-    target = SimpleNamespace(_trials_end=monotonic() + 0.1, _tried=spin)
-    assert Target._error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
-    assert Target._error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
-    assert monotonic() < target._trials_end + HANG
+    target = SimpleNamespace(_probe_deadline=monotonic() + 0.1, _probe_error=spin)
+    assert Target._measure_error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
+    assert Target._measure_error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
+    assert monotonic() < target._probe_deadline + HANG
 
 
 class Notes(NoProgress):
@@ -381,23 +381,23 @@ def test_a_model_whose_run_never_ends_is_given_up_within_the_time_limit(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first run took a minute of a limit of ten seconds, and was then refused for --backend auto."""
-    monkeypatch.setattr(first_run, "STARTING", LIMIT)
+    monkeypatch.setattr(first_run, "MIN_SECONDS", LIMIT)
     began = monotonic()
     result, notes = optimized(spinning(tmp_path), tmp_path, backend=backend)
-    assert monotonic() - began < 6 * LIMIT < READY
+    assert monotonic() - began < 6 * LIMIT < MIN_PREPARING_SECONDS
     assert not result.rewrites
     assert notes[-1].startswith(f"the model did not finish one run in {LIMIT:g} s: {LIMIT:g} s are too short")
     assert "the model is left unchanged; raise --time-limit" in notes[-1]
 
 
-@pytest.mark.parametrize("where", ["Target._reference", "TimeLimit.hopeless"])
+@pytest.mark.parametrize("where", ["Target._time_reference", "TimeLimit.why_hopeless"])
 def test_optimize_returns_the_model_where_it_cannot_be_measured_in_time(
     where: str, scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hopeless = property(lambda self: "one run takes too long")
-    replaced = hopeless if where == "TimeLimit.hopeless" else spin
+    replaced = hopeless if where == "TimeLimit.why_hopeless" else spin
     monkeypatch.setattr(f"tensaurus.optimizer.run.target.{where}", replaced)
-    monkeypatch.setattr(import_module("tensaurus.optimizer.optimize"), "READY", LIMIT)
+    monkeypatch.setattr(import_module("tensaurus.optimizer.optimize"), "MIN_PREPARING_SECONDS", LIMIT)
     result, notes = optimized(scaled, tmp_path)
     assert not result.rewrites and result.model.graph == onnx.load(scaled).graph
     assert "the model is left unchanged; raise --time-limit" in notes[-1]

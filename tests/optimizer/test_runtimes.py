@@ -16,7 +16,7 @@ from pretended_times import alike
 
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer import choose_runtime
-from tensaurus.optimizer.choose_runtime import on_fastest_runtime
+from tensaurus.optimizer.choose_runtime import optimize_on_fastest_runtime
 from tensaurus.optimizer.optimize import optimize
 from tensaurus.optimizer.result.result import Result
 from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary
@@ -93,7 +93,7 @@ class Bench:
 
     def run(self, tmp_path: Path, **options: object) -> Result:
         given = Options(backend="auto", threads=1, database=tmp_path / "db.sqlite", **options)  # type: ignore[arg-type]
-        return on_fastest_runtime(self.original, given, self.said, monotonic(), self.optimized)
+        return optimize_on_fastest_runtime(self.original, given, self.said, monotonic(), self.optimized)
 
 
 def test_the_fastest_result_is_taken_not_that_of_the_fastest_original(
@@ -173,8 +173,9 @@ def test_the_time_is_shared(custom_ops: bool, monkeypatch: pytest.MonkeyPatch, t
     bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {})
     bench.run(tmp_path, time_limit=100.0)
     shares = {options.backend: options.time_limit for options in bench.asked}
-    searched = 100 * (1 - choose_runtime.COMPARED)  # results come at once here: what is left goes to the last
-    parts = 1 + choose_runtime.GENERATED if custom_ops else 2
+    # results come at once here, so the last search has all the time
+    searched = 100 * (1 - choose_runtime.COMPARING_SHARE)
+    parts = 1 + choose_runtime.KERNEL_TIME_WEIGHT if custom_ops else 2
     assert shares[B] == pytest.approx(searched / parts, rel=0.05)
     assert shares[A] == pytest.approx(searched, rel=0.05)
 

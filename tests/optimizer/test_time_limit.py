@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensaurus.optimizer.run import time_limit
-from tensaurus.optimizer.run.time_limit import EVALUATIONS, MEASURED, SEARCHED, TimeLimit
+from tensaurus.optimizer.run.time_limit import (
+    CHECK_REFERENCE_RUNS,
+    MEASURING_SHARE,
+    MIN_SEARCH_SHARE,
+    TimeLimit,
+)
 from tensaurus.runtimes.measure import measure
 from tensaurus.runtimes.measure.measure import ENOUGH_SECONDS, MIN_ROUNDS, min_rounds, time_in_turns
 from tensaurus.runtimes.measure.worker import MAX_REPEATS, Round
@@ -71,8 +76,8 @@ def test_of_what_takes_seconds_there_are_fewer_rounds(clock: Clock) -> None:
         rounds = rounds_of([Runner(clock, takes), Runner(clock, takes)], 8, 0.0)
         assert rounds == min_rounds(takes) and rounds * takes >= ENOUGH_SECONDS
     assert rounds_of([Runner(clock, 4.0), Runner(clock, 4.0)], 8, 1000.0) == 8
-    limit = TimeLimit(40.0, clock(), load=0.5, run=4.0)
-    assert limit.measuring(2) < 20
+    limit = TimeLimit(40.0, clock(), load_seconds=0.5, run_seconds=4.0)
+    assert limit.measuring_seconds(2) < 20
 
 
 @pytest.mark.parametrize("seconds", [0.0, 3.0, 16.0, 20.0, 31.0, 100.0])
@@ -93,50 +98,56 @@ def test_the_search_ends_early_enough(
     seconds: float, load: float, run: float, reference: float, lanes: int, spent: float
 ) -> None:
     limit = TimeLimit(seconds, monotonic() - spent, load, run, reference, lanes)
-    kept, soonest = limit.end - limit.deadline, monotonic() + SEARCHED * seconds
-    assert limit.first > monotonic() and limit.check >= EVALUATIONS * reference / lanes
-    if limit.deadline < soonest - 1e-3:  # else the least that a search has
-        assert kept >= MEASURED * seconds * 0.999
-        assert kept >= min(limit.check, (1 - SEARCHED) * seconds) * 0.999
-    assert limit.deadline >= soonest - 1.0
+    kept, soonest = limit.run_deadline - limit.search_deadline, monotonic() + MIN_SEARCH_SHARE * seconds
+    assert limit.measuring_deadline > monotonic()
+    assert limit.check_seconds >= CHECK_REFERENCE_RUNS * reference / lanes
+    if limit.search_deadline < soonest - 1e-3:  # else the least that a search has
+        assert kept >= MEASURING_SHARE * seconds * 0.999
+        assert kept >= min(limit.check_seconds, (1 - MIN_SEARCH_SHARE) * seconds) * 0.999
+    assert limit.search_deadline >= soonest - 1.0
 
 
 def test_what_a_check_took_is_what_the_next_one_is_expected_to_take(clock: Clock) -> None:
-    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=0.2, lanes=2)
-    assert 0 < limit.check < 20 and limit.another
-    limit.checked = 30.0
-    assert limit.check == 30.0 and limit.another
+    limit = TimeLimit(40.0, clock(), 0.5, 0.1, 0.2, parallel_runs=2)
+    assert 0 < limit.check_seconds < 20 and limit.has_time_for_another
+    limit.last_check_seconds = 30.0
+    assert limit.check_seconds == 30.0 and limit.has_time_for_another
     clock.now += 9.0
-    assert not limit.another  # one more would be ready too late
+    assert not limit.has_time_for_another  # one more would be ready too late
 
 
 def test_people_are_told_where_the_search_has_less_than_it_needs(clock: Clock) -> None:
     """Where what comes after the search is foreseen to take more than it may, the limit is too short."""
-    enough = TimeLimit(100.0, clock(), load=0.5, run=0.1, reference=0.2, lanes=2)
-    assert enough.short == "" and enough.deadline == enough.end - enough.check - MEASURED * 100
-    slow = TimeLimit(100.0, clock(), load=0.5, run=0.2, reference=3.0, lanes=2)
-    assert slow.deadline == pytest.approx(slow.start + SEARCHED * 100)
-    assert f"{slow.check + MEASURED * 100:.0f} s" in slow.short and "100 s" in slow.short
+    enough = TimeLimit(100.0, clock(), 0.5, 0.1, 0.2, parallel_runs=2)
+    assert enough.why_too_short == ""
+    after_search = enough.check_seconds + MEASURING_SHARE * 100
+    assert enough.search_deadline == pytest.approx(enough.run_deadline - after_search)
+    slow = TimeLimit(100.0, clock(), 0.5, 0.2, 3.0, parallel_runs=2)
+    assert slow.search_deadline == pytest.approx(slow.start + MIN_SEARCH_SHARE * 100)
+    after_search = slow.check_seconds + MEASURING_SHARE * 100
+    assert f"{after_search:.0f} s" in slow.why_too_short and "100 s" in slow.why_too_short
 
 
 def test_where_no_result_can_be_compared_people_are_told_at_once(clock: Clock) -> None:
-    assert "one run takes 10.0 s: 40 s are too short" in TimeLimit(40.0, clock(), run=10.0).hopeless
-    assert not TimeLimit(150.0, clock(), run=10.0).hopeless
-    assert not TimeLimit(0.0, clock(), run=0.9).hopeless  # a few runs are no matter, however short the limit
+    hopeless = TimeLimit(40.0, clock(), run_seconds=10.0)
+    assert "one run takes 10.0 s: 40 s are too short" in hopeless.why_hopeless
+    assert not TimeLimit(150.0, clock(), run_seconds=10.0).why_hopeless
+    assert not TimeLimit(0.0, clock(), run_seconds=0.9).why_hopeless  # a few runs cost little
 
 
 def test_a_search_that_finds_nothing_has_the_time_of_the_check(clock: Clock) -> None:
-    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
-    assert limit.check > 100 and limit.deadline == pytest.approx(limit.start + SEARCHED * 40)
-    assert limit.latest == limit.end - MEASURED * 40
+    limit = TimeLimit(40.0, clock(), 0.5, 0.1, 4.0, parallel_runs=1)
+    assert limit.check_seconds > 100
+    assert limit.search_deadline == pytest.approx(limit.start + MIN_SEARCH_SHARE * 40)
+    assert limit.latest_search_deadline == limit.run_deadline - MEASURING_SHARE * 40
 
 
 def test_the_deadline_of_the_search_follows_what_is_known_of_the_check(clock: Clock) -> None:
-    limit = TimeLimit(40.0, clock(), load=0.5, run=0.1, reference=4.0, lanes=1)
-    first = limit.deadline
+    limit = TimeLimit(40.0, clock(), 0.5, 0.1, 4.0, parallel_runs=1)
+    first = limit.search_deadline
     clock.now += 10.0
-    assert limit.deadline == first  # the search has had its least part: nothing else is new
-    limit.reference = 0.1
-    assert first + 5 < limit.deadline < limit.latest
-    limit.reference = 0.01
-    assert limit.deadline == limit.end - limit.check - MEASURED * 40
+    assert limit.search_deadline == first  # the search has had its least part: nothing else is new
+    limit.reference_seconds = 0.1
+    assert first + 5 < limit.search_deadline < limit.latest_search_deadline
+    limit.reference_seconds = 0.01
+    assert limit.search_deadline == limit.run_deadline - limit.check_seconds - MEASURING_SHARE * 40

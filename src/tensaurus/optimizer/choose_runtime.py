@@ -1,4 +1,8 @@
-"""Of several runtimes the one with the fastest result: the optimizer runs for each of them."""
+"""Optimizes a model for each installed runtime and returns the fastest result (`--backend auto`).
+
+The runtimes first run the original; those far behind are not tried.  The others share the time limit, and the
+fastest result must be faster than the original on the runtime that runs the original fastest.
+"""
 
 from __future__ import annotations
 
@@ -28,58 +32,59 @@ from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.progress import Progress
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["on_fastest_runtime"]
+__all__ = ["optimize_on_fastest_runtime"]
 
-HOPELESS = 4.0  # times the fastest runtime's time for the original: no result is expected to make up for it
-GENERATED = 3.0  # times as long the search goes on for a runtime that loads kernels, which take time to tune
-READY = 30.0  # seconds in which a runtime must have run the model, at least, however short the time limit is
-COMPARED = 0.1  # of the time limit, kept for comparing the runtimes
-TURNS = 60  # of contenders in these comparisons, about
+MAX_SLOWDOWN = 4.0  # of the original against the fastest runtime: no result is expected to make up for more
+KERNEL_TIME_WEIGHT = 3.0  # of a runtime that loads kernels, which take time to tune; 1 of another runtime
+MIN_TRIAL_SECONDS = 30.0  # in which a runtime must run the model, however short the time limit is
+COMPARING_SHARE = 0.1  # of the time limit, reserved for comparing the runtimes
+COMPARING_TURNS = 60  # estimated turns of all builds in these comparisons
 
-Optimized = Callable[[Options, float], Result]
-"""A run for one runtime, which begins at a time of `time.monotonic`."""
+OptimizeForOne = Callable[[Options, float], Result]
+"""Optimizes for the runtime that the options name, in a run that began at a monotonic time."""
 
 
-def on_fastest_runtime(
-    original: Original, options: Options, progress: Progress, start: float, optimized: Optimized
+def optimize_on_fastest_runtime(
+    original: Original, options: Options, progress: Progress, start: float, optimize: OptimizeForOne
 ) -> Result:
-    """The result that is fastest on its runtime and faster than the original is on any; else the original.
+    """Return the fastest result, if it is faster than the original on every runtime, else the original.
 
-    Raises BackendError, with each runtime's reason, where none of those that are installed runs the model.
+    Raises BackendError, with each runtime's reason, where no installed runtime runs the model.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
-        contest = _Contest.of(original, options, progress, start, folder)
-        names = contest.running()
+        contest = _RuntimeContest.of(original, options, progress, start, folder)
+        names = contest.find_runtimes()
         if len(names) == 1:
             progress.note(f"only {names[0]} can run this model")
-            return optimized(replace(options, backend=names[0]), start)
+            return optimize(replace(options, backend=names[0]), start)
         progress.phase("comparing the runtimes")
-        times = dict(zip(names, contest.times([(name, contest.source) for name in names]), strict=True))
+        originals = [(name, contest.source) for name in names]
+        times = dict(zip(names, contest.measure_times(originals), strict=True))
         names.sort(key=lambda name: times[name])
         fastest = names[0]
         stack.enter_context(signals.keep_best_on_interrupt(armed=False))
-        hopeful = [name for name in names if times[name] <= HOPELESS * times[fastest]]
-        results = contest.results(hopeful, optimized)
+        promising = [name for name in names if times[name] <= MAX_SLOWDOWN * times[fastest]]
+        results = contest.optimize_each(promising, optimize)
         builds = {name: _build(result, folder / name) for name, result in results.items() if result.rewrites}
         progress.phase("comparing the runtimes")
         if builds:
-            base, *taken = contest.times([(fastest, contest.source), *builds.items()])
-            rates = {name: seconds / base for name, seconds in zip(builds, taken, strict=True)}
-            times |= {f"tensaurus on {name}": rate * times[fastest] for name, rate in rates.items()}
+            original_seconds, *taken = contest.measure_times([(fastest, contest.source), *builds.items()])
+            ratios = {name: seconds / original_seconds for name, seconds in zip(builds, taken, strict=True)}
+            times |= {f"tensaurus on {name}": ratio * times[fastest] for name, ratio in ratios.items()}
             progress.note(", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items()))
-            best = min(rates, key=lambda name: rates[name])
+            best = min(ratios, key=lambda name: ratios[name])
             gain = needed_gain(results[best].summary.runs_only)
             try:
-                pairs = contest.pairs((fastest, contest.source), (best, builds[best]), gain)
+                pairs = contest.compare_pairs((fastest, contest.source), (best, builds[best]), gain)
                 if pairs.comparison.shows(gain):
-                    return results[best].compared(pairs, times)
+                    return results[best].with_comparison(pairs, times)
                 progress.note(pairs.comparison.refusal(gain))
             except WorkerError as error:
                 progress.note(f"no result is kept: {error}")
         reason = f"no result is faster than the original on {fastest}"
         unchanged = Result.unchanged(original, fastest, contest.machine, reason)
-        return unchanged.among(times[fastest], times)
+        return unchanged.with_runtime_times(times[fastest], times)
 
 
 def _build(result: Result, folder: Path) -> Build:
@@ -88,8 +93,8 @@ def _build(result: Result, folder: Path) -> Build:
 
 
 @dataclass(frozen=True)
-class _Contest:
-    """The model on the installed runtimes, with the inputs that are timed."""
+class _RuntimeContest:
+    """Runs the model and its results on the installed runtimes, on the inputs `feeds`."""
 
     source: Build
     feeds: dict[str, Array]
@@ -101,59 +106,63 @@ class _Contest:
     @classmethod
     def of(
         cls, original: Original, options: Options, progress: Progress, start: float, folder: Path
-    ) -> _Contest:
-        """Raises TensaurusError where the model runs on no inputs, and TooSlow where it takes too long."""
+    ) -> _RuntimeContest:
+        """Run the model once.  Raises TensaurusError if no inputs fit, TooSlow if it takes too long."""
         machine = Machine.here(options.threads)
         source = Build.from_model(original.model, folder, original.libraries)
         feeds = FirstRun.of(original, options, source, machine.threads).feeds
         return cls(source, feeds, options, progress, start, machine)
 
-    def running(self) -> list[str]:
-        """Names of the runtimes that run the model."""
+    def find_runtimes(self) -> list[str]:
+        """Return the names of the runtimes that run the model."""
         reasons = dict[str, str | None]()
         for name in backends.targets():
             contender = Contender(name, name, self.source)
-            with DeadlineBlock(max(self._end, monotonic() + READY)):
+            with DeadlineBlock(max(self._deadline, monotonic() + MIN_TRIAL_SECONDS)):
                 reasons[name] = explain_refusal(contender, self.feeds, self.machine.threads)
-            reasons.setdefault(name, f"no answer within {READY:g} s")
+            reasons.setdefault(name, f"no answer within {MIN_TRIAL_SECONDS:g} s")
         refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
         if len(refused) == len(reasons):
             raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")
-        for words in refused:
-            self.progress.note(f"the model does not run on {words}")
+        for refusal in refused:
+            self.progress.note(f"the model does not run on {refusal}")
         return [name for name, reason in reasons.items() if reason is None]
 
-    def times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:
-        """Seconds of one run of each on its runtime, in turns."""
+    def measure_times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:
+        """Return the seconds of one run of each build on its runtime, measured in turns."""
         options, turn = self.options, SECONDS
         if options.steps is None:
-            turn = min(SECONDS, max(0.02, COMPARED * options.time_limit / TURNS))
+            turn = min(SECONDS, max(0.02, COMPARING_SHARE * options.time_limit / COMPARING_TURNS))
         with Database(options.database) as records:
-            return contest_times(entries, self.feeds, self.machine, records, seconds=turn, deadline=self._end)
+            return contest_times(
+                entries, self.feeds, self.machine, records, seconds=turn, deadline=self._deadline
+            )
 
-    def pairs(self, first: tuple[str, Build], second: tuple[str, Build], gain: float) -> Pairs:
-        """Two of them, each on its runtime, side by side."""
+    def compare_pairs(self, first: tuple[str, Build], second: tuple[str, Build], gain: float) -> Pairs:
+        """Run two builds in pairs, each on its runtime."""
         with Database(self.options.database) as records:
             return contest_pairs(
-                first, second, self.feeds, self.machine, records, gain=gain, deadline=self._end
+                first, second, self.feeds, self.machine, records, gain=gain, deadline=self._deadline
             )
 
     @property
-    def _end(self) -> float:
-        """Of all, where time limits the run."""
+    def _deadline(self) -> float:
+        """When the whole run must be finished; infinite where a number of steps limits it."""
         return inf if self.options.steps is not None else self.start + self.options.time_limit
 
-    def results(self, names: Sequence[str], optimized: Optimized) -> dict[str, Result]:
-        """Of each runtime; an interrupt in one of them ends the search for all."""
+    def optimize_each(self, names: Sequence[str], optimize: OptimizeForOne) -> dict[str, Result]:
+        """Return the result of each runtime; an interrupt of one search ends all of them."""
         options, results = self.options, dict[str, Result]()
-        parts = {name: 1.0 if reason_without_kernels(options, name) else GENERATED for name in names}
+        weights = {
+            name: 1.0 if reason_without_kernels(options, name) else KERNEL_TIME_WEIGHT for name in names
+        }
         for name in names:
             now = monotonic()
-            left = max(0.0, self.start + (1 - COMPARED) * options.time_limit - now)
+            remaining = max(0.0, self.start + (1 - COMPARING_SHARE) * options.time_limit - now)
             self.progress.note(f"optimizing for {name}")
-            share = parts[name] / sum(parts.values())
-            results[name] = optimized(replace(options, backend=name, time_limit=share * left), now)
-            del parts[name]
+            share = weights[name] / sum(weights.values())
+            results[name] = optimize(replace(options, backend=name, time_limit=share * remaining), now)
+            del weights[name]
             if results[name].summary.ended_by == "interrupt":
                 break
         return results

@@ -1,4 +1,8 @@
-"""The main loop: a model in, a faster equal model out, with evidence for every rewrite."""
+"""`optimize`: takes a model and returns a faster equal model with evidence for every rewrite.
+
+The phases of a run: read the model, run it, search, measure the best programs, confirm the speedup of the
+fastest one by pairs of runs, check it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +17,8 @@ from typing import Any
 
 import onnx
 
-from tensaurus.optimizer.choose_runtime import on_fastest_runtime
-from tensaurus.optimizer.result.contenders import contenders
+from tensaurus.optimizer.choose_runtime import optimize_on_fastest_runtime
+from tensaurus.optimizer.result.contenders import measure_candidates
 from tensaurus.optimizer.result.result import Result
 from tensaurus.optimizer.run.available_finders import SUBNORMALS
 from tensaurus.optimizer.run.first_run import TooSlow
@@ -33,8 +37,8 @@ from tensaurus.system.progress import NoProgress, Progress
 
 __all__ = ["Options", "Result", "optimize"]
 
-READY = 60.0  # seconds until candidates can be measured, at least, however short the time limit is
-VERIFYING = 0.5  # of the time limit, for rules of the user's own
+MIN_PREPARING_SECONDS = 60.0  # until candidates can be measured, however short the time limit is
+VERIFYING_SHARE = 0.5  # of the time limit, for verifying the user's rules
 
 
 def optimize(
@@ -44,43 +48,44 @@ def optimize(
     progress: Progress | None = None,
     **changes: Any,
 ) -> Result:
-    """A model that computes the same function and is never slower on the backend.
+    """Return a model that computes the same function and is not slower on the backend.
 
-    What `Options` lists may be given by keyword, too: optimize("model.onnx", time_limit=60, backend="auto").
-    An interrupt ends the search; the best program so far is still checked and returned.
+    Options may be given by keyword: optimize("model.onnx", time_limit=60, backend="auto").  An interrupt ends
+    the search; the best program so far is still checked and returned.
     Raises TensaurusError for a model that cannot be read or run.
     """
     start, options = monotonic(), replace(options, **changes)
     progress = progress or NoProgress()
     progress.phase("reading the model", 1)
     original = Original.read(model, options)
-    rules = library(long=options.long, ops={str(node.op) for node in original.program.nodes})
+    rules = library(long=options.is_long_search, ops={str(node.op) for node in original.program.nodes})
     if options.rules:
         progress.phase("verifying the rules")
-        until = start + VERIFYING * options.time_limit if options.steps is None else inf
-        own = map(Path, options.rules)
-        rules += load_user_rules(own, library(), options.allow_unproved, progress.note, until)
+        deadline = start + VERIFYING_SHARE * options.time_limit if options.steps is None else inf
+        files = map(Path, options.rules)
+        rules += load_user_rules(files, library(), options.allow_unproved, progress.note, deadline)
     with name_file_in_errors(original.name):
-        if original.unfit:
-            progress.note(f"the model is left unchanged: {original.unfit}")
-            return Result.unchanged(original, options.first, Machine.here(options.threads), original.unfit)
-        optimized = partial(_optimized, original, rules, progress)
+        if why := original.why_unfit:
+            progress.note(f"the model is left unchanged: {why}")
+            return Result.unchanged(original, options.first_backend, Machine.here(options.threads), why)
+        optimize_for_one = partial(_optimize_for_one, original, rules, progress)
         if options.backend != AUTO:
-            return optimized(options, start)
+            return optimize_for_one(options, start)
         try:
-            return on_fastest_runtime(original, options, progress, start, optimized)
+            return optimize_on_fastest_runtime(original, options, progress, start, optimize_for_one)
         except TooSlow as reason:
             return _unchanged(original, progress, options, reason)
 
 
-def _optimized(
+def _optimize_for_one(
     original: Original, rules: Sequence[Rule], progress: Progress, options: Options, start: float
 ) -> Result:
-    """On one backend, in a run whose time began at `start`."""
+    """Optimize for the backend of the options, in a run that began at `start` (monotonic time)."""
     with ExitStack() as stack:
-        ready = inf if options.steps is not None else start + max(READY, options.time_limit)
+        seconds_to_prepare = max(MIN_PREPARING_SECONDS, options.time_limit)
+        deadline = inf if options.steps is not None else start + seconds_to_prepare
         try:
-            with DeadlineBlock(ready) as preparing:
+            with DeadlineBlock(deadline) as preparing:
                 target = stack.enter_context(Target(original, options, rules, progress, start))
             if preparing.ended:
                 raise TooSlow(f"the time limit of {options.time_limit:g} s is too short to measure anything")
@@ -88,19 +93,21 @@ def _optimized(
             return _unchanged(original, progress, options, reason)
         stack.enter_context(signals.keep_best_on_interrupt())
         progress.phase("searching", 3)
-        begun = monotonic()
+        search_start = monotonic()
         strategy = STRATEGIES[options.search](rules, target.runtime)
         flush = SUBNORMALS not in options.without
         search = ModelSearch(strategy, target.runtime, target.effort, progress, flush)
         outcome, bodies = search.run(original.program)
-        target.rest()
-        searched = monotonic()
-        ranked = contenders(target, outcome, bodies)
-        winner = ranked.winner()
-        seconds = searched - begun, monotonic() - searched - winner.checking, winner.checking
-        return Result.of(target, outcome, ranked, winner, seconds)
+        target.stop_search()
+        search_end = monotonic()
+        contenders = measure_candidates(target, outcome, bodies)
+        winner = contenders.choose_winner()
+        checking = winner.checking_seconds
+        seconds = search_end - search_start, monotonic() - search_end - checking, checking
+        return Result.of(target, outcome, contenders, winner, seconds)
 
 
 def _unchanged(original: Original, progress: Progress, options: Options, reason: TooSlow) -> Result:
+    """Return the original, and tell the user why."""
     progress.note(f"{reason}: the model is left unchanged; raise --time-limit")
-    return Result.unchanged(original, options.first, Machine.here(options.threads), str(reason))
+    return Result.unchanged(original, options.first_backend, Machine.here(options.threads), str(reason))

@@ -42,7 +42,7 @@ def rules_verify(
     Exit status 1 if one is refuted (with where its sides differ), if of one neither is known, or if one is
     not proved though its file says so.
     """
-    from tensaurus.optimizer.result.summary import ground_of, tally
+    from tensaurus.optimizer.result.summary import classify_evidence, format_counts
     from tensaurus.rules.test.annotate_files import annotate_rules
     from tensaurus.rules.test.verify_rule import Refuted, Undecided
     from tensaurus.rules.test.verify_rule import verify as check
@@ -65,8 +65,8 @@ def rules_verify(
             lost = claimed and evidence.kind != "proved"
             overclaimed += lost
             typer.echo(f"{rule.name}: {evidence}{', though its file says proved' * lost}")
-            grounds[ground_of(str(evidence))] += 1
-    typer.echo(f"{sum(grounds.values())} rules: {tally(grounds) or 'none'}")
+            grounds[classify_evidence(str(evidence))] += 1
+    typer.echo(f"{sum(grounds.values())} rules: {format_counts(grounds) or 'none'}")
     if wrong or open_ or overclaimed:
         counts = f"{wrong} of {len(found)} rules refuted, {open_} unknown"
         raise NotEqualError(f"{counts}, {overclaimed} not proved as their file says")

@@ -193,9 +193,9 @@ def tune(
     places in the model, what is fused, schedule, expression.  The database keeps them for `optimize`; Ctrl-C
     ends it at any time, and what was tuned stays.
     """
-    from tensaurus.optimizer.result.summary import shortened
+    from tensaurus.optimizer.result.summary import shorten
     from tensaurus.optimizer.run.options import Options
-    from tensaurus.optimizer.run.tune_ahead import tuned
+    from tensaurus.optimizer.run.tune_ahead import tune_kernels
     from tensaurus.system.progress import choose_progress
 
     options = Options(
@@ -203,9 +203,9 @@ def tune(
     )
     done = 0
     with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
-        for kernel in tuned(model, options, progress):
-            figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.share:.0%}", str(kernel.places)]
-            words = [kernel.name, kernel.schedule or "none", shortened(kernel.scope)]
+        for kernel in tune_kernels(model, options, progress):
+            figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.peak_share:.0%}", str(kernel.places)]
+            words = [kernel.name, kernel.schedule or "none", shorten(kernel.scope)]
             typer.echo("\t".join([*figures, *words]))
             done += 1
     if not done:

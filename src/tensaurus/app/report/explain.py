@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tensaurus.graph.onnx.kernel_libraries import METADATA_KEY as LIBRARIES_KEY
-from tensaurus.optimizer.result.summary import METADATA_KEY, Summary, shortened, tally
+from tensaurus.optimizer.result.summary import METADATA_KEY, Summary, format_counts, shorten
 from tensaurus.system.errors import TensaurusError
 
 
@@ -25,10 +25,10 @@ def explain(path: str | Path) -> RenderableType:
     text = Text.assemble((str(path), "bold"), " is ", (summary.model, "bold"), f": {_changes(summary)}.\n")
     if summary.rewrites:
         compared = summary.equivalence.render().plain
-        grounds = f"Its rewrites rest on this: {summary.grounds}"
+        grounds = f"Its rewrites rest on this: {summary.evidence_counts}"
         text.append(f"{grounds}; and the whole was compared: {compared}.\n")
     operators = Counter(node.op_type for node in model.graph.node)
-    text.append(f"The graph now has {operators.total()} nodes: {tally(operators)}.\n")
+    text.append(f"The graph now has {operators.total()} nodes: {format_counts(operators)}.\n")
     if summary.kernels:
         text.append(f"Its kernels are in {', '.join(_libraries(model))}, which must lie beside it.\n")
     return Group(text, summary.render(), *_kernels(summary), *_laws(summary))
@@ -58,7 +58,7 @@ def _kernels(summary: Summary) -> list[RenderableType]:
 
 def _laws(summary: Summary) -> list[Text]:
     """What each rule says, in the words of the rule file."""
-    laws = ((r.rule, shortened(r.law, 400)) for r in summary.rewrites if r.law)
+    laws = ((r.rule, shorten(r.law, 400)) for r in summary.rewrites if r.law)
     said = [Text.assemble((f"{rule}  ", "bold"), law) for rule, law in laws]
     return [Text("\nThe laws, as the rule library states them:"), *said] if said else []
 

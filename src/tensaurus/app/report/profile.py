@@ -48,7 +48,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
     progress = progress or NoProgress()
     progress.phase("reading the model")
     original, machine = Original.read(model, options), Machine.here(options.threads)
-    name, threads = options.first, machine.threads
+    name, threads = options.first_backend, machine.threads
     runtime = backends.require(name)
     if not isinstance(runtime, backends.Profiling):
         raise TensaurusError(f"{name} cannot tell where the time of a model goes")

@@ -1,1 +1,1 @@
-"""Candidates compared with the original, and the result with its record."""
+"""Compares candidates with the original, and returns the result with its record."""

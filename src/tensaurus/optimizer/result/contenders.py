@@ -1,4 +1,9 @@
-"""Candidates on their target: measured beside the original, the fastest in pairs with it, and checked."""
+"""Measures the candidates of a search beside the original, and chooses the winner.
+
+The search prices a candidate by its operators.  Here each candidate is run as a whole: first all of them in
+turns with the original, then the fastest in pairs with the original, in new processes, which shows whether
+the speedup is real.  Then it is checked: its rewrites are replayed, and the two models compared.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,9 @@ from tensaurus.check.program.field_check import FieldCheck
 from tensaurus.check.program.replay import check_rewrites
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.available_finders import SUBNORMALS
-from tensaurus.optimizer.run.open_sizes import NotGeneral, opened, other_sizes
+from tensaurus.optimizer.run.open_sizes import NotGeneral, open_all_sizes, propose_other_sizes
 from tensaurus.optimizer.run.target import Target
-from tensaurus.optimizer.search.flush_constants import settle
+from tensaurus.optimizer.search.flush_constants import flush_candidate
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.runtimes.measure.comparison import Comparison
 from tensaurus.runtimes.measure.end_to_end_times import SECONDS, contest_pairs, contest_times
@@ -28,145 +33,171 @@ from tensaurus.runtimes.measure.worker import WorkerError
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Contender", "Contenders", "Winner", "contenders", "needed_gain"]
+__all__ = ["Contender", "Contenders", "Winner", "measure_candidates", "needed_gain"]
 
-LONGER = "raise --time-limit"
-OTHERS = 2  # other sizes at which a result is compared that leaves them open
-TRIES = 2  # of candidates in pairs with the original: each may by chance be taken for faster
-WRITING = 1.0  # seconds that writing a candidate may take at least
-CLOSED = 0.05  # a result that runs at fixed sizes alone must gain this share: its user gives up the others
-MARGIN = 0.02  # a result gains this share at least: less may be where its memory lies in this process
+LONGER = "raise --time-limit"  # the remedy in notes
+OTHER_SIZES_CHECKED = 2  # other sizes at which a result is compared that leaves them open
+MAX_REFUSED = 2  # candidates without a speedup in pairs: each further one may seem faster by chance
+MIN_WRITING_SECONDS = 1.0  # that writing a candidate as ONNX may take, however little time is left
+FIXED_SIZES_GAIN = 0.05  # share that a result must gain that runs only at fixed sizes, to be worth the loss
+MIN_GAIN = 0.02  # share that a result must gain; where its memory lies in a process may make as much
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The build to return, seconds of one run of the original and of it, and why it is right.
+    """The program that the run returns, after it was confirmed and checked; the original if no other passed.
 
-    Nothing is applied, and there is no `comparison`, where it is the original.  `checking` is how many
-    seconds all checks took; `only` are the sizes of inputs at which it runs, where the original runs at more.
+    This is the step before the `Result`, which adds the record for users.
+
+    original_seconds, seconds  of one run of the original and of the winner, in the last measurement of them:
+                               by pairs of runs, or in turns where the winner is the original
+    comparison                 what those pairs show; None for the original
+    candidates                 whose rewrites lead to the winner: those of bodies, then the program's; () for
+                               the original
+    replay                     the check of the rewrites
+    checking_seconds           that the checks of all candidates took
+    fixed_sizes                inputs at whose sizes alone the winner runs, where the original runs at others
     """
 
     build: Build
-    before: float
-    after: float
+    original_seconds: float
+    seconds: float
     comparison: Comparison | None = None
     verdict: Verdict = Verdict(True, 0.0, 0.0, detail="unchanged")
-    applied: tuple[Candidate, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     replay: FieldCheck | None = None
-    checking: float = 0.0
-    only: str = ""
+    checking_seconds: float = 0.0
+    fixed_sizes: str = ""
 
     @property
-    def replayed(self) -> str:
-        """How the rewrites were checked, in words."""
+    def replay_text(self) -> str:
+        """How the rewrites were checked, for users."""
         if self.replay is None:
             return ""
         return f"{self.replay.detail}: {self.replay.odds}" if self.replay.trials else self.replay.detail
 
 
-def needed_gain(only: str) -> float:
-    """The share that a result must gain which runs only at these sizes, where the original runs at others."""
-    return CLOSED if only else MARGIN
+def needed_gain(fixed_sizes: str) -> float:
+    """Return the share of time that a result must gain, which is more if it runs only at fixed sizes."""
+    return FIXED_SIZES_GAIN if fixed_sizes else MIN_GAIN
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A candidate as the target runs it, and seconds of one run; `only` as a Winner's, `closed` is why."""
+    """A candidate of the search that was written as ONNX, and then run as a whole beside the others.
+
+    This is the step between a `Candidate`, whose seconds are a sum over operators, and the `Winner`.
+
+    seconds      of one run, measured in turns with the original and the other contenders
+    fixed_sizes  inputs at whose sizes alone it runs; `why_fixed` tells why
+    """
 
     candidate: Candidate
     build: Build
-    only: str = ""
-    closed: str = ""
+    fixed_sizes: str = ""
+    why_fixed: str = ""
     seconds: float = inf
 
     @property
-    def gain(self) -> float:
-        """The share that it must gain."""
-        return needed_gain(self.only)
+    def needed_gain(self) -> float:
+        """The share of time that it must gain."""
+        return needed_gain(self.fixed_sizes)
 
     @property
-    def value(self) -> float:
-        """Seconds, with those added that must pay for the sizes that it does not run at."""
-        return self.seconds * (1 + self.gain) / (1 + MARGIN)
+    def penalized_seconds(self) -> float:
+        """Seconds, increased where the contender runs only at fixed sizes, to rank it behind equal ones."""
+        return self.seconds * (1 + self.needed_gain) / (1 + MIN_GAIN)
 
 
 @dataclass(frozen=True)
 class Contenders:
-    """Candidates beside the original.
+    """All contenders of a run, measured beside the original.
 
-    bodies  what was applied within the bodies of all of them
-    base    seconds of one run of the original
+    bodies            candidates for the bodies of If, Loop and Scan, which all contenders contain
+    original_seconds  of one run of the original, measured in turns with the contenders
     """
 
     target: Target
     bodies: Sequence[Candidate]
-    base: float
+    original_seconds: float
     rows: Sequence[Contender]
 
-    def fastest(self, otherwise: str) -> dict[str, float]:
-        """Seconds of the fastest of each search; of the one named, where a candidate names none."""
+    def fastest_by_search(self, default_search: str) -> dict[str, float]:
+        """Return the seconds of the fastest contender of each search; one without a name is the default's."""
         best: dict[str, float] = {}
         for row in self.rows:
-            for by in row.candidate.by or {otherwise}:
-                best[by] = min(row.seconds, best.get(by, self.base))
-        return best or {otherwise: self.base}
+            for search in row.candidate.by or {default_search}:
+                best[search] = min(row.seconds, best.get(search, self.original_seconds))
+        return best or {default_search: self.original_seconds}
 
-    def winner(self) -> Winner:
-        """The fastest whose gain pairs with the original support, and which is equal; else the original."""
+    def choose_winner(self) -> Winner:
+        """Return the fastest contender with a confirmed speedup that passes the check, or the original."""
         progress = self.target.progress
-        faster = [row for row in self.rows if row.value < (1 - MARGIN) * self.base]
-        limit, checking, refused = self.target.limit, 0.0, 0
-        for place, row in enumerate(sorted(faster, key=lambda row: row.value)):
-            if place and limit is not None and not limit.another:
+        limit_seconds = (1 - MIN_GAIN) * self.original_seconds
+        faster = [row for row in self.rows if row.penalized_seconds < limit_seconds]
+        limit, checking_seconds, refused = self.target.time_limit, 0.0, 0
+        for place, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
+            if place and limit is not None and not limit.has_time_for_another:
                 progress.note(f"no time was left to check {len(faster) - place} more candidates: {LONGER}")
                 break
             progress.phase("confirming the speedup in new processes", 5)
-            until = inf if limit is None else limit.again
-            why = ""
-            with DeadlineBlock(until if limit is None else until + limit.patience(2)) as comparing:
+            deadline = inf if limit is None else limit.confirming_deadline
+            failure = ""
+            latest = deadline if limit is None else deadline + limit.patience_seconds(2)
+            with DeadlineBlock(latest) as comparing:
                 try:
-                    pairs = _pairs(self.target, row, until)
+                    pairs = _compare_pairs(self.target, row, deadline)
                     comparison = pairs.comparison
                 except WorkerError as error:
-                    why = str(error)
+                    failure = str(error)
             if comparing.ended:
                 progress.note(f"comparing a candidate with the original took too long: {LONGER}")
                 break
-            if why:
-                progress.note(f"rejected a candidate: {why}")
+            if failure:
+                progress.note(f"rejected a candidate: {failure}")
                 continue
-            if not comparison.shows(row.gain):
-                sizes = f", as it runs only at {row.only}" if row.only else ""
-                progress.note(f"rejected a candidate: {comparison.refusal(row.gain)}{sizes}")
+            if not comparison.shows(row.needed_gain):
+                sizes = f", as it runs only at {row.fixed_sizes}" if row.fixed_sizes else ""
+                progress.note(f"rejected a candidate: {comparison.refusal(row.needed_gain)}{sizes}")
                 refused += 1
-                if refused == TRIES:
+                if refused == MAX_REFUSED:
                     break
                 continue
             progress.phase("checking the result against the original", 6)
-            applied, began = (*self.bodies, row.candidate), monotonic()
-            replay, verdict = self._checked(applied, row)
-            checking += (took := monotonic() - began)
+            candidates, check_start = (*self.bodies, row.candidate), monotonic()
+            replay, verdict = self._check(candidates, row)
+            checking_seconds += (seconds := monotonic() - check_start)
             if limit is not None:
-                limit.checked = took
+                limit.last_check_seconds = seconds
             for fault in verdict.faults:
                 progress.note(fault)
             if replay.passed and verdict.passed:
                 if comparison.disturbed:
                     doubt = f"{comparison.median:.2f}x is void, {comparison.doubt}"
                     progress.note(f"the speedup {doubt}: measure again")
-                times = pairs.before, pairs.after
-                return Winner(row.build, *times, comparison, verdict, applied, replay, checking, row.only)
+                return Winner(
+                    row.build,
+                    pairs.before,
+                    pairs.after,
+                    comparison,
+                    verdict,
+                    candidates,
+                    replay,
+                    checking_seconds,
+                    row.fixed_sizes,
+                )
             reason = replay.detail if verdict.passed else verdict.detail
             progress.note(f"rejected a faster candidate: {reason}")
-        return Winner(self.target.source, self.base, self.base, checking=checking)
+        unchanged = self.original_seconds
+        return Winner(self.target.source, unchanged, unchanged, checking_seconds=checking_seconds)
 
-    def _checked(self, applied: Sequence[Candidate], row: Contender) -> tuple[FieldCheck, Verdict]:
-        """The rewrites replayed, and where they hold the two files compared, which takes longer."""
+    def _check(self, candidates: Sequence[Candidate], row: Contender) -> tuple[FieldCheck, Verdict]:
+        """Replay the rewrites, and if they hold compare the two models, which takes longer."""
         target, options = self.target, self.target.options
-        replay = check_rewrites(applied, options.seed, target.progress.stage)
+        replay = check_rewrites(candidates, options.seed, target.progress.stage)
         if not replay.passed:
             return replay, Verdict(False, detail=replay.detail, field=replay)
-        compared = partial(
+        compare = partial(
             verify,
             target.source,
             row.build,
@@ -179,111 +210,117 @@ class Contenders:
             stage=target.progress.stage,
             margin=ERROR_FACTORS[options.accuracy],
         )
-        verdict = compared(shapes=options.shapes, inputs=target.given or None, answers=target.answers)
-        if verdict.passed and target.original.fixed and not row.only:
-            verdict = _beyond(target, verdict, compared)
+        verdict = compare(shapes=options.shapes, inputs=target.user_inputs or None, answers=target.answers)
+        if verdict.passed and target.original.fixed_sizes and not row.fixed_sizes:
+            verdict = _check_other_sizes(target, verdict, compare)
         return replay, verdict
 
 
-def contenders(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) -> Contenders:
-    """The outcome's candidates, measured in turns with the original; what cannot be written is dropped."""
+def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candidate]) -> Contenders:
+    """Write the outcome's candidates as ONNX and measure them in turns with the original.
+
+    A candidate that cannot be written, or not in time, is dropped with a note.
+    """
     target.progress.phase("measuring the best programs", 4)
-    kept = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
-    limit, rows = target.limit, list[Contender]()
-    until = inf if limit is None else limit.first
-    for place, candidate in enumerate(kept):
-        if rows and limit is not None and monotonic() + limit.measuring(len(rows) + 2) > until:
-            target.progress.note(f"no time was left to measure {len(kept) - place} more candidates: {LONGER}")
+    candidates = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
+    limit, rows = target.time_limit, list[Contender]()
+    deadline = inf if limit is None else limit.measuring_deadline
+    for place, candidate in enumerate(candidates):
+        if rows and limit is not None and monotonic() + limit.measuring_seconds(len(rows) + 2) > deadline:
+            count = len(candidates) - place
+            target.progress.note(f"no time was left to measure {count} more candidates: {LONGER}")
             break
-        if (written := _written(target, candidate, bodies, until)) is not None:
-            rows.append(written)
-    for reason in dict.fromkeys(row.closed for row in rows if row.closed):
-        target.progress.note(f"a candidate runs only at {target.original.fixed}: {reason}")
-    latest = inf if limit is None else max(until, monotonic()) + limit.patience(len(rows) + 1)
+        if (row := _write_candidate(target, candidate, bodies, deadline)) is not None:
+            rows.append(row)
+    for reason in dict.fromkeys(row.why_fixed for row in rows if row.why_fixed):
+        target.progress.note(f"a candidate runs only at {target.original.fixed_sizes}: {reason}")
+    latest = inf if limit is None else max(deadline, monotonic()) + limit.patience_seconds(len(rows) + 1)
     with DeadlineBlock(latest) as measuring:
-        base, *times = _times(target, [row.build for row in rows], until)
+        original_seconds, *times = _measure_times(target, [row.build for row in rows], deadline)
         rows = [replace(row, seconds=seconds) for row, seconds in zip(rows, times, strict=True)]
     if measuring.ended and limit is not None:
         target.progress.note(f"measuring took too long, so the model is left unchanged: {LONGER}")
-        base, rows = limit.run, []
-    return Contenders(target, bodies, base, rows)
+        original_seconds, rows = limit.run_seconds, []
+    return Contenders(target, bodies, original_seconds, rows)
 
 
-def _written(
-    target: Target, candidate: Candidate, bodies: Sequence[Candidate], until: float
+def _write_candidate(
+    target: Target, candidate: Candidate, bodies: Sequence[Candidate], deadline: float
 ) -> Contender | None:
-    """A candidate, flushed, and its model; None, and a note, where there is none, or not in half of the time
-    left."""
-    now, why = monotonic(), ""
-    with DeadlineBlock(now + max(WRITING, (until - now) / 2)) as writing:
+    """Return a candidate with its model; None, and a note, if it cannot be written in half the time left."""
+    now, failure = monotonic(), ""
+    with DeadlineBlock(now + max(MIN_WRITING_SECONDS, (deadline - now) / 2)) as writing:
         try:
             if SUBNORMALS not in target.options.without:
-                candidate = settle(candidate)
-            made = _opened(target, candidate, bodies)
+                candidate = flush_candidate(candidate)
+            contender = _build_candidate(target, candidate, bodies)
         except TensaurusError as error:
-            why = f"it cannot be written as ONNX: {error}"
+            failure = f"it cannot be written as ONNX: {error}"
     if writing.ended:
-        why = f"writing it as ONNX takes too long: {LONGER}"
-    elif not why and made.build.constant_bytes > target.memory:
-        sizes = f"{made.build.constant_bytes / 1e6:.3g} MB of constants, more than {target.memory / 1e6:.3g}"
-        why = f"it stores {sizes}: --max-memory allows more"
-    if why:
-        target.progress.note(f"rejected a candidate: {why}")
-    return None if why else made
+        failure = f"writing it as ONNX takes too long: {LONGER}"
+    elif not failure and contender.build.constant_bytes > target.memory:
+        stored, allowed = contender.build.constant_bytes / 1e6, target.memory / 1e6
+        sizes = f"{stored:.3g} MB of constants, more than {allowed:.3g}"
+        failure = f"it stores {sizes}: --max-memory allows more"
+    if failure:
+        target.progress.note(f"rejected a candidate: {failure}")
+    return None if failure else contender
 
 
-def _opened(target: Target, candidate: Candidate, bodies: Sequence[Candidate]) -> Contender:
-    """The candidate's build: with all sizes open that the model leaves open, where its rewrites hold for
-    them, else at the sizes that were given.  Raises TensaurusError where it cannot be written."""
+def _build_candidate(target: Target, candidate: Candidate, bodies: Sequence[Candidate]) -> Contender:
+    """Return the candidate's build with all sizes open that the model leaves open, if its rewrites hold for
+    them, else at the given sizes.  Raises TensaurusError where it cannot be written."""
     original = target.original
-    if not original.fixed:
+    if not original.fixed_sizes:
         return Contender(candidate, target.builds(candidate.program))
     try:
         if bodies:
             raise NotGeneral("its rewrites in the bodies of If, Loop and Scan hold only for the given sizes")
-        return Contender(candidate, target.builds(opened(candidate, original.general, target.rules)))
+        program = open_all_sizes(candidate, original.open_program, target.rules)
+        return Contender(candidate, target.builds(program))
     except TensaurusError as error:
-        return Contender(candidate, target.builds(candidate.program), original.fixed, str(error))
+        return Contender(candidate, target.builds(candidate.program), original.fixed_sizes, str(error))
 
 
-def _beyond(target: Target, verdict: Verdict, compared: Callable[..., Verdict]) -> Verdict:
-    """The verdict, and that of the first OTHERS other sizes at which the original runs."""
-    general, tried = target.original.general, list[str]()
-    for shapes in other_sizes(general, symbol_sizes(general, target.feeds)):
-        words = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+def _check_other_sizes(target: Target, verdict: Verdict, compare: Callable[..., Verdict]) -> Verdict:
+    """Compare the models at other sizes, too, at which the original runs; return the joint verdict."""
+    program, checked = target.original.open_program, list[str]()
+    for shapes in propose_other_sizes(program, symbol_sizes(program, target.feeds)):
+        sizes = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
         try:
-            other = compared(shapes=shapes, kinds=KINDS[:1])
-        except TensaurusError:  # the original does not run at them
+            other = compare(shapes=shapes, kinds=KINDS[:1])
+        except TensaurusError:  # the original does not run at these sizes
             continue
         if not other.passed:
-            return replace(other, detail=f"at {words}: {other.detail}")
-        tried.append(words)
-        if len(tried) == OTHERS:
+            return replace(other, detail=f"at {sizes}: {other.detail}")
+        checked.append(sizes)
+        if len(checked) == OTHER_SIZES_CHECKED:
             break
-    more = f"equal, too, at {' and '.join(tried)}" if tried else "it runs at no other sizes that were tried"
+    none = "it runs at no other sizes that were tried"
+    more = f"equal, too, at {' and '.join(checked)}" if checked else none
     return replace(verdict, detail=f"{verdict.detail}; {more}")
 
 
-def _times(target: Target, builds: Sequence[Build], until: float) -> list[float]:
-    """Seconds of one run of the original, and of each of these; `until` is of `time.monotonic`."""
+def _measure_times(target: Target, builds: Sequence[Build], deadline: float) -> list[float]:
+    """Return the seconds of one run of the original, then of each build, measured in turns."""
     return contest_times(
         [(target.backend, build) for build in (target.source, *builds)],
         target.feeds,
         target.machine,
-        target.records,
-        seconds=SECONDS if target.limit is None else target.limit.turn,
-        deadline=until,
+        target.database,
+        seconds=SECONDS if target.time_limit is None else target.time_limit.turn_seconds,
+        deadline=deadline,
     )
 
 
-def _pairs(target: Target, row: Contender, until: float) -> Pairs:
-    """The original and a candidate side by side."""
+def _compare_pairs(target: Target, row: Contender, deadline: float) -> Pairs:
+    """Run the original and a contender in pairs."""
     return contest_pairs(
         (target.backend, target.source),
         (target.backend, row.build),
         target.feeds,
         target.machine,
-        target.records,
-        gain=row.gain,
-        deadline=until,
+        target.database,
+        gain=row.needed_gain,
+        deadline=deadline,
     )

@@ -1,4 +1,4 @@
-"""The kernels of a result, told for people: where each comes from, what it computes and how."""
+"""Describes the kernels of a result for users: what each replaces, what it computes, and its schedule."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tensaurus.graph.ir.program import topological_order
 from tensaurus.graph.onnx.onnx_frame import graphs_in
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS
-from tensaurus.optimizer.result.summary import AppliedKernel, shortened
+from tensaurus.optimizer.result.summary import AppliedKernel, shorten
 from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.nested_calls import format_nodes
 
-__all__ = ["applied_kernels", "titles"]
+__all__ = ["describe_kernels", "make_titles"]
 
 
-def applied_kernels(
+def describe_kernels(
     model: ModelProto, candidates: Sequence[Candidate], kernels: KernelBudget
 ) -> tuple[AppliedKernel, ...]:
-    """Those of the result, the most frequent first, each with the operators that its equation replaces."""
+    """Return the kernels of a model, the most frequent first, with the operators that each one replaces."""
     nodes = (node for graph in graphs_in(model.graph) for node in graph.node)
     counts = Counter(node.op_type for node in nodes if node.domain == KERNELS)
     if not counts:
@@ -38,46 +38,48 @@ def applied_kernels(
         for left, right in zip(equation.left, equation.right, strict=True):
             if right.op is eop:
                 replaced.setdefault(right.attrs, format_nodes(left))
-    used: dict[str, Any] = {}  # attributes of the eOperator, by the name of its kernel
+    attributes: dict[str, Any] = {}  # of the eOperator, by the name of its kernel
     for candidate in candidates:
         for node in candidate.program.active:
             if node.op is eop and (kernel := kernels(node)) is not None:
-                used.setdefault(kernel.name, node.attrs)
-    title = titles(equations)
+                attributes.setdefault(kernel.name, node.attrs)
+    title = make_titles(equations)
     return tuple(
         AppliedKernel(
             name,
             count,
-            shortened(show(dict(used[name])["scope"])) if name in used else "",
-            shortened(replaced.get(used[name], "")) if name in used else "",
+            shorten(show(dict(attributes[name])["scope"])) if name in attributes else "",
+            shorten(replaced.get(attributes[name], "")) if name in attributes else "",
             kernels.schedule(name),
-            title(used[name]) if name in used else "",
+            title(attributes[name]) if name in attributes else "",
         )
         for name, count in sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     )
 
 
-def titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
-    """What an eOperator of these attributes is in short, as F(4x4, 3x3) + Relu, by the equations that made
-    it; "" of one that none of them made."""
-    made: dict[Any, list[tuple[Equation, Node]]] = {}
+def make_titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
+    """Return a function from an eOperator's attributes to a short title, for example F(4x4, 3x3) + Relu.
+
+    A title lists what the equations that made the eOperator replaced; it is "" where none of them made it.
+    """
+    makers: dict[Any, list[tuple[Equation, Node]]] = {}
     for equation in equations:
         for left, right in zip(equation.left, equation.right, strict=True):
             if right.op is eop:
-                made.setdefault(right.attrs, []).append((equation, left))
+                makers.setdefault(right.attrs, []).append((equation, left))
 
-    def title(attrs: Any, around: frozenset[Any] = frozenset()) -> str:
-        if attrs in around:
+    def title(attrs: Any, enclosing: frozenset[Any] = frozenset()) -> str:
+        if attrs in enclosing:
             return ""
-        found = [of(*maker, around | {attrs}) for maker in made.get(attrs, ())]
-        return min(filter(None, found), key=lambda words: words.count(", "), default="")  # fewest detours
+        found = [title_by(*maker, enclosing | {attrs}) for maker in makers.get(attrs, ())]
+        return min(filter(None, found), key=lambda words: words.count(", "), default="")  # the fewest steps
 
-    def of(equation: Equation, left: Node, around: frozenset[Any]) -> str:
-        """By one of its equations; "" where that leads back to what it is to be told of."""
+    def title_by(equation: Equation, left: Node, enclosing: frozenset[Any]) -> str:
+        """Return the title by one equation; "" where the equation's left side holds the eOperator itself."""
         inner = topological_order([left], equation.leaves)
         computed = [node for node in inner if node.op not in (CONSTANT, ITEM) and not node.static]
-        words = [title(node.attrs, around) if node.op is eop else str(node.op) for node in computed]
-        if any(not word and node.attrs in made for word, node in zip(words, computed, strict=True)):
+        words = [title(node.attrs, enclosing) if node.op is eop else str(node.op) for node in computed]
+        if any(not word and node.attrs in makers for word, node in zip(words, computed, strict=True)):
             return ""
         if equation.name.startswith(FUSED_PREFIX):
             return " + ".join(word or str(node.op) for word, node in zip(words, computed, strict=True))

@@ -1,4 +1,4 @@
-"""What comes out of a run: the model, and the record of how it came about."""
+"""The result of a run: the optimized model with a record of how it was found and why it is right."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.kernel_libraries import save_with_libraries
 from tensaurus.graph.onnx.missing_shapes import missing_shape_flags
 from tensaurus.optimizer.result.contenders import Contenders, Winner
-from tensaurus.optimizer.result.kernel_report import applied_kernels
-from tensaurus.optimizer.result.session import opened
+from tensaurus.optimizer.result.kernel_report import describe_kernels
+from tensaurus.optimizer.result.session import open_session
 from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary
 from tensaurus.optimizer.run.original import Original
 from tensaurus.optimizer.run.target import Target
@@ -34,18 +34,23 @@ __all__ = ["Result"]
 
 @dataclass(frozen=True)
 class Result:
-    """An optimized model with its summary."""
+    """An optimized model with its summary: the last step of a candidate, after it was the run's `Winner`.
+
+    The summary's times are the winner's: of one run, in pairs of runs of the original and the result.
+
+    libraries  of kernels that the model needs
+    """
 
     model: onnx.ModelProto
     summary: Summary
-    libraries: tuple[Path, ...] = ()  # of custom operators that the model needs
+    libraries: tuple[Path, ...] = ()
 
     @classmethod
     def unchanged(cls, original: Original, backend: str, machine: Machine, reason: str) -> Result:
-        """The model itself, and why; nothing is measured."""
+        """Return the original as the result, with the reason and without measured times."""
         equality = Equality(0.0, 0.0, True, f"unchanged: {reason}")
         summary = replace(_unmeasured(original, backend, machine), equivalence=equality)
-        return cls(_labelled(original.model, summary), summary, original.libraries)
+        return cls(_embed_summary(original.model, summary), summary, original.libraries)
 
     @classmethod
     def of(
@@ -56,21 +61,21 @@ class Result:
         winner: Winner,
         seconds: tuple[float, float, float],
     ) -> Result:
-        """The winner, and what led to it; `seconds` are those of searching, of measuring and of checking."""
-        original, chosen = target.original, winner.applied[-1] if winner.applied else outcome.original
-        fastest = contenders.fastest(target.options.search)
+        """Return the winner as the result; `seconds` are of searching, of measuring and of checking."""
+        original, chosen = target.original, winner.candidates[-1] if winner.candidates else outcome.original
+        fastest = contenders.fastest_by_search(target.options.search)
         searching, measuring, checking = seconds
-        model = winner.build.proto() if winner.applied else original.model
+        model = winner.build.proto() if winner.candidates else original.model
         summary = replace(
             _unmeasured(original, target.backend, target.machine),
-            original_ms=winner.before * 1e3,
-            optimized_ms=winner.after * 1e3,
-            speedup=winner.before / winner.after,
+            original_ms=winner.original_seconds * 1e3,
+            optimized_ms=winner.seconds * 1e3,
+            speedup=winner.original_seconds / winner.seconds,
             comparison=winner.comparison,
-            runs_only=winner.only,
+            runs_only=winner.fixed_sizes,
             equivalence=winner.verdict.equality.rounded(),
-            rewrites=_rewrites(winner.applied),
-            replay=winner.replayed,
+            rewrites=_count_rewrites(winner.candidates),
+            replay=winner.replay_text,
             search_seconds=searching,
             measuring_seconds=measuring,
             checking_seconds=checking,
@@ -81,18 +86,21 @@ class Result:
             found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
             original_predicted_ms=outcome.original.cost * 1e3,
             constants_mb=winner.build.constant_bytes / 1e6,
-            kernels=applied_kernels(model, winner.applied, target.kernels),
+            kernels=describe_kernels(model, winner.candidates, target.kernels),
             compiler=target.kernels.compiler,
             no_kernels=target.kernels.reason_absent,
             dropped=target.kernels.dropped,
             tuned=target.kernels.tuned,
         )
-        return cls(_labelled(model, summary), summary, winner.build.libraries)
+        return cls(_embed_summary(model, summary), summary, winner.build.libraries)
 
-    def compared(self, pairs: Pairs, times: Mapping[str, float]) -> Result:
-        """The result with figures of a comparison of runtimes: its pairs with the original on the fastest of
-        them, and seconds of all that were compared."""
-        return self._with(
+    def with_comparison(self, pairs: Pairs, times: Mapping[str, float]) -> Result:
+        """Return the result with the times of a comparison of runtimes.
+
+        pairs  of the original on the runtime that runs it fastest, and of the result on its own
+        times  seconds of everything that was compared, by name
+        """
+        return self._with_changes(
             original_ms=pairs.before * 1e3,
             optimized_ms=pairs.after * 1e3,
             speedup=pairs.comparison.median,
@@ -100,52 +108,51 @@ class Result:
             runtimes_ms=_milliseconds(times),
         )
 
-    def among(self, seconds: float, times: Mapping[str, float]) -> Result:
-        """The model as it was, with its seconds on the fastest of the runtimes, and those of all that were
-        compared."""
-        return self._with(
+    def with_runtime_times(self, seconds: float, times: Mapping[str, float]) -> Result:
+        """Return an unchanged model's result with its seconds on the fastest runtime, and all times."""
+        return self._with_changes(
             original_ms=seconds * 1e3, optimized_ms=seconds * 1e3, runtimes_ms=_milliseconds(times)
         )
 
-    def _with(self, **changes: Any) -> Result:
+    def _with_changes(self, **changes: Any) -> Result:
         summary = replace(self.summary, **changes)
-        return replace(self, model=_labelled(self.model, summary), summary=summary)
+        return replace(self, model=_embed_summary(self.model, summary), summary=summary)
 
     @property
     def speedup(self) -> float:
-        """Time of the original over time of the result."""
+        """The time of the original divided by the time of the result."""
         return self.summary.speedup
 
     @property
     def rewrites(self) -> tuple[AppliedRule, ...]:
-        """What was applied, how often, and why it is right."""
+        """The rules that were applied, each with its count and evidence."""
         return self.summary.rewrites
 
     @property
     def evidence(self) -> dict[str, str]:
-        """Why each rule that was applied is right."""
+        """The evidence of each rule that was applied, by the rule's name."""
         return {rewrite.rule: rewrite.evidence for rewrite in self.rewrites}
 
     def save(self, path: str | Path) -> None:
-        """Write the model, and where it has kernels their library beside it: fast.kernels.so for fast.onnx.
+        """Write the model, and the library of its kernels beside it: fast.kernels.so for fast.onnx.
 
         Raises TensaurusError, also where another model needs the library that would be overwritten.
         """
         save_with_libraries(self.model, path, self.libraries)
 
     def session(self, options: Any = None, providers: Any = None) -> backends.Session:
-        """The result, ready to run: get_inputs(), get_outputs(), .run(output_names, {name: array}).
+        """Return a session of the model: get_inputs(), get_outputs(), .run(output_names, {name: array}).
 
         `options` are the backend's own: onnxruntime's SessionOptions, or a dict of openvino's properties;
-        `providers` are onnxruntime's.  Raises BackendError for what the backend does not take.
+        `providers` are onnxruntime's.  Raises BackendError for options that the backend does not accept.
         """
         with temporary_folder() as folder:
             build = Build.from_model(self.model, folder, self.libraries)
-            return opened(build, self.summary.backend, self.summary.threads, options, providers)
+            return open_session(build, self.summary.backend, self.summary.threads, options, providers)
 
 
 def _unmeasured(original: Original, backend: str, machine: Machine) -> Summary:
-    """What is known of the model before anything is measured."""
+    """Return the summary of the model before anything is measured."""
     known = count_nodes(original.program)
     return Summary(
         model=original.name,
@@ -167,20 +174,20 @@ def _milliseconds(times: Mapping[str, float]) -> dict[str, float]:
     return {name: seconds * 1e3 for name, seconds in times.items()}
 
 
-def _rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:
-    """The rules applied along the chains, in the order of their first use, with how often."""
+def _count_rewrites(candidates: Sequence[Candidate]) -> tuple[AppliedRule, ...]:
+    """Return the rules applied along the candidates' chains with their counts, in the order of first use."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for candidate in candidates:
-        counts.update((made.name, str(made.evidence), made.law) for made in candidate.applied)
+        counts.update((step.name, str(step.evidence), step.law) for step in candidate.applied)
     return tuple(AppliedRule(name, evidence, count, law) for (name, evidence, law), count in counts.items())
 
 
-def _labelled(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:
-    """The model with its summary in the metadata, for `explain`."""
-    labelled = onnx.ModelProto()
-    labelled.CopyFrom(model)
-    kept = [entry for entry in labelled.metadata_props if entry.key != METADATA_KEY]
-    del labelled.metadata_props[:]
-    labelled.metadata_props.extend(kept)
-    labelled.metadata_props.add(key=METADATA_KEY, value=summary.to_json(effort=False))
-    return labelled
+def _embed_summary(model: onnx.ModelProto, summary: Summary) -> onnx.ModelProto:
+    """Return a copy of the model with the summary in its metadata, which `explain` reads."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    other_entries = [entry for entry in copy.metadata_props if entry.key != METADATA_KEY]
+    del copy.metadata_props[:]
+    copy.metadata_props.extend(other_entries)
+    copy.metadata_props.add(key=METADATA_KEY, value=summary.to_json(effort=False))
+    return copy

@@ -1,4 +1,4 @@
-"""A model ready to run, with the libraries of its kernels."""
+"""Opens an optimized model for running, with the libraries of its kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.machine import usable_threads
 
-__all__ = ["opened", "session"]
+__all__ = ["open_session", "session"]
 
 
 def session(
@@ -19,18 +19,18 @@ def session(
     options: Any = None,
     providers: Any = None,
 ) -> backends.Session:
-    """A model's file, with the libraries beside it that it names: .run(output_names, {name: array}).
+    """Return a session of a model's file and the libraries beside it: .run(output_names, {name: array}).
 
     `threads` are by default, and at most, the cores that this process may use; `options` and `providers` are
-    the backend's own.  Raises TensaurusError where a library is missing or another one, and BackendError for
-    what the backend does not take.
+    the backend's own.  Raises TensaurusError where a library is missing or of another model, and BackendError
+    for options that the backend does not accept.
     """
     backends.require(backend)
-    return opened(Build.from_file(model), backend, usable_threads(threads), options, providers)
+    return open_session(Build.from_file(model), backend, usable_threads(threads), options, providers)
 
 
-def opened(build: Build, backend: str, threads: int, options: Any, providers: Any) -> backends.Session:
-    """A session on the backend, with its own options and execution providers where some are given."""
+def open_session(build: Build, backend: str, threads: int, options: Any, providers: Any) -> backends.Session:
+    """Return a session of a build, with the backend's own options and execution providers, if any."""
     runtime = backends.find(backend)
     if options is None and providers is None:
         return runtime.compile(build, threads=threads)

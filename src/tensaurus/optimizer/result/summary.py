@@ -1,4 +1,7 @@
-"""The record of one optimization: what changed, why it is right, what it gained. As JSON and as text."""
+"""The record of one optimization, as JSON and as text: what changed, why it is right, what it gained.
+
+The JSON is stored in the optimized model's metadata, where `tensaurus explain` reads it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ METADATA_KEY = "tensaurus"
 """The key of an optimized model's metadata_props that holds its Summary as JSON."""
 
 
+# Texts for `ended_by`.
 _ENDS = {
     "exhausted": "nothing left to try",
     "patience": "no gain for many steps",
@@ -35,7 +39,7 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """A rule, the evidence that it is right, how often it was applied, and what it says."""
+    """A rule that was applied: its evidence, how often, and its law as text."""
 
     rule: str
     evidence: str
@@ -43,15 +47,20 @@ class AppliedRule:
     law: str = ""
 
     @property
-    def ground(self) -> str:
-        """What it rests on, in a word or two."""
-        return ground_of(self.evidence)
+    def evidence_kind(self) -> str:
+        """The kind of its evidence, as `classify_evidence` names it."""
+        return classify_evidence(self.evidence)
 
 
 @dataclass(frozen=True)
 class AppliedKernel:
-    """A kernel of the result: at how many places, what it computes, what it stands for, its schedule; and
-    what it is in short, as F(4x4, 3x3) + Add + Relu."""
+    """A kernel of the result.
+
+    count      number of places in the model
+    scope      the expression that it computes
+    operators  the operators that it replaces
+    title      these in short, for example F(4x4, 3x3) + Add + Relu
+    """
 
     name: str
     count: int
@@ -63,24 +72,22 @@ class AppliedKernel:
 
 @dataclass(frozen=True)
 class Summary:
-    """One optimization. Times are wall clock: *_ms in milliseconds per run, *_seconds in seconds.
+    """The record of one optimization.  Wall-clock times: *_ms of one run of a model, *_seconds of a phase.
 
-    Those are of searching, of measuring the best programs (the fastest twice), and of checking.
-
-    comparison is what pairs of runs of the original and of the result say, the last word on the speedup; None
-    where the model is unchanged, and in files of older versions.
-
-    predicted_ms is what the search expected of the result before it was run, original_predicted_ms what it
-    expected of the original, from operators measured alone; found_ms is of each search's fastest program,
-    before it was checked; constants_mb what the result keeps of constants.  Where several runtimes were
-    compared, the original's time is that of the fastest, runtimes_ms has all: the original's by the
-    runtime's name, and the result's for it.
-
-    runs_only are sizes of inputs, as x=1,3,640,640, that the original leaves open and the result does not;
-    empty where the result runs at all sizes that the original runs at.
-
-    compiler is what made the kernels, and what they may use of the processor; no_kernels is why there could
-    be none, dropped why some eOperators had none; tuned how many were tuned in this run.
+    original_ms, optimized_ms  where several runtimes were compared, the original's is that of the fastest
+    comparison                 what pairs of runs of the original and the result show about the speedup; None
+                               where the model is unchanged, and in files of older versions
+    predicted_ms               what the search expected of the result before it was run, from its operators'
+                               costs; original_predicted_ms of the original
+    found_ms                   of the fastest program of each search, before it was checked
+    runtimes_ms                where several runtimes were compared: the original's time by the name of each
+                               runtime, and the result's for it
+    constants_mb               megabytes of constants that the result stores
+    runs_only                  sizes of inputs, as x=1,3,640,640, that the original leaves open and the result
+                               fixes; "" where the result runs at all sizes
+    compiler                   the compiler of the kernels, and what it may use of the processor
+    no_kernels, dropped        why no kernels were generated, and why some eOperators have none
+    tuned                      number of kernels that were tuned in this run
     """
 
     model: str
@@ -117,45 +124,45 @@ class Summary:
     versions: dict[str, str] = field(default_factory=dict)
 
     def to_json(self, *, effort: bool = True) -> str:
-        """One line of JSON, in this record's order; figures that are not finite become null.
+        """Return one line of JSON, fields in this record's order; numbers that are not finite become null.
 
-        effort=False leaves out what the search cost: two runs that find the same model differ only in that.
+        effort=False leaves out what the search cost, the only difference of two runs that find one model.
         """
-        record = {name: _plain(getattr(self, name)) for name in _names(Summary)}
+        record = {name: _to_json_value(getattr(self, name)) for name in _field_names(Summary)}
         if not effort:
-            for effort_of in ("search", "measuring", "checking"):
-                del record[f"{effort_of}_seconds"]
+            for phase in ("search", "measuring", "checking"):
+                del record[f"{phase}_seconds"]
             del record["measurements"], record["tuned"]
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Summary:
-        """Read what to_json wrote, by this version or a later one; ValueError says what does not fit."""
+        """Return the summary that to_json of this version or a later one wrote.  Raises ValueError."""
         try:
-            record = _known(cls, json.loads(text))
-            record["equivalence"] = Equality(**_known(Equality, record["equivalence"]))
+            record = _select_fields(cls, json.loads(text))
+            record["equivalence"] = Equality(**_select_fields(Equality, record["equivalence"]))
             if (compared := record.get("comparison")) is not None:
-                record["comparison"] = Comparison(**_known(Comparison, compared))
+                record["comparison"] = Comparison(**_select_fields(Comparison, compared))
             rows = record.get("rewrites", ())
-            record["rewrites"] = tuple(AppliedRule(**_known(AppliedRule, row)) for row in rows)
+            record["rewrites"] = tuple(AppliedRule(**_select_fields(AppliedRule, row)) for row in rows)
             kernels = record.get("kernels", ())
-            record["kernels"] = tuple(AppliedKernel(**_known(AppliedKernel, row)) for row in kernels)
-            for listed in ("unlock", "dropped"):
-                record[listed] = tuple(record.get(listed, ()))
+            record["kernels"] = tuple(AppliedKernel(**_select_fields(AppliedKernel, row)) for row in kernels)
+            for name in ("unlock", "dropped"):
+                record[name] = tuple(record.get(name, ()))
             return cls(**record)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a summary: {error}") from error
 
     @property
-    def grounds(self) -> str:
-        """How many rewrites rest on what: 'proved 12, tested with a bound 3'."""
+    def evidence_counts(self) -> str:
+        """The rewrites by kind of evidence: 'proved 12, tested with a bound 3'."""
         counts: Counter[str] = Counter()
         for rewrite in self.rewrites:
-            counts[rewrite.ground] += rewrite.count
-        return tally(counts)
+            counts[rewrite.evidence_kind] += rewrite.count
+        return format_counts(counts)
 
     def render(self) -> RenderableType:
-        """The summary as a person reads it."""
+        """Return the summary as text for users."""
         lines = Table.grid(padding=(0, 2))
         lines.add_column(style="dim", no_wrap=True)
         lines.add_column(overflow="fold")
@@ -172,7 +179,7 @@ class Summary:
             listed = ", ".join(f"{name} {ms:.3f} ms" for name, ms in self.runtimes_ms.items())
             lines.add_row("runtimes", listed)
         if self.rewrites:
-            lines.add_row("evidence", Text(self.grounds))
+            lines.add_row("evidence", Text(self.evidence_counts))
         if self.replay:
             lines.add_row("replay", Text(self.replay))
         lines.add_row("operators", self._operators())
@@ -227,7 +234,7 @@ class Summary:
     def _operators(self) -> Text:
         if not self.opaque:
             return Text(f"{self.typed} typed, none opaque")
-        listed = tally(self.opaque_operators)
+        listed = format_counts(self.opaque_operators)
         return Text(f"{self.typed} typed, {self.opaque} opaque, passed through untouched: {listed}")
 
     def _rewrite_table(self) -> Table:
@@ -240,48 +247,47 @@ class Summary:
         return table
 
 
-def ground_of(said: str) -> str:
-    """What an equality rests on, of its evidence as it is written: the kind, and of a test whether it has a
-    bound, as "tested(gf, 40 instances, 2 trials, error < 2^-94)" has."""
-    kind = said.partition("(")[0]
+def classify_evidence(evidence: str) -> str:
+    """Return the kind of an evidence text: tested(gf, 40 instances, error < 2^-94) -> tested with a bound."""
+    kind = evidence.partition("(")[0]
     if kind != "tested":
         return kind or "unstated"
-    if "where it is used" in said:
+    if "where it is used" in evidence:
         return "replayed where it is used"
-    return f"tested {'with' if 'error < 2^-' in said else 'without'} a bound"
+    return f"tested {'with' if 'error < 2^-' in evidence else 'without'} a bound"
 
 
-def shortened(text: str, most: int = 160) -> str:
-    """The text, its end cut off where it is longer."""
+def shorten(text: str, most: int = 160) -> str:
+    """Return the text, cut off after `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def tally(counts: Mapping[str, int]) -> str:
-    """Names with their counts, the most frequent first: 'Conv 12, Relu 3'."""
+def format_counts(counts: Mapping[str, int]) -> str:
+    """Return names with their counts, the most frequent first: 'Conv 12, Relu 3'."""
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
 
 
-def _names(record: type[Any]) -> list[str]:
+def _field_names(record: type[Any]) -> list[str]:
     return [item.name for item in fields(record)]
 
 
-def _known(record: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The values that this version's record has; null figures are unknown numbers."""
+def _select_fields(record: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of this version's record; null becomes NaN for a float."""
     floats = {item.name for item in fields(record) if item.type == "float"}
-    kept = {name: values[name] for name in _names(record) if name in values}
-    return {name: math.nan if value is None and name in floats else value for name, value in kept.items()}
+    known = {name: values[name] for name in _field_names(record) if name in values}
+    return {name: math.nan if value is None and name in floats else value for name, value in known.items()}
 
 
-def _plain(value: Any) -> Any:
-    """What json can say, keys of mappings sorted."""
+def _to_json_value(value: Any) -> Any:
+    """Return the value as JSON types, with the keys of mappings sorted."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(value[key]) for key in sorted(value)}
+        return {key: _to_json_value(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_json_value(item) for item in value]
     if isinstance(value, Comparison | Equality | AppliedRule | AppliedKernel):
-        return {name: _plain(getattr(value, name)) for name in _names(type(value))}
+        return {name: _to_json_value(getattr(value, name)) for name in _field_names(type(value))}
     return value
 
 

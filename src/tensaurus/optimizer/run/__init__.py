@@ -1,1 +1,1 @@
-"""What one run of the optimizer is given: options, a model, a runtime, kernels and a time limit."""
+"""Prepares one run of the optimizer: options, model, first run, runtime, kernels, time limit."""

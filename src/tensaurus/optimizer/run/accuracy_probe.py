@@ -1,4 +1,9 @@
-"""An equal program tried beside the original before any kernel is made: how far rounding leads there."""
+"""Measures how far rounding takes an equal program from the original, before any kernel is generated.
+
+Fast convolution algorithms round more than direct convolution.  Whether a model bears that is tried with the
+fast algorithms written as standard operators, since tuning kernels for a program that the final check rejects
+would waste the time limit.
+"""
 
 from __future__ import annotations
 
@@ -24,37 +29,48 @@ from tensaurus.runtimes.measure.worker import start_worker
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["Trial"]
+__all__ = ["AccuracyProbe"]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """The original, and where it runs; `answers` of the float64 reference are kept for the check."""
+class AccuracyProbe:
+    """The original and the runtime on which candidates are compared with it.
 
-    proto: ModelProto
+    timed_inputs  the inputs that are timed; they give the sizes
+    run_limit     seconds that one run may take
+    answers       of the float64 reference, kept for the check of the result
+    folder        where models are written
+    """
+
+    model: ModelProto
     source: Build
-    given: Mapping[str, Array]
+    timed_inputs: Mapping[str, Array]
     shapes: Mapping[str, Sequence[int]]
     backend: str
     threads: int
-    limit: float
+    run_limit: float
     answers: ReferenceAnswers
     folder: Path
 
-    def uneven(self, ranges: Mapping[str, tuple[int, int]], seed: int) -> list[Mapping[str, Array]]:
-        """Inputs of all magnitudes, and beside the model's constants, as the check makes them, where all of
-        them are floats: large elements have small ones as neighbours there, to whose size a fast algorithm's
-        errors do not keep."""
-        if any(map(is_integer, required_inputs(self.proto))):
+    def draw_uneven_inputs(
+        self, ranges: Mapping[str, tuple[int, int]], seed: int
+    ) -> list[Mapping[str, Array]]:
+        """Return inputs of all magnitudes and near the model's constants, as the check draws them.
+
+        In such inputs large elements have small neighbours, and a fast algorithm's errors are as large as the
+        large ones need.  Returns none where an input is of integers.
+        """
+        if any(map(is_integer, required_inputs(self.model))):
             return []
-        sizes = {name: array.shape for name, array in self.given.items()}
-        values = InputValues(ranges, constants=collect_constants([self.proto]))
-        return [feed.arrays for feed in draw_feeds(self.proto, sizes, ("magnitudes", "edges"), seed, values)]
+        sizes = {name: array.shape for name, array in self.timed_inputs.items()}
+        values = InputValues(ranges, constants=collect_constants([self.model]))
+        return [feed.arrays for feed in draw_feeds(self.model, sizes, ("magnitudes", "edges"), seed, values)]
 
-    def error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
-        """The largest error on these inputs beside what is allowed; infinite where something does not run.
+    def measure_error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
+        """Return the largest error on these inputs as a fraction of the allowed error.
 
-        Where scores are put in order, it is the error with these scores pinned: near ties change places.
+        Infinite where a model does not run.  Where the model sorts scores (TopK), the scores are pinned to
+        the original's: near ties may change places without anything being wrong.
         """
         try:
             pair = pin_scores(self.source.proto(), candidate.proto())
@@ -65,11 +81,11 @@ class Trial:
             original = Build.from_model(pair.original, self.folder, libraries[0])
             changed = Build.from_model(pair.candidate, self.folder, libraries[1])
             scores = Build.from_model(pair.scores, self.folder, libraries[0])
-            with start_worker(scores, self.backend, threads=self.threads, limit=self.limit) as worker:
+            with start_worker(scores, self.backend, threads=self.threads, limit=self.run_limit) as worker:
                 pins = [pair.pinned_inputs(run_inputs(worker, arrays)) for arrays in inputs]
             feeds = [
-                Feed("timed", {**arrays, **own}, frozenset(own))
-                for arrays, own in zip(inputs, pins, strict=True)
+                Feed("timed", {**arrays, **pinned}, frozenset(pinned))
+                for arrays, pinned in zip(inputs, pins, strict=True)
             ]
             return self._error(original, changed, feeds)
         except (TensaurusError, MemoryError):
@@ -86,8 +102,8 @@ class Trial:
         original = ComparedModel.read(source, shapes or {}, self.folder)
         rows: list[list[OriginalOutput]] = []
         with (
-            Reference(self.threads, self.limit, answers) as reference,
-            start_worker(source, self.backend, threads=self.threads, limit=self.limit) as worker,
+            Reference(self.threads, self.run_limit, answers) as reference,
+            start_worker(source, self.backend, threads=self.threads, limit=self.run_limit) as worker,
         ):
             for feed in feeds:
                 sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes
@@ -101,6 +117,6 @@ class Trial:
                     for output, copy in zip(outputs, copies, strict=True):
                         output.add_perturbed(copy)
             worker.compile(candidate)
-            made = [run_inputs(worker, feed.arrays) for feed in feeds]
-        pairs = (pair for row in zip(rows, made, strict=True) for pair in zip(*row, strict=True))
+            results = [run_inputs(worker, feed.arrays) for feed in feeds]
+        pairs = (pair for row in zip(rows, results, strict=True) for pair in zip(*row, strict=True))
         return max((output.judge(result).worst for output, result in pairs), default=0.0)

@@ -1,4 +1,4 @@
-"""What proposes equalities beside the rules, by names that people can leave out."""
+"""Names the finders that users can exclude with `--without`, to see what each of them gains."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from tensaurus.finders.derive import Derive
 from tensaurus.finders.fuse import Blocked, Fuse
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["FINDERS", "SUBNORMALS", "left", "require_finders"]
+__all__ = ["FINDERS", "SUBNORMALS", "exclude_finders", "require_finders"]
 
 FINDERS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Bilinear, Blocked, Derive, Fuse)}
 
-SUBNORMALS = "subnormals"  # that become 0, before all finders
+SUBNORMALS = "subnormals"  # no finder: subnormal constants become 0 before the search
 
 
 def require_finders(names: Collection[str]) -> None:
-    """Raises TensaurusError for a name that none of them has."""
+    """Raise TensaurusError for a name that can not be excluded."""
     for name in names:
         if name not in (*FINDERS, SUBNORMALS):
             known = ", ".join((*FINDERS, SUBNORMALS))
             raise TensaurusError(f"unknown --without {name!r}", remedy=f"Choose from {known}.")
 
 
-def left(finders: Iterable[Finder], without: Collection[str]) -> tuple[Finder, ...]:
-    """Those that are not left out."""
-    kinds = tuple(FINDERS[name] for name in without if name in FINDERS)
+def exclude_finders(finders: Iterable[Finder], excluded: Collection[str]) -> tuple[Finder, ...]:
+    """Return the finders whose names are not in `excluded`."""
+    kinds = tuple(FINDERS[name] for name in excluded if name in FINDERS)
     return tuple(finder for finder in finders if not isinstance(finder, kinds))

@@ -1,9 +1,11 @@
-"""Which fast algorithms a result may use: those with which the whole model keeps its accuracy.
+"""Decides which fast convolution algorithms a result may use so that the whole model keeps its accuracy.
 
-One layer's errors are measured on a sample, by the measure that the whole result is judged by.  How large
-they may be depends on what is around the layer, which dilutes them or adds more: so the model is tried with
-the fastest algorithms of all its layers, as standard operators, before any kernel is made; where that goes
-too far, with those of smaller errors.
+A layer's error with one algorithm is measured on a sample, as a fraction of the error that the check of the
+result allows.  How large that may be depends on the layers around, which shrink or add errors.  So the whole
+model is tried with the fastest algorithm of each layer, as standard operators and before any kernel is
+generated; where its error is too large, with algorithms of smaller errors:
+
+    layer limit 3 -> the model uses 1.7 of the allowed error; 1.25 -> 0.6: algorithms up to 1.25 are admitted
 """
 
 from __future__ import annotations
@@ -27,54 +29,55 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.runtimes.price.operation_counts import operations
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["Accuracy", "share"]
+__all__ = ["Accuracy", "sample_error"]
 
-LIMITS = (3.0, 1.25, 0.75)  # of a layer's share of what a whole model may have, the first that does
-ORDERED = 0.8  # of the error that standard operators may have: kernels add up in another order
-DEEP = 256  # products added up, beyond which the errors of both sums grow alike
-TRIED = 10**10  # operations of a model that is tried: larger ones take too much of the search's time
-COPIES = 4  # of a sample, a rounding away
+LAYER_LIMITS = (3.0, 1.25, 0.75)  # of one layer's error, in allowed errors of a whole model; tried in turn
+PROBE_LIMIT = 0.8  # of the allowed error, for standard operators: kernels add in another order than these
+MAX_DEPTH = 256  # products of one sum; beyond it the errors of fast and direct sums grow alike
+MAX_PROBED_OPERATIONS = 10**10  # of a model; trying a larger one takes too much of the search's time
+PERTURBED_SAMPLES = 4  # copies of a sample that differ by one rounding, as the check of the result has
 
 
 @dataclass
 class Accuracy:
-    """What one model admits at a level.
+    """Decides which algorithms one model admits at an accuracy level of `ERROR_FACTORS`.
 
-    judged  the error of an equal program beside what is allowed, on the runtime; infinite where it does not
-            run in time, None where standard operators of the model's opset cannot say it
-    note    gets a line where the fastest algorithms were held back
+    measure_error  returns the error of an equal program on the runtime, as a fraction of the allowed error;
+                   infinite where it does not run in time, None where no standard operators of the model's
+                   opset can express it
+    note           receives a line where the fastest algorithms are excluded
     """
 
     level: str
     program: Program
     roofline: Roofline
-    judged: Callable[[Program], float | None]
+    measure_error: Callable[[Program], float | None]
     note: Callable[[str], None] = lambda line: None
 
     def allows(self, of: Convolution, algorithms: Algorithms) -> bool:
-        """Whether a layer may be computed so."""
-        return _within(self.limit, of, algorithms)
+        """Return whether the convolution may be computed by these algorithms."""
+        return _is_within(self.layer_limit, of, algorithms)
 
     @cached_property
-    def limit(self) -> float:
-        """Of the share that a layer's error may have; 0 where the model has room for no fast algorithm."""
+    def layer_limit(self) -> float:
+        """The largest error of one layer, in allowed errors; 0: the model may use no fast algorithm."""
         margin, errors = ERROR_FACTORS[self.level], dict[tuple[Node, ...], float | None]()
-        if sum(map(operations, self.program.nodes)) > TRIED:  # the check of the result has the last word
-            return LIMITS[1] * margin
-        for limit in LIMITS:
-            finder = Bilinear(self.roofline, partial(_within, limit * margin))
+        if sum(map(operations, self.program.nodes)) > MAX_PROBED_OPERATIONS:  # the final check decides
+            return LAYER_LIMITS[1] * margin
+        for limit in LAYER_LIMITS:
+            finder = Bilinear(self.roofline, partial(_is_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
             if fastest is self.program:
                 return limit * margin
             if fastest.roots not in errors:
-                errors[fastest.roots] = self.judged(fastest)
-            if (error := errors[fastest.roots]) is None:  # only kernels can: as of one that is too large
-                return LIMITS[1] * margin
-            if error <= ORDERED * margin:
+                errors[fastest.roots] = self.measure_error(fastest)
+            if (error := errors[fastest.roots]) is None:  # only kernels express it: as for a model too large
+                return LAYER_LIMITS[1] * margin
+            if error <= PROBE_LIMIT * margin:
                 break
         else:
-            limit = LIMITS[-1] if error == inf else 0.0
-        if limit == LIMITS[-1]:
+            limit = LAYER_LIMITS[-1] if error == inf else 0.0
+        if limit == LAYER_LIMITS[-1]:
             more = f"where one layer uses more than {limit * margin:g} of the allowed error"
             self.note(f"fast convolutions are excluded {more}")
         elif not limit:
@@ -82,17 +85,17 @@ class Accuracy:
         return limit * margin
 
 
-def _within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:
+def _is_within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:
     depth = 1 << (of.depth(algorithms) - 1).bit_length()
-    return share(algorithms, min(depth, DEEP)) <= limit
+    return sample_error(algorithms, min(depth, MAX_DEPTH)) <= limit
 
 
 @lru_cache(1000)
-def share(algorithms: Algorithms, depth: int) -> float:
-    """The largest error of a sample beside what is allowed of a whole model (`check/files/judge`)."""
+def sample_error(algorithms: Algorithms, depth: int) -> float:
+    """Return the largest error of a sample layer, in errors that a model may have (`check/files/judge`)."""
     sample, rng = draw_sample(algorithms, depth), np.random.default_rng(1)
     direct = OriginalOutput(sample.exact, sample.direct(sample.data, sample.weights))
-    for _ in range(COPIES):
+    for _ in range(PERTURBED_SAMPLES):
         direct.add_perturbed(
             sample.direct(perturb_array(sample.data, rng), perturb_array(sample.weights, rng))
         )

@@ -1,4 +1,7 @@
-"""The first run of a model: on inputs that it accepts, and in a share of the time limit."""
+"""Runs a model for the first time: finds inputs that it accepts, and how long one run takes.
+
+A model may hold a loop that never ends, so the first run has only a part of the time limit.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from tensaurus.system.deadline import DeadlineBlock
 
 __all__ = ["FirstRun", "TooSlow"]
 
-STARTING = 10.0  # seconds in which a process starts and runs a small model, on a busy machine, too
-SHARE = 0.5  # of the time limit: four processes load and run a model before a result of it is compared
+MIN_SECONDS = 10.0  # in which even a busy machine starts a process and runs a small model
+TIME_SHARE = 0.5  # of the time limit: four processes load and run a model before a result can be compared
 
 
 class TooSlow(Exception):
@@ -29,33 +32,35 @@ class TooSlow(Exception):
 class FirstRun:
     """The inputs that a model ran on, and how long that took.
 
-    given  those of them that the caller gave
-    words  the sizes that were made up for it; "" where none were
-    load   seconds until a process was ready to run it
-    run    seconds of the run
+    user_inputs    the part of the inputs that the user gave
+    assumed_sizes  the sizes that were made up for the inputs, for users; "" where none were
+    load_seconds   until a process was ready to run the model
+    run_seconds    of the run
     """
 
     feeds: dict[str, Array]
-    given: dict[str, Array]
-    words: str
-    load: float
-    run: float
+    user_inputs: dict[str, Array]
+    assumed_sizes: str
+    load_seconds: float
+    run_seconds: float
 
     @classmethod
     def of(cls, original: Original, options: Options, source: Build, threads: int) -> FirstRun:
-        """Run the model on the first backend that is asked for.
+        """Run the model on the first backend that the options name.
 
-        Raises TensaurusError where it runs on no inputs, and TooSlow where it has not done so in the SHARE of
-        the time limit: a model may hold a loop that never ends.
+        Raises TensaurusError where the model runs on no inputs, and TooSlow where it does not finish within
+        `TIME_SHARE` of the time limit.
         """
         model, shapes, ranges = original.model, options.shapes or {}, options.ranges or {}
         require_ranges(model, ranges)
-        given, began = load_user_inputs(options.inputs, model, shapes), monotonic()
-        patience = inf if options.steps is not None else max(STARTING, SHARE * options.time_limit)
+        user_inputs, began = load_user_inputs(options.inputs, model, shapes), monotonic()
+        patience = inf if options.steps is not None else max(MIN_SECONDS, TIME_SHARE * options.time_limit)
+        backend, run_limit = options.first_backend, options.run_limit
         with DeadlineBlock(began + patience):
-            feeds, words, run = sample_feeds(
-                model, shapes, options.seed, source, options.first, threads, ranges, options.run_limit, given
+            feeds, assumed_sizes, run_seconds = sample_feeds(
+                model, shapes, options.seed, source, backend, threads, ranges, run_limit, user_inputs
             )
-            return cls(feeds, given, words, monotonic() - began - run, run)
+            load_seconds = monotonic() - began - run_seconds
+            return cls(feeds, user_inputs, assumed_sizes, load_seconds, run_seconds)
         limit = f"{options.time_limit:g} s are too short to compare a result with it"
         raise TooSlow(f"the model did not finish one run in {patience:g} s: {limit}")

@@ -25,7 +25,7 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.kernels.library.shared_library import find_compiler
-from tensaurus.optimizer.run.available_finders import left
+from tensaurus.optimizer.run.available_finders import exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
 from tensaurus.optimizer.run.options import Options
 from tensaurus.runtimes import backends
@@ -121,10 +121,10 @@ class KernelBudget:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
         fuse = Fuse(costs.alone, costs.roofline)
-        if left([bilinear], without):
+        if exclude_finders([bilinear], without):
             fuse.variants = bilinear.variants
         width = self._kernels.tuner.core.lanes("float32")
-        return left((bilinear, fuse, Blocked(width, costs.alone, costs.roofline)), without)
+        return exclude_finders((bilinear, fuse, Blocked(width, costs.alone, costs.roofline)), without)
 
     def may_tune_another(self) -> bool:
         """Whether one more eOperator may be measured, which means that its kernel is tuned first."""

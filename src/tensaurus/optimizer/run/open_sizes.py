@@ -1,9 +1,9 @@
-"""A result found at fixed sizes, made again for all sizes that the model leaves open.
+"""Repeats the rewrites of a result that was found at fixed sizes for all sizes that the model leaves open.
 
-`--shape` fixes sizes so that operators can be measured; most rewrites need them fixed as little as the model
-does.  The rewrites that led to a program are applied once more, to the model with its sizes open: each rule
-says anew what it makes, attributes computed from sizes included, and its conditions are asked of sizes that
-are symbols.  That the program then found equals the model follows by congruence, as it does at fixed sizes.
+`--shape` fixes sizes so that operators can be measured, and a user wants a result that still runs at all
+sizes; few rewrites depend on the sizes.  The rewrites that led to the result are applied again to the model
+with its sizes open: each rule computes its right side and the attributes in it anew, and its conditions are
+decided for sizes that are symbols.  Congruence then proves the new program equal to the model.
 
     Reshape(Reshape(x, (6, 4)), (24,))  =>  Reshape(x, (24,))          at x[2, 3, 4]
     Reshape(Reshape(x, (3*n, 4)), (12*n,))  =>  Reshape(x, (12*n,))    at x[n, 3, 4]
@@ -32,17 +32,17 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.prove.subnormal_constants import flushed_constants, refute_flush
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["NotGeneral", "fixed_sizes", "opened", "other_sizes"]
+__all__ = ["NotGeneral", "format_fixed_sizes", "open_all_sizes", "propose_other_sizes"]
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 class NotGeneral(TensaurusError):
-    """A rewrite is not shown for sizes that are open."""
+    """A rewrite could not be proved for open sizes."""
 
 
-def fixed_sizes(model: ModelProto, program: Program) -> str:
-    """The inputs whose sizes the program fixes and the model leaves open: 'x=1,3,?,?'; empty where none."""
+def format_fixed_sizes(model: ModelProto, program: Program) -> str:
+    """Return the inputs whose sizes the program fixes and the model leaves open, as 'x=1,3,?,?'."""
     stated = {value.name: stated_sizes(value.type) for value in model.graph.input}
     fixed = list[str]()
     for node in program.inputs:
@@ -55,26 +55,33 @@ def fixed_sizes(model: ModelProto, program: Program) -> str:
     return " ".join(fixed)
 
 
-def opened(candidate: Candidate, general: Program, rules: Sequence[Rule]) -> Program:
-    """The candidate's program for all sizes of `general`, which is the model with its sizes open.
+def open_all_sizes(candidate: Candidate, general: Program, rules: Sequence[Rule]) -> Program:
+    """Return the candidate's program for all sizes of `general`, the model with its sizes open.
 
-    Raises NotGeneral, with the first rewrite that does not hold for all of them.
+    Raises NotGeneral with the first rewrite that is not proved for all of them.
     """
     return _Opening.of(candidate.chain[0].program, general, rules).program(candidate)
 
 
 @dataclass
 class _Opening:
-    """What nodes at fixed sizes are with their sizes open."""
+    """Maps nodes at fixed sizes to nodes with open sizes.
+
+    known  node at fixed sizes -> the same value with open sizes
+    twins  kind of a node at fixed sizes (`_kind`) -> nodes with open sizes that known nodes of it became
+    """
 
     general: Program
     rules: Mapping[str, Rule]
     known: dict[Node, Node] = field(default_factory=dict)
-    twins: dict[object, list[Node]] = field(default_factory=dict)  # by what their likes at fixed sizes are
+    twins: dict[object, list[Node]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, fixed: Program, general: Program, rules: Sequence[Rule]) -> _Opening:
-        """Nodes of one name are one value; that they are told apart wrongly is found by congruence."""
+        """Begin with the inputs and with nodes of equal names in both programs.
+
+        A pair that is wrong does no harm: congruence does not prove the result then.
+        """
         made = cls(general, {rule.name: rule for rule in rules})
         named = {name: node for node, name in general.names.items()}
         made.known.update(zip(fixed.inputs, general.inputs, strict=True))
@@ -90,20 +97,20 @@ class _Opening:
         return made
 
     def program(self, candidate: Candidate) -> Program:
-        """The candidate's.  Raises NotGeneral."""
+        """Return the candidate's program with open sizes.  Raises NotGeneral."""
         waiting, steps = list(dict.fromkeys(candidate.applied)), list[Equation]()
         while waiting:
-            left = list[Equation]()
-            for equation in waiting:  # one may be of what another makes
-                if (step := self.step(equation)) is None:
-                    left.append(equation)
+            failed = list[Equation]()
+            for equation in waiting:  # an equation may rewrite nodes that a later one makes: try replace_args
+                if (step := self.open_equation(equation)) is None:
+                    failed.append(equation)
                 else:
                     steps.append(step)
-            if len(left) == len(waiting):
-                raise NotGeneral(f"the rewrite {left[0].name} is proved only for the given sizes")
-            waiting = left
+            if len(failed) == len(waiting):
+                raise NotGeneral(f"the rewrite {failed[0].name} is proved only for the given sizes")
+            waiting = failed
         try:
-            roots = [self.node(root) for root in candidate.program.roots]
+            roots = [self.open_node(root) for root in candidate.program.roots]
         except Untypable as error:
             raise NotGeneral(f"it depends on the given sizes: {error}") from error
         pairs = list(zip(self.general.roots, roots, strict=True))
@@ -113,18 +120,18 @@ class _Opening:
         program = self.general.with_outputs(roots)
         return Program(program.inputs, program.outputs, (), {**names, **program.names}, program.frame)
 
-    def node(self, node: Node) -> Node:
-        """The node with its sizes open.  Raises Untypable where something in it is fixed."""
+    def open_node(self, node: Node) -> Node:
+        """Return the node with open sizes.  Raises Untypable where a node below it needs fixed sizes."""
         for part in () if node in self.known else topological_order([node], self.known):
             args = tuple(arg and self.known[arg] for arg in part.args)
-            self.known[part] = part if part.op in (CONSTANT, INPUT) else self._again(part, args)
+            self.known[part] = part if part.op in (CONSTANT, INPUT) else self._apply(part, args)
         return self.known[node]
 
-    def _again(self, node: Node, args: tuple[Node | None, ...]) -> Node:
-        """The node on other arguments.
+    def _apply(self, node: Node, args: tuple[Node | None, ...]) -> Node:
+        """Return the node applied to arguments with open sizes.
 
-        Where there is one of this kind on arguments of these types, in the model or made by a rule, that one
-        tells what its attributes are with sizes open, and of an opaque operator the types.
+        A twin on arguments of the same types, in the model or made by a rule, has the attributes for open
+        sizes, and the types of an opaque operator.
         """
         types = [arg and arg.types for arg in args]
         for twin in self.twins.get(_kind(node), ()):
@@ -134,43 +141,43 @@ class _Opening:
             raise Untypable("the output types of an opaque operator depend on the sizes")
         return replace_args(node, args)
 
-    def step(self, equation: Equation) -> Equation | None:
-        """The equation with sizes open; None where that is not shown, or not yet."""
+    def open_equation(self, equation: Equation) -> Equation | None:
+        """Return the equation with open sizes; None where it is not proved, or not before another one is."""
         before = dict(self.known)
         try:
-            left = tuple(map(self.node, equation.left))
+            left = tuple(map(self.open_node, equation.left))
             rule = self.rules.get(equation.name)
             if rule is not None:
-                made = self._instance(rule, equation, left)
+                made = self._apply_rule(rule, equation, left)
             elif isinstance(equation.evidence_source, Bounded):
-                made = self._bounded(equation, left)
+                made = self._flush_subnormals(equation, left)
             else:
-                made = self._shown(equation, left)
+                made = self._prove_equation(equation, left)
         except (Untypable, ValueError, NotImplementedError):
             made = None
         if made is None:
-            self.known = before  # what was made of nodes that a later step tells about is forgotten
+            self.known = before  # a later equation may know better twins of these nodes
         return made
 
-    def _instance(self, rule: Rule, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
-        """What the rule makes of the left side."""
+    def _apply_rule(self, rule: Rule, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
+        """Return the instance of the rule at the left side whose right side has the equation's operators."""
         matcher = Matcher(rule)
         for binding in matcher.bindings(left):
             right = matcher.apply(left, binding)
             if right is not None:
-                found = dict(self.known)
-                if all(_align(a, b, found) for a, b in zip(equation.right, right, strict=True)):
-                    for node in [node for node in found if node not in self.known]:
-                        self.twins.setdefault(_kind(node), []).append(found[node])
-                    self.known = found
+                known = dict(self.known)
+                if all(_align(a, b, known) for a, b in zip(equation.right, right, strict=True)):
+                    for node in [node for node in known if node not in self.known]:
+                        self.twins.setdefault(_kind(node), []).append(known[node])
+                    self.known = known
                     return instantiate_rule(rule, binding, left, right)
         return None
 
-    def _bounded(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
-        """Zeros for subnormal constants, where the bound of what they move holds for all sizes.
+    def _flush_subnormals(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
+        """Return the equation that replaces subnormal constants by 0, if its error bound holds for all sizes.
 
-        Constants are the same nodes whatever the sizes are, so they are replaced in the model itself: what is
-        typed at fixed sizes may be passed through where sizes are open.
+        Constants are the same nodes at all sizes, so they are replaced in the model itself: a node that is
+        typed at fixed sizes may be opaque at open sizes.
         """
         before, after = (
             Program(equation.leaves, tuple((str(k), root) for k, root in enumerate(roots)))
@@ -183,20 +190,20 @@ class _Opening:
             program.rebuild(lambda node, args: zeroed.get(node) or replace_args(node, args), became)
             return became
 
-        there = rebuilt(before)
-        if tuple(there[root] for root in equation.left) == equation.right:
-            here = rebuilt(self.general)
-            for node, new in there.items():
-                if (known := self.known.get(node)) in here:
-                    self.known[new] = here[known]
-        right = tuple(map(self.node, equation.right))
+        at_fixed_sizes = rebuilt(before)
+        if tuple(at_fixed_sizes[root] for root in equation.left) == equation.right:
+            at_open_sizes = rebuilt(self.general)
+            for node, new in at_fixed_sizes.items():
+                if (known := self.known.get(node)) in at_open_sizes:
+                    self.known[new] = at_open_sizes[known]
+        right = tuple(map(self.open_node, equation.right))
         made = replace(equation, left=left, right=right, leaves=self.general.inputs)
         return made if refute_flush(made) is None else None
 
-    def _shown(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
-        """Both sides of what is no rule, where their canonical forms are one for all sizes."""
-        right = tuple(map(self.node, equation.right))
-        leaves = tuple(map(self.node, equation.leaves))
+    def _prove_equation(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
+        """Return a finder's equation with open sizes, if both sides have the same canonical form."""
+        right = tuple(map(self.open_node, equation.right))
+        leaves = tuple(map(self.open_node, equation.leaves))
         if len(left) != 1 or [n.types for n in left] != [n.types for n in right]:
             return None
         made = nested_equation(equation.name, left[0], right[0], leaves)
@@ -204,7 +211,7 @@ class _Opening:
 
 
 def _kind(node: Node) -> object:
-    """What a node is, whatever it reads of these types."""
+    """Return a key of the node without its arguments: operator, attributes, types of arguments."""
     return str(node.op), node.attrs, tuple(arg and arg.types for arg in node.args)
 
 
@@ -229,10 +236,10 @@ def _align(fixed: Node | None, open_: Node | None, known: dict[Node, Node]) -> b
     return True
 
 
-def other_sizes(general: Program, sizes: Mapping[Symbol, int]) -> Iterator[Shapes]:
-    """Shapes of all inputs at other sizes than those given of the symbols, the likeliest to be valid first.
+def propose_other_sizes(general: Program, sizes: Mapping[Symbol, int]) -> Iterator[Shapes]:
+    """Yield shapes of all inputs at other sizes of the symbols, the likeliest to be valid first.
 
-    Halves of even sizes and a quarter more are multiples of what most models ask for.
+    Many models need multiples of 8 or 32; half of a size, or a quarter more, often is one.
     """
     plans: tuple[Callable[[int], int], ...] = (
         lambda n: n // 2 if n % 2 == 0 else n + 1,

@@ -1,4 +1,4 @@
-"""What a caller of the optimizer may ask for."""
+"""The options of `optimize`, which are those of `tensaurus optimize` on the command line, too."""
 
 from __future__ import annotations
 
@@ -18,37 +18,40 @@ from tensaurus.system.errors import TensaurusError
 
 __all__ = ["AUTO", "DEFAULTS", "Options"]
 
-AUTO = "auto"
-LONG = 300.0  # seconds from which on a search takes the rules that helped no model so far, too
+AUTO = "auto"  # the backend option that compares all installed runtimes
+LONG_SEARCH_SECONDS = 300.0  # time limit from which on rules that have helped no model so far are tried, too
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to optimize.  Raises TensaurusError for a backend, a search or a processor that there is not.
+    """How to optimize.  Raises TensaurusError for an unknown backend, search, accuracy or processor.
 
-    shapes      fixes sizes of inputs, {name: sizes}
-    ranges      values of integer inputs, {name: (lowest, highest)}; else 0 and 1
-    inputs      the caller's own, {name: array} or an .npz file: timed on, and compared on beside made-up ones
-    backend     onnxruntime, openvino, or auto: that of those installed on which the result is fastest
-    threads     that compute; by default, and at most, the cores that this process may use
-    time_limit  seconds for all of it, where `steps` does not limit the search; checks are not cut short; in
-                five minutes and more rules are tried, too, that helped no model so far
-    steps       of the search at most, in place of a time
-    search      both, saturation, or backtracking (`alpha`: how much worse than the best a program may be)
-    nodes       e-nodes of the saturation at most; `multi`: its rounds with rules of several roots
-    max_memory  bytes of constants that the result's file may store, or as many as the model's where these are
-                more, and 16 KiB; where None, twice the model's, and six times where there are kernels
-    run_limit   seconds that one run of the model may take
-    rules       files of rules beside the library's: each is verified first, and refused where it is wrong,
-                or where neither is known and `allow_unproved` is not set
-    finders     propose equalities beside the rules (`finder_protocol`), with evidence; they are replayed
-    without     our own that shall propose nothing, by name (`available_finders`): to see what each gains
-    custom_ops  whether kernels may be generated, which a library beside the model holds
-    cpu         the processor that they are for: native, or a level (x86-64-v3, x86-64-v4)
-    tuning      seconds for the schedule of one kernel, at most
-    accuracy    of the result: like the original's, or fast (four times the error that is allowed otherwise)
-    seed        of random inputs
-    database    the file of measurements; the default one where None
+    shapes          fixes sizes of inputs: {name: sizes}
+    ranges          values of integer inputs: {name: (lowest, highest)}; 0 and 1 by default
+    inputs          the user's inputs, {name: array} or an .npz file; the model is timed on them, and compared
+                    on them and on random inputs
+    backend         onnxruntime, openvino, or auto: the installed runtime on which the result is fastest
+    threads         that compute; by default, and at most, the cores that this process may use
+    time_limit      seconds for the whole run, unless `steps` is given; a check that has begun is finished;
+                    from 300 s on, rules that have helped no model so far are tried, too
+    steps           largest number of search steps, instead of a time limit
+    search          both, saturation, or backtracking
+    alpha           backtracking continues from programs up to this many times as expensive as the best
+    nodes           largest number of e-nodes of the saturation
+    multi           rounds of the saturation in which multi-pattern rules apply
+    max_memory      bytes of constants that the result's file may store, never less than the model's own and
+                    16 KiB; None: twice the model's own, six times where kernels are generated
+    run_limit       seconds that one run of the model may take
+    rules           files of rules beside the library's; each rule is verified first and refused if wrong
+    allow_unproved  whether to take such rules, too, that are neither proved nor refuted
+    finders         propose equations beside the rules (`finder_protocol`), with evidence; they are replayed
+    without         names of built-in finders to exclude (`available_finders`), to see what each gains
+    custom_ops      whether kernels may be generated, which are in a library beside the model
+    cpu             the processor that kernels are for: native, or a level (x86-64-v3, x86-64-v4)
+    tuning          longest time to tune one kernel, in seconds
+    accuracy        of the result: like the original, or fast (four times the error is allowed)
+    seed            of random inputs
+    database        the file of measurements; None: the default file
     """
 
     shapes: Mapping[str, Sequence[int]] | None = None
@@ -97,14 +100,14 @@ class Options:
             raise TensaurusError(f"--tuning {self.tuning:g} is not a positive number of seconds")
 
     @property
-    def first(self) -> str:
-        """The backend that tries the model first."""
+    def first_backend(self) -> str:
+        """The backend that runs the model first: the default one where several are compared."""
         return DEFAULTS.backend if self.backend == AUTO else self.backend
 
     @property
-    def long(self) -> bool:
-        """Whether there is time for the rules that helped no model so far."""
-        return self.time_limit >= LONG
+    def is_long_search(self) -> bool:
+        """Whether there is time for rules that have helped no model so far."""
+        return self.time_limit >= LONG_SEARCH_SECONDS
 
 
 DEFAULTS = Options()

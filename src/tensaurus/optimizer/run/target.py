@@ -1,4 +1,7 @@
-"""A backend of this machine with a model on it: what is measured there, and what time is left for it."""
+"""Holds everything that one run measures with: the runtime, the model on it, kernels, costs, the time limit.
+
+A search only sees a `Runtime` of this, and measuring and checking its candidates see the rest.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.builds import Builds
 from tensaurus.kernels.library.shared_library import linked_library
-from tensaurus.optimizer.run.accuracy_probe import Trial
-from tensaurus.optimizer.run.available_finders import left
+from tensaurus.optimizer.run.accuracy_probe import AccuracyProbe
+from tensaurus.optimizer.run.available_finders import exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
 from tensaurus.optimizer.run.first_run import FirstRun, TooSlow
 from tensaurus.optimizer.run.kernel_budget import KernelBudget
 from tensaurus.optimizer.run.options import Options
-from tensaurus.optimizer.run.original import Original as Given
+from tensaurus.optimizer.run.original import Original
 from tensaurus.optimizer.run.time_limit import TimeLimit
 from tensaurus.optimizer.search.strategies import Effort, Runtime
 from tensaurus.rules.language.match import make_expander
@@ -50,47 +53,47 @@ from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["Target"]
 
-PIECES = 1 << 26  # bytes of models of pieces that are kept
-EXTRA = 0.05  # of the time limit, for which a search that has had its time goes on at least
-TRIALS = 0.3  # of the search's time, for all trials of fast algorithms
-TRYING = 40  # times a run of the original, that trying an equal program takes, about, beside loading
-DERIVED = 0.1  # of the search's time, for derivations
-SMALL = 1 << 14  # bytes of axes, sizes and scales that a result may store beside
-LEARNING, RUNNING = 0.2, 0.1  # of the time limit, which the first two runs of the reference may take
+MAX_PIECE_MODEL_BYTES = 1 << 26  # of models of single pieces that are kept in memory
+MIN_EXTENSION_SHARE = 0.05  # of the time limit; a search is not extended by less
+PROBE_TIME_SHARE = 0.3  # of the search's time, for all programs that probe the accuracy of fast algorithms
+PROBE_RUNS = 40  # times a run of the original that one such probe takes, beside loading
+DERIVATION_SHARE = 0.1  # of the search's time, for derivations
+SMALL_CONSTANT_BYTES = 1 << 14  # axes, sizes and scales that a result may store beyond its memory limit
+FIRST_REFERENCE_SHARE, SECOND_REFERENCE_SHARE = 0.2, 0.1  # of the time limit, for two runs of the reference
 
 
 class Target:
-    """Where candidates are measured.  Use it in a `with`; raises TensaurusError where the model does not run,
-    and TooSlow where none of its results could be measured.
+    """The runtime with the model, for one run.  Use it in a `with`.
 
-    backend   its name
-    machine   with the number of threads
-    feeds     the inputs that are timed
-    given     those of them that the caller gave
-    source    the original's build
-    builds    of candidates
-    standard  of programs without kernels
-    records   the database
-    kernels   of eOperators
-    costs     of operators
-    answers   of the float64 reference, kept for all candidates
-    rules     that the search applies
-    limit     of time; None where steps limit the search
+    Raises TensaurusError where the model does not run, and TooSlow where no result could be measured in time.
+
+    backend          name of the runtime
+    machine          with the number of threads
+    feeds            the inputs that are timed; `user_inputs` is the part of them that the user gave
+    source           the original's build
+    builds           makes builds of candidates
+    standard_builds  makes builds of programs without kernels
+    database         of measurements
+    kernels          of eOperators
+    costs            of operators
+    answers          of the float64 reference, kept for all candidates
+    rules            that the search applies
+    time_limit       None where a number of steps limits the search
     """
 
     def __init__(
-        self, original: Given, options: Options, rules: Sequence[Rule], progress: Progress, start: float
+        self, original: Original, options: Options, rules: Sequence[Rule], progress: Progress, start: float
     ):
         self.options, self.original, self.progress, self.rules = options, original, progress, rules
         self.machine = Machine.here(options.threads)
-        self.limit = TimeLimit(options.time_limit, start) if options.steps is None else None
+        self.time_limit = TimeLimit(options.time_limit, start) if options.steps is None else None
         with ExitStack() as stack:
-            self.records = stack.enter_context(Database(options.database))
+            self.database = stack.enter_context(Database(options.database))
             self._folder = stack.enter_context(temporary_folder())
             self.source = Build.from_model(original.model, self._folder, original.libraries)
             self.answers = ReferenceAnswers(self.source)
-            self._feed()
-            generated = KernelBudget.of_run(options, self.backend, self.machine, self.records)
+            self._run_original()
+            generated = KernelBudget.of_run(options, self.backend, self.machine, self.database)
             self.kernels, expand = stack.enter_context(generated), make_expander(rules)
             if generated.reason_absent:
                 progress.note(f"no kernels are generated: {generated.reason_absent}")
@@ -98,25 +101,31 @@ class Target:
             self.builds = Builds(
                 self._folder, expand, generated, linked_library, libraries=libraries, stored=most
             )
-            self.standard = Builds(self._folder, expand, most=0, stored=most)
+            self.standard_builds = Builds(self._folder, expand, most=0, stored=most)
             pieces = Builds(
-                self._folder, expand, generated, linked_library, folded=False, most=PIECES, shared=False
+                self._folder,
+                expand,
+                generated,
+                linked_library,
+                folded=False,
+                most=MAX_PIECE_MODEL_BYTES,
+                shared=False,
             )
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
-                self.records,
+                self.database,
                 stopwatch,
                 self.backend,
                 self.machine,
                 program.frame.opset,
                 pieces,
                 expand,
-                weights=original.weights,
+                weights=original.constant_bytes,
                 original=program,
                 supports=backends.find(self.backend).supports,
                 sizes=symbol_sizes(program, self.feeds),
-                roofline=Roofline.here(self.records, self.machine),
+                roofline=Roofline.here(self.database, self.machine),
                 generated=generated.compiler,
             )
             self._observer = stack.enter_context(
@@ -124,50 +133,50 @@ class Target:
                     self.feeds,
                     self.backend,
                     self.machine,
-                    self.records,
+                    self.database,
                     self.builds,
-                    inf if self.limit is None else self.limit.deadline,
+                    inf if self.time_limit is None else self.time_limit.search_deadline,
                 )
             )
             self._stopwatch = stopwatch
             self._stack = stack.pop_all()
 
-    def _feed(self) -> None:
-        """Find inputs that the model runs on, the backend, and how long the reference takes."""
-        options, limit = self.options, self.limit
+    def _run_original(self) -> None:
+        """Find inputs that the model runs on, and how long the model and the float64 reference take."""
+        options, limit = self.options, self.time_limit
         self.progress.phase("running the original", 2)
         first = FirstRun.of(self.original, options, self.source, self.machine.threads)
-        self.feeds, self.given = first.feeds, first.given
+        self.feeds, self.user_inputs = first.feeds, first.user_inputs
         if limit is not None:
-            limit.run, limit.load = first.run, first.load
-            if limit.hopeless:
-                raise TooSlow(limit.hopeless)
-        if first.words:
-            self.progress.note(f"no sizes were given for every input; timed with {first.words}")
+            limit.run_seconds, limit.load_seconds = first.run_seconds, first.load_seconds
+            if limit.why_hopeless:
+                raise TooSlow(limit.why_hopeless)
+        if first.assumed_sizes:
+            self.progress.note(f"no sizes were given for every input; timed with {first.assumed_sizes}")
         self.backend = options.backend
         if limit is not None:
-            limit.reference, limit.lanes = self._reference()
-            if limit.short:
-                self.progress.note(limit.short)
+            limit.reference_seconds, limit.parallel_runs = self._time_reference()
+            if limit.why_too_short:
+                self.progress.note(limit.why_too_short)
 
-    def _reference(self) -> tuple[float, int]:
-        """Seconds of one run of the float64 reference, whose answer is kept for the check, and how many run
-        side by side.
+    def _time_reference(self) -> tuple[float, int]:
+        """Return the seconds of one run of the float64 reference, and how many can run at the same time.
 
-        The first run after loading learns how to compute the model: the second one counts.  Of what is ended
-        for want of time nobody knows more than that it takes as long as it did.
+        The first run also learns how to compute the model, so the second one counts; its answer is kept for
+        the check.  A run that is ended for want of time counts with the seconds that it had.
         """
         shapes, seconds = self.options.shapes or {}, 0.0
         try:
             with Reference(self.machine.threads, self.options.run_limit) as reference:
-                for reference.answers, part in ((None, LEARNING), (self.answers, RUNNING)):
+                runs = (None, FIRST_REFERENCE_SHARE), (self.answers, SECOND_REFERENCE_SHARE)
+                for reference.answers, time_share in runs:
                     start = monotonic()
-                    with DeadlineBlock(start + part * self.options.time_limit) as running:
+                    with DeadlineBlock(start + time_share * self.options.time_limit) as running:
                         reference.run(self.source, self.feeds, shapes)
                     seconds = monotonic() - start
                     if running.ended:
                         break
-        except TensaurusError:  # then the check will go without
+        except TensaurusError:  # the check does without a reference then
             return 0.0, 1
         return seconds, reference.parallel_runs(self.source, seconds)
 
@@ -177,7 +186,7 @@ class Target:
         options = self.options
         return Effort(
             steps=options.steps,
-            deadline=None if self.limit is None else self.limit.deadline,
+            deadline=None if self.time_limit is None else self.time_limit.search_deadline,
             alpha=options.alpha,
             nodes=options.nodes,
             multi=options.multi,
@@ -186,30 +195,38 @@ class Target:
 
     @cached_property
     def memory(self) -> float:
-        """Return the bytes of constants that a result may store: never less than the original's file does."""
-        most, own = self.options.max_memory, self.source.constant_bytes
-        return max(own, self._times_weights * own if most is None else most) + SMALL
+        """The bytes of constants that a result may store: never less than the original's file does."""
+        most, stored = self.options.max_memory, self.source.constant_bytes
+        return max(stored, self._memory_factor * stored if most is None else most) + SMALL_CONSTANT_BYTES
+
+    @property
+    def _memory_factor(self) -> int:
+        """Default memory over the original's: transformed convolution weights are 2 to 8 times larger."""
+        return 6 if self.kernels.compiler else 2
 
     @cached_property
     def accuracy(self) -> Accuracy:
-        """What may be computed otherwise than directly."""
+        """Decides which fast algorithms the search may use."""
         program, note = self.original.program, self.progress.note
-        return Accuracy(self.options.accuracy, program, self.costs.roofline, self._error, note)
+        return Accuracy(self.options.accuracy, program, self.costs.roofline, self._measure_error, note)
 
-    def _error(self, program: Program) -> float | None:
-        """The largest error of an equal program, infinite where there is no time to tell; None where the
-        model's opset has no standard operators for it."""
-        with DeadlineBlock(self._trials_end):
-            return self._tried(program)
+    def _measure_error(self, program: Program) -> float | None:
+        """Return the error of an equal program as a fraction of the allowed error.
+
+        Infinite where there is no time to measure it, None where standard operators of the model's opset
+        cannot express the program.
+        """
+        with DeadlineBlock(self._probe_deadline):
+            return self._probe_error(program)
         return inf
 
-    def _tried(self, program: Program) -> float | None:
-        time, options = self.limit, self.options
+    def _probe_error(self, program: Program) -> float | None:
+        limit, options = self.time_limit, self.options
         try:
-            build = self.standard(program)
+            build = self.standard_builds(program)
         except TensaurusError:
             return None
-        trial = Trial(
+        probe = AccuracyProbe(
             self.original.model,
             self.source,
             self.feeds,
@@ -220,76 +237,87 @@ class Target:
             self.answers,
             self._folder,
         )
-        feeds: list[Mapping[str, Array]] = [self.feeds]
-        if time is not None:
-            more = trial.uneven(options.ranges or {}, options.seed)
-            left, each = time.deadline - monotonic() - (3 + PERTURBED_COPIES) * time.load, TRYING * time.run
-            if each > left:
+        inputs: list[Mapping[str, Array]] = [self.feeds]
+        if limit is not None:
+            more = probe.draw_uneven_inputs(options.ranges or {}, options.seed)
+            loading = (3 + PERTURBED_COPIES) * limit.load_seconds
+            remaining = limit.search_deadline - monotonic() - loading
+            each = PROBE_RUNS * limit.run_seconds
+            if each > remaining:
                 return inf
-            feeds += more if each + len(more) * (each + time.reference) <= left else []
-        return trial.error(build, feeds)
+            inputs += more if each + len(more) * (each + limit.reference_seconds) <= remaining else []
+        return probe.measure_error(build, inputs)
 
     @cached_property
-    def _trials_end(self) -> float:
-        """Until when fast algorithms are tried, from the first trial on."""
+    def _probe_deadline(self) -> float:
+        """When the last probe of fast algorithms must end; counted from the first probe."""
         now = monotonic()
-        return inf if self.limit is None else now + TRIALS * max(0.0, self.limit.deadline - now)
-
-    @property
-    def _times_weights(self) -> int:
-        """Transformed weights of a convolution are two to eight times as large."""
-        return 6 if self.kernels.compiler else 2
+        if self.time_limit is None:
+            return inf
+        return now + PROBE_TIME_SHARE * max(0.0, self.time_limit.search_deadline - now)
 
     @cached_property
     def runtime(self) -> Runtime:
-        """What a search can ask."""
-        checked = refute_equation if os.environ.get("CHECK") == "1" else None
-        without = self.options.without
-        own = self.kernels.finders(self.costs, self.accuracy, without)
-        finders: Sequence[Finder] = (*self.options.finders, *own, *left([self._derive], without))
+        """What a search can ask of the runtime."""
+        refutation = refute_equation if os.environ.get("CHECK") == "1" else None
+        excluded = self.options.without
+        generating = self.kernels.finders(self.costs, self.accuracy, excluded)
+        deriving = exclude_finders([self._derive_finder], excluded)
+        finders: Sequence[Finder] = (*self.options.finders, *generating, *deriving)
         if self.effort.deadline is not None:
             finders = timed_finders(finders, self.effort.deadline)
-            self._end_search_at(self.effort.deadline)
-        more, expect = self.kernels.may_tune_another, self.kernels.plan
-        asked = self._fused, self._observed, checked, finders, more, expect, self._extended
-        return Runtime(self.costs, *asked)
+            self._set_search_deadline(self.effort.deadline)
+        return Runtime(
+            self.costs,
+            self._fused_pieces,
+            self._observe,
+            refutation,
+            finders,
+            self.kernels.may_tune_another,
+            self.kernels.plan,
+            self._extend_search,
+        )
 
-    def _end_search_at(self, deadline: float) -> None:
+    def _set_search_deadline(self, deadline: float) -> None:
         self.kernels.set_search_deadline(deadline)
         self.costs.deadline = self._observer.deadline = deadline
 
-    def _extended(self, program: Program, found: bool) -> float | None:
-        """Until when a search goes on that has had its time: where it has found nothing, what was kept for a
-        check is not needed; else that may have turned out to be quicker."""
-        if self.limit is None or not self._whole(program):
+    def _extend_search(self, program: Program, found: bool) -> float | None:
+        """Return a later deadline for a search whose time is over, or None.
+
+        A search that has found nothing gets the time that was reserved for a check; another one gets what is
+        left since checks turned out to be faster than estimated.
+        """
+        limit = self.time_limit
+        if limit is None or not self._is_whole_model(program):
             return None
-        self.limit.reference = min(self.limit.reference, self.answers.least_seconds)
-        latest = self.limit.deadline if found else self.limit.latest
-        if latest - monotonic() < EXTRA * self.limit.seconds:
+        limit.reference_seconds = min(limit.reference_seconds, self.answers.least_seconds)
+        latest = limit.search_deadline if found else limit.latest_search_deadline
+        if latest - monotonic() < MIN_EXTENSION_SHARE * limit.seconds:
             return None
-        self._end_search_at(latest)
+        self._set_search_deadline(latest)
         return latest
 
     @property
-    def _derive(self) -> Derive:
-        """What derives the operators that take longer than their arithmetic should."""
-        time = self.effort.deadline
-        budget = inf if time is None else DERIVED * (time - monotonic())
-        memory = Memory(self.records, bool(self.kernels.compiler))
+    def _derive_finder(self) -> Derive:
+        """Derives other forms of operators that take longer than their arithmetic should."""
+        deadline = self.effort.deadline
+        budget = inf if deadline is None else DERIVATION_SHARE * (deadline - monotonic())
+        memory = Memory(self.database, bool(self.kernels.compiler))
         return Derive(self.costs.alone, self.costs.roofline, budget=budget, memory=memory)
 
-    def _whole(self, program: Program) -> bool:
-        """Whether it is a model: the body of an If is none of its own."""
+    def _is_whole_model(self, program: Program) -> bool:
+        """Return whether the program is the model, not a body of an If, Loop or Scan in it."""
         return program.frame is self.original.program.frame
 
-    def _fused(self, program: Program) -> list[Piece]:
-        return self._observer.fused(program) if self._whole(program) else []
+    def _fused_pieces(self, program: Program) -> list[Piece]:
+        return self._observer.fused(program) if self._is_whole_model(program) else []
 
-    def _observed(self, program: Program) -> Observation | None:
-        return self._observer(program) if self._whole(program) else None
+    def _observe(self, program: Program) -> Observation | None:
+        return self._observer(program) if self._is_whole_model(program) else None
 
-    def rest(self) -> None:
-        """The search is over: nothing of it runs beside what is measured now."""
+    def stop_search(self) -> None:
+        """End the search's processes, which would disturb the measurements after it, and free its memory."""
         self._stopwatch.close()
         self._observer.close()
         self.kernels.stop()

@@ -1,4 +1,12 @@
-"""The time for all of a run, and what of it comes after the search."""
+"""Divides the time limit of a run between the search and the measuring and checking that follow it.
+
+The limit is for the whole run, so the search must end early enough for its result to be measured, compared
+with the original and checked.  How long that takes depends on the model, and is estimated from its first run:
+
+    start ... search ... search_deadline ... measure ... confirm ... check ... run_deadline
+
+All times are seconds; deadlines are monotonic times.
+"""
 
 from __future__ import annotations
 
@@ -10,130 +18,133 @@ from tensaurus.runtimes.measure.measure import BURST_SECONDS, min_rounds
 
 __all__ = ["TimeLimit"]
 
-MEASURED = 0.2  # of the time limit, kept for the last measurements
-TURNS = 60  # in the last measurements, about
-EVALUATIONS = 26  # of the float64 reference in a check of one result, about
-REPLAYED = 8  # runs of the reference that take as long as the replay of the rewrites, in most networks less
-LOADS, RUNS = 4, 55  # of processes that get a model ready, and of runs, in that check, about
-FIRST = 0.6  # of the time for measuring, the first time's: more models, and more processes
-# Runs of the original and one result: a round, and a few pairs, both warmed up.
-RUNS_AT_LEAST = 2 * (2 + 1 + CERTAIN_PAIRS)
-SLACK = 0.05  # of the time limit, by which a comparison may take longer than was foreseen
-LATE = 5.0  # seconds by which processes may be late on a busy machine
-LONG_RUN = 1.0  # seconds; of shorter ones a few more are no matter
-SEARCHED = 0.3  # of the time limit at least is for the search, however long the check takes
+MEASURING_SHARE = 0.2  # of the time limit, reserved for the last measurements
+MEASURING_TURNS = 60  # estimated turns of all models in the last measurements
+CHECK_REFERENCE_RUNS = 26  # estimated evaluations of the float64 reference in the check of one result
+REPLAY_REFERENCE_RUNS = 8  # a replay of the rewrites takes at most as long as these runs in most networks
+CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in that check
+FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has more models and processes
+# Runs of the original and of one result: a warm-up, a round, and a few pairs, of both.
+MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
+COMPARING_SLACK = 0.05  # of the time limit, by which a comparison may take longer than estimated
+LATE_SECONDS = 5.0  # by which processes may be late on a busy machine
+LONG_RUN_SECONDS = 1.0  # models that run faster are always measured: a few runs cost little
+MIN_SEARCH_SHARE = 0.3  # of the time limit, which the search has however long the check takes
 
 
 @dataclass
 class TimeLimit:
-    """Seconds for all of a run from its start on (of `time.monotonic`).
+    """The time limit of one run: `seconds` from `start` (monotonic time).
 
-    load       seconds until a process is ready to run the model
-    run        of a run
-    reference  of one run in float64, of which as many as there are `lanes` are computed side by side
-    checked    seconds that a check took; None where there was none yet
+    load_seconds        until a process is ready to run the model
+    run_seconds         of one run of the model
+    reference_seconds   of one run in float64; `parallel_runs` of them are computed at the same time
+    last_check_seconds  that the last check took; None before the first check
     """
 
     seconds: float
     start: float
-    load: float = 0.0
-    run: float = 0.0
-    reference: float = 0.0
-    lanes: int = 1
-    checked: float | None = None
-    _soonest: float | None = field(default=None, init=False)  # when the search has had its least part
+    load_seconds: float = 0.0
+    run_seconds: float = 0.0
+    reference_seconds: float = 0.0
+    parallel_runs: int = 1
+    last_check_seconds: float | None = None
+    _soonest_end: float | None = field(default=None, init=False)  # when the search has had its least share
 
     @property
-    def end(self) -> float:
-        """Of all."""
+    def run_deadline(self) -> float:
+        """When the whole run must be finished."""
         return self.start + self.seconds
 
     @property
-    def check(self) -> float:
-        """Seconds that the check of one result will take, about."""
-        if self.checked is not None:
-            return self.checked
-        reference = (EVALUATIONS / self.lanes + REPLAYED) * self.reference
-        return reference + LOADS * self.load + RUNS * self.run
+    def check_seconds(self) -> float:
+        """Estimated seconds for the check of one result."""
+        if self.last_check_seconds is not None:
+            return self.last_check_seconds
+        runs = CHECK_REFERENCE_RUNS / self.parallel_runs + REPLAY_REFERENCE_RUNS
+        return runs * self.reference_seconds + CHECK_LOADS * self.load_seconds + CHECK_RUNS * self.run_seconds
 
     @property
-    def turn(self) -> float:
-        """Seconds of one turn of one contender in the last measurements."""
-        return min(0.25, max(0.02, MEASURED * self.seconds / TURNS))
+    def turn_seconds(self) -> float:
+        """Seconds of one turn of one model in the last measurements."""
+        return min(0.25, max(0.02, MEASURING_SHARE * self.seconds / MEASURING_TURNS))
 
-    def measuring(self, models: int) -> float:
-        """Seconds that it takes to compare so many models, at least."""
-        turn = max(self.turn, self.run)
-        return models * (self.load + (1 + min_rounds(turn)) * turn)
-
-    @property
-    def comparing(self) -> float:
-        """Seconds that it takes to compare the fastest of them with the original, by as few pairs as tell."""
-        return 2 * (self.load + (1 + LOOKS[0]) * max(BURST_SECONDS, self.run))
-
-    def patience(self, models: int) -> float:
-        """Seconds after which comparing so many models is ended, where it goes on after its time."""
-        return LATE + 2 * self.measuring(models)
+    def measuring_seconds(self, models: int) -> float:
+        """Return the least seconds that measuring this number of models in turns takes."""
+        turn = max(self.turn_seconds, self.run_seconds)
+        return models * (self.load_seconds + (1 + min_rounds(turn)) * turn)
 
     @property
-    def _after(self) -> float:
-        """Seconds that measuring twice and checking take, about."""
-        return self.check + self._measured
+    def comparing_seconds(self) -> float:
+        """Seconds to compare one result with the original by the fewest pairs that can decide."""
+        return 2 * (self.load_seconds + (1 + LOOKS[0]) * max(BURST_SECONDS, self.run_seconds))
+
+    def patience_seconds(self, models: int) -> float:
+        """Return the seconds past its deadline after which measuring this number of models is ended."""
+        return LATE_SECONDS + 2 * self.measuring_seconds(models)
 
     @property
-    def deadline(self) -> float:
-        """Of the search: what comes after it is kept for measuring twice and checking, as far as is known.
+    def _after_search_seconds(self) -> float:
+        """Estimated seconds for measuring, confirming and checking a result."""
+        return self.check_seconds + self._measuring_and_comparing_seconds
 
-        It is asked first when the search begins, and again when more is known.
+    @property
+    def search_deadline(self) -> float:
+        """When the search must end, by the present estimate of the time that follows it.
+
+        The first call marks the search's beginning; later calls follow better estimates.
         """
-        if self._soonest is None:
-            self._soonest = monotonic() + SEARCHED * self.seconds
-        kept = min(self._after, (1 - SEARCHED) * self.seconds)
-        return max(self.end - kept, self._soonest)
+        if self._soonest_end is None:
+            self._soonest_end = monotonic() + MIN_SEARCH_SHARE * self.seconds
+        reserved = min(self._after_search_seconds, (1 - MIN_SEARCH_SHARE) * self.seconds)
+        return max(self.run_deadline - reserved, self._soonest_end)
 
     @property
-    def latest(self) -> float:
-        """Of a search that has found nothing, which need not be checked."""
-        return self.end - self._measured
+    def latest_search_deadline(self) -> float:
+        """When a search must end that has found nothing, so that no result needs to be checked."""
+        return self.run_deadline - self._measuring_and_comparing_seconds
 
     @property
-    def _measured(self) -> float:
-        """Seconds that measuring twice takes, about."""
-        return max(MEASURED * self.seconds, self.measuring(2) + self.comparing)
+    def _measuring_and_comparing_seconds(self) -> float:
+        return max(MEASURING_SHARE * self.seconds, self.measuring_seconds(2) + self.comparing_seconds)
 
     @property
-    def hopeless(self) -> str:
-        """Why no result can be measured within the limit, for people to read; "" where one can."""
-        if self.run < LONG_RUN or RUNS_AT_LEAST * self.run <= self.seconds:
+    def why_hopeless(self) -> str:
+        """Why no result can be measured within the limit, for users; "" where one can."""
+        if self.run_seconds < LONG_RUN_SECONDS or MIN_RUNS * self.run_seconds <= self.seconds:
             return ""
-        return f"one run takes {self.run:.1f} s: {self.seconds:g} s are too short to compare a result with it"
+        run, limit = f"{self.run_seconds:.1f} s", f"{self.seconds:g} s"
+        return f"one run takes {run}: {limit} are too short to compare a result with it"
 
     @property
-    def short(self) -> str:
-        """What people are told where the limit leaves the search less than it needs; "" where it does not."""
-        if self.hopeless or self._after <= (1 - SEARCHED) * self.seconds:
+    def why_too_short(self) -> str:
+        """Why the limit leaves the search less time than it needs, for users; "" where it does not."""
+        if self.why_hopeless or self._after_search_seconds <= (1 - MIN_SEARCH_SHARE) * self.seconds:
             return ""
         return (
-            f"measuring and checking a result of this size takes about {self._after:.0f} s, so little of"
-            f" the {self.seconds:g} s is left for the search: raise --time-limit"
+            f"measuring and checking a result of this size takes about {self._after_search_seconds:.0f} s, so"
+            f" little of the {self.seconds:g} s is left for the search: raise --time-limit"
         )
 
     @property
-    def first(self) -> float:
-        """Until when the candidates are measured."""
-        return monotonic() + FIRST * max(self._left, MEASURED * self.seconds)
+    def measuring_deadline(self) -> float:
+        """When measuring the candidates must end, which begins now."""
+        return monotonic() + FIRST_MEASURING_SHARE * max(self._remaining, MEASURING_SHARE * self.seconds)
 
     @property
-    def again(self) -> float:
-        """Until when the fastest of them is measured once more."""
-        least = max(self.comparing + SLACK * self.seconds, (1 - FIRST) * MEASURED * self.seconds)
-        return monotonic() + max(self._left, least)
+    def confirming_deadline(self) -> float:
+        """When comparing one candidate with the original must end, which begins now."""
+        least = max(
+            self.comparing_seconds + COMPARING_SLACK * self.seconds,
+            (1 - FIRST_MEASURING_SHARE) * MEASURING_SHARE * self.seconds,
+        )
+        return monotonic() + max(self._remaining, least)
 
     @property
-    def _left(self) -> float:
-        return self.end - self.check - monotonic()
+    def _remaining(self) -> float:
+        return self.run_deadline - self.check_seconds - monotonic()
 
     @property
-    def another(self) -> bool:
-        """Whether one more candidate can be measured again and checked."""
-        return self._left >= self.comparing
+    def has_time_for_another(self) -> bool:
+        """Whether one more candidate can be compared and checked."""
+        return self._remaining >= self.comparing_seconds

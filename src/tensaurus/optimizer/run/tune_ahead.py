@@ -1,4 +1,7 @@
-"""Kernels that a model may gain from, tuned into the database ahead of an optimization."""
+"""Tunes the kernels that a model may gain from ahead of its optimization (`tensaurus tune`).
+
+The database keeps the schedules, so a later optimization has its whole time limit for the search.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,18 @@ from tensaurus.runtimes.price.roofline import Roofline, estimate
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 from tensaurus.system.progress import Progress
 
-__all__ = ["TunedKernel", "tuned"]
+__all__ = ["TunedKernel", "tune_kernels"]
 
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """One eOperator: what it is, at how many places, seconds of a run, and what of them the peaks would take.
+    """The kernel of one eOperator.
 
-    Without a schedule nothing computes it, and its seconds are infinite.
+    scope       the expression that it computes
+    places      number of places in the model where it can stand
+    schedule    "" where the expression could not be compiled; `seconds` are infinite then
+    seconds     of one run
+    peak_share  part of the seconds that the work would take at the machine's peaks
     """
 
     name: str
@@ -35,20 +42,21 @@ class TunedKernel:
     places: int
     schedule: str
     seconds: float
-    share: float
+    peak_share: float
 
 
-def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[TunedKernel]:
-    """The eOperators that the model's regions are, the most promising first, each when it has its schedule.
+def tune_kernels(model: str | Path, options: Options, progress: Progress) -> Iterator[TunedKernel]:
+    """Yield the kernels of all regions that can be fused, the most promising first, each when it is tuned.
 
-    What the database knows is not tuned again.  Raises TensaurusError where there can be no kernels.
+    Kernels whose schedule is in the database are not tuned again.  Raises TensaurusError where no kernels can
+    be generated.
     """
     progress.phase("reading the model")
     original, machine = Original.read(model, options), Machine.here(options.threads)
     with (
         name_file_in_errors(original.name),
         Database(options.database) as records,
-        KernelBudget.of_run(options, options.first, machine, records) as kernels,
+        KernelBudget.of_run(options, options.first_backend, machine, records) as kernels,
     ):
         if kernels.reason_absent:
             raise TensaurusError(f"no kernels are generated: {kernels.reason_absent}")
@@ -58,11 +66,11 @@ def tuned(model: str | Path, options: Options, progress: Progress) -> Iterator[T
         for number, fusion in enumerate(fusions):
             progress.stage("kernel", number + 1, len(fusions))
             piece, equation = fusion.places[0]
-            of = dict(zip(equation.leaves, piece.leaves, strict=True))
+            leaf_of = dict(zip(equation.leaves, piece.leaves, strict=True))
             right = equation.right[0]
-            node = replace_args(right, tuple(arg and of[arg] for arg in right.args))
+            node = replace_args(right, tuple(arg and leaf_of[arg] for arg in right.args))
             kernel, seconds = kernels(node), kernels.seconds_of(node)
-            share = estimate(Piece.of(node), roofline) / seconds if 0 < seconds < inf else 0.0
+            peak_share = estimate(Piece.of(node), roofline) / seconds if 0 < seconds < inf else 0.0
             schedule = "" if kernel is None else kernels.schedule(kernel.name)
             scope = show(node.attribute("scope"))
-            yield TunedKernel(equation.name, scope, len(fusion.places), schedule, seconds, share)
+            yield TunedKernel(equation.name, scope, len(fusion.places), schedule, seconds, peak_share)

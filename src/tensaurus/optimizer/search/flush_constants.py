@@ -15,10 +15,10 @@ from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
 from tensaurus.rules.prove.subnormal_constants import flush_folded, flush_subnormals
 
-__all__ = ["begin", "flush_bodies", "go_on_from", "settle"]
+__all__ = ["flush_program", "flush_bodies", "prepend_flush", "flush_candidate"]
 
 
-def begin(program: Program, within: bool = False) -> Candidate:
+def flush_program(program: Program, within: bool = False) -> Candidate:
     """The program with its constants flushed, by one step, or as it is."""
     flushed, first = flush_subnormals(program, within), Candidate(program, inf)
     if (equation := flushed.equation) is None:
@@ -28,10 +28,10 @@ def begin(program: Program, within: bool = False) -> Candidate:
 
 def flush_bodies(program: Program) -> tuple[Program, list[Candidate]]:
     """The program whose bodies are flushed, and these bodies with their steps."""
-    return search_bodies(program, lambda body: Outcome([begin(body, within=True)]))
+    return search_bodies(program, lambda body: Outcome([flush_program(body, within=True)]))
 
 
-def settle(candidate: Candidate) -> Candidate:
+def flush_candidate(candidate: Candidate) -> Candidate:
     """The candidate, or one by one step more: what it computes ahead of time is flushed, too."""
     flushed = flush_folded(candidate.program)
     if (equation := flushed.equation) is None:
@@ -39,7 +39,7 @@ def settle(candidate: Candidate) -> Candidate:
     return replace(candidate, program=flushed.program, step=Rewritten(lambda: (equation,), candidate))
 
 
-def go_on_from(first: Candidate, outcome: Outcome) -> Outcome:
+def prepend_flush(first: Candidate, outcome: Outcome) -> Outcome:
     """The outcome of a search of the program of `first`, whose chains begin where that one's does."""
     if first.step is None:
         return outcome

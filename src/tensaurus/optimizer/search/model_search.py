@@ -8,7 +8,7 @@ from time import monotonic
 
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.graph.ir.program import Program
-from tensaurus.optimizer.search.flush_constants import begin, flush_bodies, go_on_from
+from tensaurus.optimizer.search.flush_constants import flush_bodies, flush_program, prepend_flush
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.strategies import Effort, Runtime, Strategy
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
@@ -47,8 +47,8 @@ class ModelSearch:
         first = Candidate(better, inf)
         if self.flush:
             with self._flushing():
-                first = begin(better)
-        return go_on_from(first, self.search(first.program)), [*flushed, *bodies]
+                first = flush_program(better)
+        return prepend_flush(first, self.search(first.program)), [*flushed, *bodies]
 
     def _flushing(self) -> DeadlineBlock:
         """A block that ends after a part of the time left; what is not flushed then stays as it is."""
