@@ -78,7 +78,7 @@ def backtracking(program: Program, rules: Sequence[Rule], steps: int, limit: flo
             when.append(process_time() - start)
 
     search = Backtrack(Rewriter(rules), Prices(), 1.05, steps, monotonic() + limit, watch=watch)
-    search.patience = steps
+    search.stall_steps = steps
     outcome = search.run(program)
     if outcome.ended_by == "interrupt":
         raise KeyboardInterrupt

@@ -66,7 +66,7 @@ def test_the_result_has_the_same_value() -> None:
     field = Prime(1)
     # hardswish needs the order of the reals: its two forms are compared elsewhere, here by its expansion
     rewriter = Rewriter(parse_rule("h: Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6) => HardSwish(x)"))
-    named, _ = Backtrack(rewriter, count).everywhere(program, rewriter.single_root[0].rule)
+    named, _ = Backtrack(rewriter, count).rewrite_everywhere(program, rewriter.single_root[0].rule)
     values = {X: field.random((1, 4, 6, 6), np.random.default_rng(0))}
     left, right = evaluate_roots([named.outputs[0][1], best.outputs[0][1]], values, field)
     assert field.equal(left, right)

@@ -33,7 +33,10 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A program with its cost in seconds and the step that made it; the original has no step.
+    """A program that a search proposes, with the step that made it; the original has no step.
+
+    It comes after `Extracted`, a saturation's program without a proof, and before `Contender`, which is
+    written as a model and measured beside the original.
 
     cost      the sum of the costs of its operators, in seconds
     measured  seconds of a run of the whole program, where there was one

@@ -1,1 +1,1 @@
-"""Sequential search over programs (TASO section 5), kept as the baseline of saturation."""
+"""Searches for faster equal programs: by equality saturation (TENSAT) and by backtracking (TASO)."""

@@ -1,8 +1,8 @@
-"""Cost-based backtracking over whole programs (TASO Algorithm 2).
+"""Cost-based backtracking over whole programs (TASO Algorithm 2), the baseline of saturation.
 
 Programs wait in a queue ordered by cost; each step takes the cheapest and applies rules to it; a result
-waits in turn if it costs less than `alpha` times the best.  A rule is applied everywhere at once (a *pass*,
-arguments before users); when no program waits for passes any more, at one place at a time.
+joins the queue if it costs less than `alpha` times the best.  A rule is first applied wherever it matches (a
+*pass*, arguments before users); when no program waits for passes, at one place at a time.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from tensaurus.system.signals import Interruptible
 Cost: TypeAlias = Callable[[Node], float]  # seconds of one node
 Change: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # roots before and after
 
-GAIN = 5e-4  # a new best program is cheaper by at least this share: measurements are no finer
-PATIENCE = 60  # steps without a new best program that end a search
-REPEATS = 16  # times that a pass applies its rule to one node
-JOINT = 64  # matches of a rule with several roots that are tried on one program
+MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
+STALL_STEPS = 60  # steps without a new best program after which a search ends
+MAX_REPEATS = 16  # times that a pass applies its rule to one node, as some rules match their own results
+MAX_JOINT_MATCHES = 64  # of a multi-pattern rule that are tried on one program
 
 
 @dataclass
 class Backtrack:
-    """A search; `watch(steps done, best cost)` is called after every step.
+    """A configured search; `watch(steps done, best cost)` is called after every step.
 
-    rewriter    the rules
-    cost        seconds of one node
-    alpha       how much worse than the best a waiting program may be (TASO: 1.05)
-    steps       programs to take from the queue at most
-    deadline    monotonic time at which to stop, None for none: a step that outlives it is ended
-    keep        how many programs to return: the best, and the bests before it
-    memory      bytes of constants that a program may keep; never less than the original keeps
-    patience    steps without a new best program that end it
+    rewriter     applies the rules
+    cost         seconds of one node
+    alpha        a program waits if it costs at most this many times the best (TASO: 1.05)
+    steps        largest number of programs to take from the queue
+    deadline     monotonic time at which to stop, or None; a step that outlives it is ended
+    keep         number of programs to return: the best, and the earlier bests
+    memory       bytes of constants that a program may keep; never less than the original keeps
+    stall_steps  steps without a new best program that end the search
     """
 
     rewriter: Rewriter
@@ -58,25 +58,25 @@ class Backtrack:
     deadline: float | None = None
     keep: int = 3
     memory: float = inf
-    patience: int = PATIENCE
+    stall_steps: int = STALL_STEPS
     watch: Callable[[int, float], None] = lambda steps, best: None
     _seen: set[tuple[Node, ...]] = field(default_factory=set)
-    _own: frozenset[Node] = frozenset()  # the original's expressions over constants
+    _original_static: frozenset[Node] = frozenset()  # the original's expressions over constants
 
-    def total(self, program: Program) -> float:
-        """The sum of the costs of the nodes that compute at run time; infinite after the deadline.
+    def total_cost(self, program: Program) -> float:
+        """Return the sum of the costs of the nodes that compute at run time; infinite after the deadline.
 
-        An operator that nobody has measured is measured for it.
+        Measures operators that were never measured.
         """
         total = 0.0
         for node in program.active:
-            if self._late():
+            if self._is_late():
                 return inf
             total += self.cost(node)
         return total
 
     def run(self, program: Program) -> Outcome:
-        """The best programs found; an interrupt ends the search and keeps them."""
+        """Return the best programs found; an interrupt ends the search and keeps them."""
         start = monotonic()
         outcome = Outcome([Candidate(program, inf)], programs=1)
         try:
@@ -90,102 +90,104 @@ class Backtrack:
         return outcome
 
     def _walk(self, program: Program, outcome: Outcome) -> None:
-        """Fill the outcome."""
+        """Take programs from the queue and rewrite them; put the best into `outcome`."""
         tick = itertools.count()
-        wide: list[tuple[float, int, Candidate]] = []
-        narrow: list[tuple[float, int, Candidate]] = []
-        self._seen, self._own = {program.roots}, program.static
-        self.memory = max(self.memory, bytes_to_store(program, self._own))
+        for_passes: list[tuple[float, int, Candidate]] = []
+        for_single_places: list[tuple[float, int, Candidate]] = []
+        self._seen, self._original_static = {program.roots}, program.static
+        self.memory = max(self.memory, bytes_to_store(program, self._original_static))
         improved = 0
-        first = Candidate(program, self.total(program))  # measures every operator: long, the first time
+        first = Candidate(program, self.total_cost(program))  # slow at first: it measures every operator
         outcome.candidates = [first]
         if first.cost < inf:
-            heapq.heappush(wide, (first.cost, next(tick), first))
+            heapq.heappush(for_passes, (first.cost, next(tick), first))
         else:
             outcome.ended_by = "time"
-        while wide or narrow:
-            if outcome.steps - improved >= self.patience:
+        while for_passes or for_single_places:
+            if outcome.steps - improved >= self.stall_steps:
                 outcome.ended_by = "patience"
                 break
             if outcome.steps >= self.steps:
                 outcome.ended_by = "steps"
                 break
-            if self._late():
+            if self._is_late():
                 outcome.ended_by = "time"
                 break
-            passes = bool(wide)
-            cost, _, current = heapq.heappop(wide if passes else narrow)
+            passes = bool(for_passes)
+            cost, _, current = heapq.heappop(for_passes if passes else for_single_places)
             if cost >= self.alpha * outcome.best.cost and current is not outcome.best:
                 continue
             outcome.steps += 1
             if passes:
-                heapq.heappush(narrow, (cost, next(tick), current))
-            for child in self.passes(current) if passes else self.places(current):
+                heapq.heappush(for_single_places, (cost, next(tick), current))
+            for child in self._apply_passes(current) if passes else self._apply_at_places(current):
                 outcome.programs += 1
-                if self._keep(outcome, child):
+                if self._keep_if_better(outcome, child):
                     improved = outcome.steps
                 if child.cost < self.alpha * outcome.best.cost:
-                    heapq.heappush(wide, (child.cost, next(tick), child))
-                if self._late():
+                    heapq.heappush(for_passes, (child.cost, next(tick), child))
+                if self._is_late():
                     break
             self.watch(outcome.steps, outcome.best.cost)
 
-    def _late(self) -> bool:
+    def _is_late(self) -> bool:
         return self.deadline is not None and monotonic() >= self.deadline
 
-    def _keep(self, outcome: Outcome, child: Candidate) -> bool:
-        better = child.cost < (1 - GAIN) * outcome.best.cost
-        if better:
+    def _keep_if_better(self, outcome: Outcome, child: Candidate) -> bool:
+        is_better = child.cost < (1 - MIN_IMPROVEMENT) * outcome.best.cost
+        if is_better:
             outcome.candidates.insert(0, child)
             del outcome.candidates[self.keep :]
-        return better
+        return is_better
 
-    def passes(self, current: Candidate) -> Iterator[Candidate]:
-        """Every new program that one rule makes, applied wherever it matches."""
-        for rule in self._matching(current.program):
-            made, changes = self.everywhere(current.program, rule)
-            yield from self._child(current, made, rule, changes)
+    def _apply_passes(self, current: Candidate) -> Iterator[Candidate]:
+        """Yield every new program that a pass of one rule makes."""
+        for rule in self._count_matches(current.program):
+            made, changes = self.rewrite_everywhere(current.program, rule)
+            yield from self._make_child(current, made, rule, changes)
         for matcher in self.rewriter.multi_root:
-            for merges in itertools.islice(matcher.joint_rewrites(current.program), JOINT):
+            for merges in itertools.islice(matcher.joint_rewrites(current.program), MAX_JOINT_MATCHES):
                 change = (tuple(merges), tuple(merges.values()))
-                yield from self._child(current, current.program.replace_nodes(merges), matcher.rule, [change])
+                made = current.program.replace_nodes(merges)
+                yield from self._make_child(current, made, matcher.rule, [change])
 
-    def places(self, current: Candidate) -> Iterator[Candidate]:
-        """Every new program that one rule makes at one of several places."""
-        counts = self._matching(current.program)
+    def _apply_at_places(self, current: Candidate) -> Iterator[Candidate]:
+        """Yield every new program that one rule makes at one of several places where it matches."""
+        counts = self._count_matches(current.program)
         for node in current.program.nodes:
             if not node.static:
                 for rule, replacement in self.rewriter.rewrites_at(node):
                     if counts[rule] > 1:
                         made = current.program.replace_nodes({node: replacement})
-                        yield from self._child(current, made, rule, [((node,), (replacement,))])
+                        yield from self._make_child(current, made, rule, [((node,), (replacement,))])
 
-    def _matching(self, program: Program) -> Counter[Rule]:
-        """The rules that apply, in order of their first place, and at how many places."""
+    def _count_matches(self, program: Program) -> Counter[Rule]:
+        """Return the rules that match, in the order of their first place, with the number of their places."""
         return Counter(
             rule for node in program.nodes if not node.static for rule, _ in self.rewriter.rewrites_at(node)
         )
 
-    def _child(
+    def _make_child(
         self, current: Candidate, made: Program, rule: Rule, changes: Sequence[Change]
     ) -> Iterator[Candidate]:
+        """Yield the new program as a candidate, unless it was seen before or keeps too many constants."""
         key = made.roots
         if key not in self._seen:
             self._seen.add(key)
-            if bytes_to_store(made, self._own) > self.memory:
+            if bytes_to_store(made, self._original_static) > self.memory:
                 return
-            applied = partial(_equations, rule, tuple(changes))
-            yield Candidate(made, self.total(made), Rewritten(applied, current))
+            applied = partial(_equations_of_changes, rule, tuple(changes))
+            yield Candidate(made, self.total_cost(made), Rewritten(applied, current))
 
-    def everywhere(self, program: Program, rule: Rule) -> tuple[Program, list[Change]]:
-        """The program with the rule applied at every node, arguments first, and each application."""
+    def rewrite_everywhere(self, program: Program, rule: Rule) -> tuple[Program, list[Change]]:
+        """Return the program with the rule applied at every node, arguments first, and all applications."""
         changes: list[Change] = []
 
         def build(node: Node, args: tuple[Node | None, ...]) -> Node:
             made = replace_args(node, args)
             if made.static:
                 return made
-            for _ in range(REPEATS):
+            for _ in range(MAX_REPEATS):
                 rewritten = self.rewriter.rewrite_node(rule, made)
                 if rewritten is None:
                     break
@@ -196,6 +198,6 @@ class Backtrack:
         return program.rebuild(build), changes
 
 
-def _equations(rule: Rule, changes: Sequence[Change]) -> tuple[Equation, ...]:
-    """The rule at each place."""
+def _equations_of_changes(rule: Rule, changes: Sequence[Change]) -> tuple[Equation, ...]:
+    """Return the rule's instance at each place."""
     return tuple(equation_of_rewrite(rule, before, after) for before, after in changes)

@@ -1,4 +1,4 @@
-"""The search of a whole model: the bodies in it, then the model."""
+"""Searches a whole model: flushes subnormal constants, then searches the bodies, then the model."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from tensaurus.system.progress import Progress
 
 __all__ = ["ModelSearch"]
 
-FLUSHING = 0.25  # of the time that is left, for finding constants without influence
-LEAST = 1.0  # seconds for that at least
+FLUSHING_SHARE = 0.25  # of the time that is left, for finding subnormal constants without influence
+MIN_FLUSHING_SECONDS = 1.0  # for that, however little time is left
 
 
 @dataclass
 class ModelSearch:
-    """One strategy for the bodies and the model, with one effort; an interrupt ends all of them.
+    """Runs one strategy on the bodies and on the model, until one deadline; an interrupt ends all searches.
 
-    flush  whether subnormal constants that no result depends on become 0, before everything else
+    flush  whether to flush subnormal constants first
+    noted  lines that were shown for one body, and need not be shown again
     """
 
     strategy: Strategy
@@ -35,36 +36,38 @@ class ModelSearch:
     progress: Progress
     flush: bool = True
     interrupted: bool = False
-    noted: set[str] = field(default_factory=set)  # lines that were shown for one body and hold for others
+    noted: set[str] = field(default_factory=set)
 
     def run(self, program: Program) -> tuple[Outcome, list[Candidate]]:
-        """The outcome for the model with its best bodies, and these bodies with their chains."""
+        """Return the outcome for the model with its best bodies, and the bodies as candidates."""
         flushed: list[Candidate] = []
         if self.flush:
-            with self._flushing():
+            with self._flushing_block():
                 program, flushed = flush_bodies(program)
-        better, bodies = search_bodies(program, self.search)
-        first = Candidate(better, inf)
+        with_best_bodies, bodies = search_bodies(program, self.search)
+        first = Candidate(with_best_bodies, inf)
         if self.flush:
-            with self._flushing():
-                first = flush_program(better)
+            with self._flushing_block():
+                first = flush_program(with_best_bodies)
         return prepend_flush(first, self.search(first.program)), [*flushed, *bodies]
 
-    def _flushing(self) -> DeadlineBlock:
-        """A block that ends after a part of the time left; what is not flushed then stays as it is."""
+    def _flushing_block(self) -> DeadlineBlock:
+        """Return a block that ends after a part of the time left; a program not yet flushed then stays."""
         now, deadline = monotonic(), self.effort.deadline
-        return DeadlineBlock(inf if deadline is None else now + max(LEAST, FLUSHING * (deadline - now)))
+        if deadline is None:
+            return DeadlineBlock(inf)
+        return DeadlineBlock(now + max(MIN_FLUSHING_SECONDS, FLUSHING_SHARE * (deadline - now)))
 
     def search(self, program: Program) -> Outcome:
-        """The outcome for one of them."""
-        if self.interrupted:  # in a body: what comes after it stays as it is
+        """Search the model or one body, and report progress and notes."""
+        if self.interrupted:  # in an earlier body
             return Outcome([Candidate(program, inf)], "interrupt")
         deadline = self.effort.deadline
 
         def watch(done: int, best: float | None = None) -> None:
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            known = None if best is None or best == inf else best * 1e3
-            self.progress.step(done, self.effort.steps, known, left)
+            seconds_left = None if deadline is None else max(0.0, deadline - monotonic())
+            best_ms = None if best is None or best == inf else best * 1e3
+            self.progress.step(done, self.effort.steps, best_ms, seconds_left)
 
         self.runtime.costs.measuring = lambda: watch(0)  # before the first step operators are measured
         outcome = self.strategy.search(program, self.effort, watch)

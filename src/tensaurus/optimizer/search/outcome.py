@@ -1,4 +1,4 @@
-"""What a search ends with: its programs, the best first, and why it ended."""
+"""The outcome of a search: its candidates, the best first, and why it ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ __all__ = ["Outcome"]
 
 @dataclass
 class Outcome:
-    """best first; `ended_by` is a word that `optimizer.result.summary` spells out, `detail` more than that.
+    """The candidates of a search of one program.
 
-    `notes` are lines on what went wrong.
+    candidates  the best first; the original is among them
+    ended_by    a key of `optimizer.result.summary`'s texts for users
+    steps       extractions of a saturation, or programs taken from backtracking's queue
+    programs    number of programs that the search saw
+    seconds     that the search took
+    detail      its size, for users
+    notes       lines for users on parts that were ended or rejected
     """
 
     candidates: list[Candidate]
@@ -30,5 +36,5 @@ class Outcome:
 
     @property
     def original(self) -> Candidate:
-        """The program as it was, where every chain begins."""
+        """The original program, where every chain begins."""
         return self.best.chain[0]

@@ -1,4 +1,4 @@
-"""The programs that a saturation has extracted so far."""
+"""Keeps the programs that a saturation has extracted so far, each once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ __all__ = ["Cheapest", "Extracted", "Programs"]
 
 @dataclass
 class Extracted:
-    """A program with the seconds that were expected of it, and those that it took, if it was run.
+    """A program that was extracted from the e-graph: the first step of a candidate, before it has a proof.
 
-    places  of the choices that it is made of
-    sure    whether what was expected rests on measurements of all of its operators
+    places    e-nodes of the choices that it is made of
+    cost      the sum of its pieces' costs in seconds, as last priced
+    measured  seconds of one run of the whole program, where it was run
+    sure      whether the cost rests on measurements of all pieces, on no estimates
     """
 
     program: Program
@@ -31,13 +33,13 @@ class Extracted:
 
     @property
     def seconds(self) -> float:
-        """The best that is known."""
+        """The measured time, or the cost where the program was never run as a whole."""
         return self.cost if self.measured is None else self.measured
 
 
 @dataclass(frozen=True)
 class Cheapest:
-    """A program that was extracted, with the choices that it is made of and their prices."""
+    """The cheapest program of an extraction, with the choices that it is made of and their prices."""
 
     entry: Extracted
     choices: Choices
@@ -47,13 +49,13 @@ class Cheapest:
 
 @dataclass
 class Programs:
-    """Programs by their roots; `original` is the program as it was, what it computes twice written once."""
+    """Extracted programs by their roots; `original` is the original with equal nodes merged."""
 
     original: Extracted | None = None
     _all: dict[tuple[Node, ...], Extracted] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Extracted]:
-        """The original first."""
+        """Yield the original first, then all others."""
         yield from [] if self.original is None else [self.original]
         yield from self._all.values()
 
@@ -62,22 +64,25 @@ class Programs:
 
     @property
     def best(self) -> float:
-        """Seconds of the cheapest."""
+        """The seconds of the cheapest program; infinite where there is none."""
         return min((one.seconds for one in self._all.values()), default=inf)
 
     def keep(self, new: Extracted) -> Extracted:
-        """What is known of the program from now on: by its measured time, else by what is cheapest."""
+        """Add a program, or update its cost where the new one is lower or sure; return its entry."""
         entry = self._all.setdefault(new.program.roots, new)
         if entry.measured is None and (new.cost < entry.cost or new.sure > entry.sure):
             entry.cost, entry.places, entry.sure = new.cost, new.places, new.sure
         return entry
 
     def forget_expectations(self) -> None:
-        """Only programs that were run stay: what was expected of others was expected before that was seen."""
+        """Drop programs that were never run: their costs are older than the run that was just observed."""
         self._all = {roots: one for roots, one in self._all.items() if one.measured is not None}
 
-    def ranked(self, besides: tuple[Node, ...]) -> list[Extracted]:
-        """The cheapest first, without one program, and with one at most of those that are not sure."""
-        others = [one for roots, one in self._all.items() if roots != besides]
+    def ranked(self, excluded: tuple[Node, ...]) -> list[Extracted]:
+        """Return the programs, the cheapest first, then the cheapest one that is not sure.
+
+        excluded  roots of a program that is left out
+        """
+        others = [one for roots, one in self._all.items() if roots != excluded]
         sure = sorted((one for one in others if one.sure), key=lambda one: one.seconds)
         return sure + sorted((one for one in others if not one.sure), key=lambda one: one.seconds)[:1]

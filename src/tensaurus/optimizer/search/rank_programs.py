@@ -1,4 +1,4 @@
-"""The programs that a saturation ends with, the best first, each with its proof."""
+"""Ranks the programs that a saturation ends with, and proves each one equal to the original."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SATURATION = "saturation"
 
 @dataclass(frozen=True)
 class Ranking:
-    """Of a program whose outputs are the `roots` in an e-graph; `notes` gets lines on what is dropped."""
+    """Turns extracted programs into candidates, whose steps are the rewrites of their proofs.
+
+    program   the original
+    roots     e-classes of its outputs
+    patience  limits the time of each proof
+    notes     receives a line for each program that is rejected
+    """
 
     graph: EGraph
     program: Program
@@ -36,36 +42,41 @@ class Ranking:
         estimated: tuple[Program, list[float]] | None,
         others: Sequence[Candidate],
     ) -> list[Candidate]:
-        """The cheapest programs, each with the rewrites that its proof is made of, and the original.
+        """Return at most `keep` of the `ranked` programs and the original, the best first.
 
-        Behind them the cheapest by estimates, which comes first where nothing was measured, and the other
-        search's best.
+        They are followed by the program that is cheapest by estimates, which comes first where nothing was
+        measured, and by the `others`, candidates of another search.
         """
-        own = frozenset({SATURATION})
+        by_saturation = frozenset({SATURATION})
         original = original or Extracted(self.program, (), inf)
         first = Candidate(self.program, original.cost, measured=original.measured)
-        made = [first]
+        candidates = [first]
         for one in ranked:
-            if len(made) <= keep and (step := self._step(one.program, first)):
-                made.append(Candidate(one.program, one.cost, step, one.measured, own, one.sure))
-        made.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
-        guessed = [] if estimated is None else self._estimated(*estimated, first, made)
-        return merge_candidates([*made, *guessed] if first.cost < inf else [*guessed, *made], others)
+            if len(candidates) <= keep and (step := self._prove(one.program, first)):
+                entry = Candidate(one.program, one.cost, step, one.measured, by_saturation, one.sure)
+                candidates.append(entry)
+        candidates.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
+        guessed = [] if estimated is None else self._estimated_candidates(*estimated, first, candidates)
+        ordered = [*candidates, *guessed] if first.cost < inf else [*guessed, *candidates]
+        return merge_candidates(ordered, others)
 
-    def _estimated(
-        self, program: Program, totals: Sequence[float], first: Candidate, made: Sequence[Candidate]
+    def _estimated_candidates(
+        self, program: Program, totals: Sequence[float], first: Candidate, known: Sequence[Candidate]
     ) -> list[Candidate]:
-        """The program that is cheapest by estimates, unless it is among these."""
-        if any(program.roots == candidate.program.roots for candidate in made):
+        """Return the program that is cheapest by estimates, unless it is known or has no proof.
+
+        totals  the estimated costs of the program and of the original
+        """
+        if any(program.roots == candidate.program.roots for candidate in known):
             return []
-        if (step := self._step(program, first)) is None:
+        if (step := self._prove(program, first)) is None:
             return []
         cost, before = totals
         cost = cost if first.seconds == inf or not before else cost / before * first.seconds
         return [Candidate(program, cost, step, by=frozenset({SATURATION}), sure=False)]
 
-    def _step(self, program: Program, first: Candidate) -> Rewritten | None:
-        """The rewrites that lead to a program; None, and a note, where they do not."""
+    def _prove(self, program: Program, first: Candidate) -> Rewritten | None:
+        """Return the rewrites that lead to a program; None, and a note, where they do not prove it."""
         with self.patience.part():
             proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
             applied = tuple(dict.fromkeys(proof.equations))

@@ -1,4 +1,8 @@
-"""What the finders make of the programs that a search extracts."""
+"""Runs the finders on programs that a search extracts, and inserts their equations into its e-graph.
+
+A finder looks at one program, since the regions of all programs in an e-graph are too many; the equations
+then hold for every program in it.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +14,45 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import DeferringFinder, Finder, find_all
 from tensaurus.graph.ir.program import Program
 
-__all__ = ["ENTERING", "Showing"]
+__all__ = ["MAX_NEW_ENODES", "FinderRunner"]
 
-ENTERING = 10_000  # e-nodes at most that a look at one program, or another search's, may add
-IDLE = 0.5  # of the time that is left, for what finders left undone
-PART = 2.0  # times what the last look took, that kernels are measured before another one is due
+MAX_NEW_ENODES = 10_000  # that finders may add for one program, or another search with its programs
+IDLE_SHARE = 0.5  # of the time that is left, for work that finders deferred
+DUE_FACTOR = 2.0  # finders run again after kernels were measured for this many times their last run
 
 
 @dataclass
-class Showing:
-    """Callable with a program, in whose e-graph the finders' equations are from then on.
+class FinderRunner:
+    """Runs finders on extracted programs, and decides when they are due again.
 
-    unions    of e-classes that finders have made
-    seconds   of the last look
-    measured  seconds that kernels were measured for since then: of one that turns out to be slow, finders may
-              know another form
+    unions             number of unions of e-classes that finders have made
+    last_run_seconds   that the last run of the finders took
+    measuring_seconds  for which kernels were measured since then; finders may know another form of a kernel
+                       that turned out to be slow
     """
 
     graph: EGraph
     finders: Sequence[Finder]
     unions: int = field(default=0, init=False)
-    seconds: float = field(default=0.0, init=False)
-    measured: float = field(default=0.0, init=False)
+    last_run_seconds: float = field(default=0.0, init=False)
+    measuring_seconds: float = field(default=0.0, init=False)
 
-    def __call__(self, program: Program) -> None:
+    def run(self, program: Program) -> None:
+        """Insert the finders' equations for a program that is in the e-graph."""
         began = monotonic()
         self.graph.programs = [program]
-        self.unions += find_all(self.graph, self.finders, len(self.graph) + ENTERING)
-        self.seconds, self.measured = monotonic() - began, 0.0
+        self.unions += find_all(self.graph, self.finders, len(self.graph) + MAX_NEW_ENODES)
+        self.last_run_seconds, self.measuring_seconds = monotonic() - began, 0.0
 
-    def unhurried(self, program: Program, deadline: float | None) -> bool:
-        """Whether finders that left something undone make more of a program in what would be idle time."""
-        before, left = self.unions, [f for f in self.finders if isinstance(f, DeferringFinder)]
-        seconds = 0.0 if deadline is None else IDLE * (deadline - monotonic())
-        if seconds > 0 and sum(finder.grant_time(seconds / len(left)) for finder in left):
-            self(program)
+    def run_deferred(self, program: Program, deadline: float | None) -> bool:
+        """Give finders with deferred work a part of the time left; return whether they made a new union."""
+        before, deferring = self.unions, [f for f in self.finders if isinstance(f, DeferringFinder)]
+        seconds = 0.0 if deadline is None else IDLE_SHARE * (deadline - monotonic())
+        if seconds > 0 and sum(finder.grant_time(seconds / len(deferring)) for finder in deferring):
+            self.run(program)
         return self.unions > before
 
     @property
-    def due(self) -> bool:
-        """Whether enough was measured since the last look."""
-        return bool(self.finders) and self.measured > PART * self.seconds
+    def is_due(self) -> bool:
+        """Whether kernels were measured for long enough since the last run."""
+        return bool(self.finders) and self.measuring_seconds > DUE_FACTOR * self.last_run_seconds

@@ -1,4 +1,8 @@
-"""The rounds in which a search runs programs as a whole, each with its own view of costs."""
+"""Defines the rounds in which a saturation runs whole programs, each round with its own view of costs.
+
+Costs that were measured on single operators mislead where a program gains only as a whole; a round that
+favours kernels, or forbids large constants, finds programs that one view of costs would never run.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from typing import NamedTuple
 
 __all__ = ["Round", "run_rounds"]
 
-MAX_RUNS_WITHIN_CONSTANTS, MAX_RUNS = 4, 12  # within the original's constants, and beyond
+MAX_RUNS_WITHIN_CONSTANTS = 4  # programs run whose kernels read no more constants than the original's
+MAX_RUNS = 12  # programs run in the last round
 
 
 class Round(NamedTuple):
@@ -19,13 +24,13 @@ class Round(NamedTuple):
 
 
 WARM_UP_ROUNDS = Round(0.5, inf, 1), Round(0.7, inf, 1)
-"""A kernel among other operators pays for layouts: first see what many kernels gain that share them."""
+"""A single kernel pays for converting layouts: first run programs of many kernels that share a layout."""
 
 
 def run_rounds(original_bytes: float) -> tuple[Round, ...]:
-    """Return the rounds of a model whose kernels read these bytes of constants.
+    """Return the rounds of a model whose operators read these bytes of constants.
 
-    More constants than that may slow everything down: what can be gained without them is seen first.
+    Programs that read more constants may be slower as a whole than their costs, so they are run last.
     """
     within = Round(1.0, original_bytes, MAX_RUNS_WITHIN_CONSTANTS)
     return (*WARM_UP_ROUNDS, within, Round(1.0, inf, MAX_RUNS))

@@ -39,7 +39,7 @@ from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.part_time_limits import Extractor, Extractors, Patience
 from tensaurus.optimizer.search.program_pool import Cheapest, Extracted, Programs
 from tensaurus.optimizer.search.rank_programs import Ranking
-from tensaurus.optimizer.search.run_finders import ENTERING, Showing
+from tensaurus.optimizer.search.run_finders import MAX_NEW_ENODES, FinderRunner
 from tensaurus.optimizer.search.run_rounds import run_rounds
 from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.costs import Costs, Prices, StandaloneCosts
@@ -96,7 +96,7 @@ class Saturation:
     extended: Callable[[Program, bool], float | None] = lambda program, found: None
 
     def run(self, program: Program) -> Outcome:
-        """The best programs, the best first; an interrupt ends the search and keeps them."""
+        """Return the best programs, the best first; an interrupt ends the search and keeps them."""
         start = monotonic()
         outcome = Outcome([Candidate(program, inf)])
         search: _Search | None = None
@@ -148,10 +148,10 @@ class _Search:
         self.patience = Patience.until(config.deadline)
         self.extractors = Extractors(config.extractors, self.patience)
         self.finders = (*timed_finders((nest, commute), self.patience.deadline), *config.finders)
-        self.showing = Showing(self.graph, config.finders)
+        self.finder_runner = FinderRunner(self.graph, config.finders)
 
     def run_part(self, part: Callable[[], None]) -> None:
-        """Run a part of the search, and end it where it outlives the search's time."""
+        """Run a part of the search, and end the part where it outlives the search's time."""
         with self.patience.part() as block:
             part()
         if block.ended:
@@ -159,7 +159,7 @@ class _Search:
             self.graph.rebuild()
 
     def extend_deadline(self) -> bool:
-        """Take the time that is left after all, and say whether there is any."""
+        """Take time that turned out to be left; return whether there was any."""
         if self.ended_by != "time" and not self.costs.is_measuring_over:
             return False
         original = self.programs.original
@@ -214,7 +214,7 @@ class _Search:
     def _run_finders(self, program: Program) -> None:
         """Let the finders propose equations for an extracted program, if there is time."""
         if self.config.finders and not self._has_no_time():
-            self.showing(program)
+            self.finder_runner.run(program)
 
     def extract_by_measurements(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
@@ -233,8 +233,8 @@ class _Search:
         allowance.footprint = best.choices.footprint(best.choice)
         self.programs.original = best.entry
         observed = self._run_whole(best)
-        self._run_finders(self.program)  # what finders make of it depends on what its operators take
-        if self.config.deadline is not None:  # what is known at the end must be chosen among, and be run
+        self._run_finders(self.program)  # finders need the measured times of its operators
+        if self.config.deadline is not None:  # the rest of the time is for choosing and running programs
             now, share = monotonic(), MEASURING_SHARE
             self.costs.measuring_deadline = (1 - share) * now + share * self.config.deadline
         self._add_other_search()
@@ -248,7 +248,7 @@ class _Search:
                 best = self._extract_until_stable()
                 if best is None or best.entry.measured is not None or not self._run_whole(best):
                     break
-        while best is not None and self.showing.unhurried(best.entry.program, self.config.deadline):
+        while best is not None and self.finder_runner.run_deferred(best.entry.program, self.config.deadline):
             best = self._extract_until_stable()
             if best is not None and best.entry.measured is None:
                 self._run_whole(best)
@@ -269,7 +269,7 @@ class _Search:
         self.steps += outcome.steps
         self.other_candidates = [candidate for candidate in outcome.candidates if candidate.step is not None]
         applied = dict.fromkeys(e for candidate in self.other_candidates for e in candidate.applied)
-        insert_all(self.graph, applied, len(self.graph) + ENTERING)
+        insert_all(self.graph, applied, len(self.graph) + MAX_NEW_ENODES)
         for candidate in self.other_candidates:
             nodes = candidate.program.nodes
             self.other_places.append(tuple((self.graph.insert_term(node),) for node in nodes))
@@ -278,25 +278,25 @@ class _Search:
     def _extract_until_stable(self) -> Cheapest | None:
         """Return the cheapest program, once its fusions are known and finders know no other form of it."""
         while True:
-            before = self.showing.unions
+            before = self.finder_runner.unions
             best = self._extract_and_measure(self._choices(), grows=True)
-            if self.showing.unions > before:
+            if self.finder_runner.unions > before:
                 continue
             if best is None:
                 return None
             self._run_finders(best.entry.program)
-            if not self._learn_fusions(best.entry.program) and self.showing.unions == before:
+            if not self._learn_fusions(best.entry.program) and self.finder_runner.unions == before:
                 return best
 
     def _learn_fusions(self, program: Program) -> bool:
-        """Learn what the runtime fuses in the program, and say whether any of it is new."""
+        """Learn which pieces the runtime fuses in the program; return whether a pattern is new."""
         self.fused_pieces += self.config.fused(program)
         known = len(self.fusion_patterns)
         self.fusion_patterns = fusion_patterns(self.fused_pieces)
         return len(self.fusion_patterns) > known
 
     def _run_whole(self, best: Cheapest) -> bool:
-        """Run a whole program, if there is time, and say whether the run told where its time goes."""
+        """Run a whole program, if there is time; return whether the run told where its time goes."""
         if self._has_no_time(self.longest_run):
             return False
         began = monotonic()
@@ -312,9 +312,10 @@ class _Search:
     def _extract_and_measure(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
         """Return the cheapest program by measured costs; None where a limit ends the search before.
 
-        Where the e-graph `grows`, since finders see kernels that were measured, return the best until then.
+        grows  run the finders as soon as enough kernels were measured; if they make unions, return the best
+               program so far, since the choices are out of date
         """
-        before = self.showing.unions
+        before = self.finder_runner.unions
         prices = self.costs.prices(choices)
         self.is_measured = prices.sure
         places = [*(entry.places for entry in self.programs), *self.other_places]
@@ -327,7 +328,7 @@ class _Search:
                     return None
                 problem = choices.problem(prices.of_choices()).without_infinite_costs()
                 choice = self.extractors.choice(extract, problem, cheapest_choice(problem, starts))
-                # of some class the runtime refuses everything
+                # infinite: the runtime refuses each e-node of some e-class
                 if choice is None or dag_cost(problem, choice) == inf:
                     return best
                 starts.append(choice)
@@ -346,31 +347,31 @@ class _Search:
                 self.config.watch(self.steps, self.programs.best)
                 if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
                     return None
-                if grows and self.showing.due and cost < inf:
+                if grows and self.finder_runner.is_due and cost < inf:
                     self._run_finders(choices.program(self.program, choice))
-                    if self.showing.unions > before:
+                    if self.finder_runner.unions > before:
                         return best
                 settled = fits and not unsure
         return best
 
     def _measure(self, prices: Prices, unsure: Mapping[int, float]) -> bool:
-        """Measure the pieces, each of which may save those seconds; false where the time ends before."""
-        left = {prices.choices.pieces[key]: gain for key, gain in unsure.items()}
+        """Measure the `unsure` pieces, {piece number: seconds it may save}; return False if the time ends."""
+        waiting = {prices.choices.pieces[key]: gain for key, gain in unsure.items()}
         for key in unsure:
-            self.config.expect(left)
+            self.config.expect(waiting)
             if self._has_no_time():
                 return False
             piece, began = prices.choices.pieces[key], monotonic()
             prices.measure(key)
-            self.showing.measured += monotonic() - began if piece.has_eoperators else 0.0
-            del left[piece]
+            self.finder_runner.measuring_seconds += monotonic() - began if piece.has_eoperators else 0.0
+            del waiting[piece]
         if unsure:
             prices.settle()
         return True
 
     @property
     def detail(self) -> str:
-        """The size of the e-graph, and how many of the operators are measured, for people."""
+        """The size of the e-graph, and how many operators are measured, for users."""
         graph, rounds, known = self.graph, self.exploration.rounds, self.is_measured
         size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
         return f"{size}, {sum(known)} of {len(known)} operators measured" if known else size
@@ -382,7 +383,7 @@ class _Search:
         return self._has_no_time()
 
     def _has_no_time(self, seconds: float = 0.0) -> bool:
-        """Whether no time is left for a step that takes these seconds."""
+        """Return whether no time is left for a step that takes these seconds."""
         if self.config.deadline is None or monotonic() + seconds < self.config.deadline:
             return False
         self.ended_by = "time"

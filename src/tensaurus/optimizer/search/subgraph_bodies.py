@@ -1,4 +1,4 @@
-"""The bodies of If, Loop and Scan, searched like programs of their own."""
+"""Searches the bodies of If, Loop and Scan, each as a program of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tensaurus.optimizer.search.outcome import Outcome
 
 
 def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tuple[Program, list[Candidate]]:
-    """The program with the best body for each of its bodies, and these bodies with their chains.
+    """Return the program with the best form of each of its bodies, and the improved bodies as candidates.
 
-    Bodies are searched from the innermost outwards.
+    Inner bodies are searched before the bodies that contain them.
     """
     improvements: list[Candidate] = []
 
-    def improved(body: Program) -> Program:
-        inner, chains = search_bodies(body, search)
-        improvements.extend(chains)
+    def improve_body(body: Program) -> Program:
+        inner, inner_improvements = search_bodies(body, search)
+        improvements.extend(inner_improvements)
         best = search(inner).best
         if best.step is not None:
             improvements.append(best)
@@ -30,7 +30,7 @@ def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tup
         if node.op is not OPAQUE or not node.attribute("form").bodies:
             return replace_args(node, args)
         form = node.attribute("form")
-        bodies = tuple((name, improved(body)) for name, body in form.bodies)
+        bodies = tuple((name, improve_body(body)) for name, body in form.bodies)
         if bodies == form.bodies:
             return replace_args(node, args)
         effects = any(key == "identity" for key, _ in node.attrs)
