@@ -108,13 +108,13 @@ def cpu() -> float:
 def solved(problem: Problem, cycles: Cycles, shrunk: bool, limit: float, workers: int = 2) -> Row:
     """One exact extraction."""
     before = cpu()
-    found = solve(problem, cycles=cycles, shrunk=shrunk, time_limit=limit, workers=workers)
+    found = solve(problem, cycles=cycles, shrink_first=shrunk, time_limit=limit, workers=workers)
     return {
         "cost": found.cost,
         "bound": found.bound,
         "seconds": found.seconds,
         "cpu": cpu() - before,
-        "proved": found.optimal,
+        "proved": found.is_optimal,
     }
 
 

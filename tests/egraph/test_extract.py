@@ -122,7 +122,7 @@ def check(problem: Problem, found: Extraction, best: float | None = None) -> Non
     assert dag_cost(problem, found.choice) == found.cost
     assert 0 <= found.bound <= found.cost and 0 <= found.gap <= 1
     if best is not None:
-        assert isclose(found.cost, best, rel_tol=1e-6, abs_tol=1e-15) and found.optimal
+        assert isclose(found.cost, best, rel_tol=1e-6, abs_tol=1e-15) and found.is_optimal
         assert found.bound <= best * (1 + 1e-12)
 
 
@@ -164,7 +164,7 @@ def test_every_way_with_cycles(problem: Problem, cycles: Cycles, shrunk: bool) -
     best = least(problem)
     if best == inf:
         return
-    found = solve(problem, cycles=cycles, shrunk=shrunk, workers=1)
+    found = solve(problem, cycles=cycles, shrink_first=shrunk, workers=1)
     check(problem, found, None if cycles == "none" else best)
     assert found.bound <= best * (1 + 1e-12)
 
@@ -175,7 +175,7 @@ def test_solvers_agree_on_larger_problems(seed: int) -> None:
     best = solve(problem, workers=1)
     check(problem, best, best.cost)
     for cycles in CYCLES:
-        found = solve(problem, cycles=cycles, shrunk=seed % 2 == 0)
+        found = solve(problem, cycles=cycles, shrink_first=seed % 2 == 0)
         check(problem, found, None if cycles == "none" else best.cost)
 
 
@@ -260,7 +260,7 @@ def test_a_cycle_that_looks_free() -> None:
     """0 and 1 read each other for nothing; the way out of the cycle costs 5 or 7."""
     problem = made([[(0, {1}), (7, set())], [(0, {0}), (5, set())]])
     for cycles in CYCLES:
-        found = solve(problem, cycles=cycles, shrunk=False)
+        found = solve(problem, cycles=cycles, shrink_first=False)
         check(problem, found, None if cycles == "none" else 5)
         assert found.choice == {0: 0, 1: 3}
     rows = list(supports(problem, {0: 0, 1: 2}))
@@ -272,7 +272,7 @@ def test_nothing_costs_anything() -> None:
     found = solve(problem)
     check(problem, found, 0)
     assert found.gap == 0 and found.choice == {0: 1, 2: 3}
-    check(problem, solve(problem, shrunk=False), 0)
+    check(problem, solve(problem, shrink_first=False), 0)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_nothing_costs_anything() -> None:
 def test_what_has_no_program(rows: list[list[tuple[float, set[int]]]]) -> None:
     for shrunk in (True, False):
         with pytest.raises(ValueError, match="has no program"):
-            solve(made(rows), shrunk=shrunk)
+            solve(made(rows), shrink_first=shrunk)
 
 
 def test_no_time() -> None:
@@ -300,7 +300,7 @@ def test_no_time() -> None:
     assert found.bound <= best.cost <= found.cost
     assert solve(problem, time_limit=inf).cost == best.cost
     begun = solve(problem, time_limit=0, start=best.choice)
-    assert begun.cost == best.cost and not begun.optimal
+    assert begun.cost == best.cost and not begun.is_optimal
 
 
 def test_equal_calls_give_equal_answers() -> None:
@@ -317,7 +317,7 @@ def test_equal_parts_are_solved_once() -> None:
     twice[3].reverse()
     (block,) = blocks(made(twice, (0, 3)))
     assert len(block.choices) == 2
-    check(made(twice, (0, 3)), solve(made(twice, (0, 3)), shrunk=True), 2 * least(made(layer)))
+    check(made(twice, (0, 3)), solve(made(twice, (0, 3)), shrink_first=True), 2 * least(made(layer)))
 
 
 def test_a_merge_is_not_made_of_what_it_makes() -> None:

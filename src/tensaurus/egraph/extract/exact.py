@@ -1,9 +1,12 @@
-"""Exact extraction: the cheapest program of an e-graph, cycles and all, and a proof that none is cheaper.
+"""Exact extraction: finds the cheapest program of an e-graph and proves that no program is cheaper.
 
-The problem is shrunk, and what is left falls into parts that share nothing.  Of each part the linear
-relaxation with rows for cycles and covers gives a bound, and often the cheapest program.  What the bound
-shows to be too dear is dropped, and what is left is a problem again; otherwise CP-SAT finishes it.
-No cycle needs to be filtered during exploration, as in TENSAT (section 5.2).
+1. The problem is shrunk (`shrink_problem`) and split into parts that share no e-class (`independent_blocks`).
+2. The linear relaxation of each part, with rows for cycles and covers, gives a lower bound, and often the
+   cheapest program (`linear_relaxation`).
+3. Choices that the bound shows to be too expensive are dropped.  If they are many, the rest begins at 1
+   again; else CP-SAT solves the part (`cpsat`).
+
+E-graphs may have cycles: none needs to be filtered during exploration, as TENSAT does (section 5.2).
 """
 
 from __future__ import annotations
@@ -24,30 +27,34 @@ from tensaurus.egraph.extract.shrink_problem import Shrunk, shrink, unshrunk
 
 __all__ = ["Cycles", "Extraction", "solve"]
 
-FEWER = 0.1  # of the choices may go for being too dear: then the problem is shrunk again
-PROVED = 1e-6  # a gap that counts as none: costs are measured, and solvers have tolerances
-LONG = 1e6  # seconds; the solvers count milliseconds
+RESHRINK_SHARE = 0.1  # of the choices; if the bound drops more of them, shrinking again pays
+PROOF_GAP = 1e-6  # gap that counts as none: costs are measured, and solvers have tolerances
+MAX_SECONDS = 1e6  # longest time limit, as the solvers count milliseconds in limited integers
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """A choice without a cycle, and how good it is: no program costs less than `bound`."""
+    """A choice of e-nodes without a cycle, with a proof of its quality: no program costs less than `bound`.
 
-    choice: dict[int, int]  # of the classes that the roots need
+    choice   for each e-class that the roots need
+    rounds   linear and integer programs that were solved
+    """
+
+    choice: dict[int, int]
     cost: float
     bound: float
     seconds: float
-    rounds: int  # linear and integer programs solved
+    rounds: int
 
     @property
     def gap(self) -> float:
-        """By what part of its cost it may be too dear."""
+        """The largest share of the cost by which another program may be cheaper."""
         return (self.cost - self.bound) / self.cost if self.cost else 0.0
 
     @property
-    def optimal(self) -> bool:
-        """Whether it is proved that no program is cheaper, within a millionth."""
-        return self.gap <= PROVED
+    def is_optimal(self) -> bool:
+        """Whether no program is cheaper, within `PROOF_GAP`."""
+        return self.gap <= PROOF_GAP
 
 
 def solve(
@@ -58,79 +65,83 @@ def solve(
     workers: int = 2,
     seed: int = 0,
     start: Choice | None = None,
-    shrunk: bool = True,
+    shrink_first: bool = True,
 ) -> Extraction:
-    """The cheapest program, or the best found within the time limit (seconds), and a bound.
+    """Return the cheapest program, or the best one found within the time limit (seconds), with a bound.
 
-    cycles   "components": orders inside components and rows for cycles; "cuts": such rows alone, added as
-             they are broken; "order": an order of all classes (the paper's program); "none": cycles are not
-             kept out, a program that has one is repaired and need not be the cheapest
-    workers  threads of CP-SAT; with one, equal calls give equal answers unless the time limit is met
-    start    a choice to begin with, if it has no cycle and is complete
-    shrunk   false: the problem as it is
+    cycles        "components": orders inside components and rows for cycles; "cuts": only such rows, added
+                  when a solution breaks them; "order": an order of all classes (TENSAT's formulation);
+                  "none": cycles are allowed, and a solution with one is repaired and need not be the cheapest
+    workers       threads of CP-SAT; with one, equal calls give equal answers unless the time limit is met
+    start         a choice to begin with, if it has no cycle and is complete
+    shrink_first  whether to shrink and split the problem
 
     Raises ValueError where the roots have no program.
     """
     began = monotonic()
-    deadline = began + min(time_limit, LONG)
-    whole = _Whole.of(problem, start, cycles, shrunk, deadline)
-    whole.improve(_Search(cycles, shrunk, workers, seed % 2**31), deadline)
-    choice = whole.choice()
+    deadline = began + min(time_limit, MAX_SECONDS)
+    division = _Division.of(problem, start, cycles, shrink_first, deadline)
+    division.improve(_Solver(cycles, shrink_first, workers, seed % 2**31), deadline)
+    choice = division.choice()
     cost = dag_cost(problem, choice)
     if cost == inf:
         raise AssertionError("a cyclic or incomplete choice")
-    return Extraction(choice, cost, min(cost, whole.bound()), monotonic() - began, whole.rounds())
+    return Extraction(choice, cost, min(cost, division.bound()), monotonic() - began, division.rounds())
 
 
 @dataclass
-class _Whole:
-    """A problem that is solved in parts."""
+class _Division:
+    """A problem that was shrunk and split into parts, which are solved one by one."""
 
     smaller: Shrunk
     parts: list[_Part]
 
     @classmethod
     def of(
-        cls, problem: Problem, start: Choice | None, cycles: Cycles, shrunk: bool, deadline: float
-    ) -> _Whole:
-        """Raises ValueError where the roots have no program."""
-        smaller = shrink(problem, (monotonic() + deadline) / 2) if shrunk else unshrunk(problem)
-        left = smaller.problem
-        places = [[list(range(len(left.costs)))], [list(range(len(left.members)))]]
-        parts = blocks(left) if shrunk else [Block(left, *places)]
+        cls, problem: Problem, start: Choice | None, cycles: Cycles, shrink_first: bool, deadline: float
+    ) -> _Division:
+        """Shrink and split the problem.  Raises ValueError where the roots have no program."""
+        smaller = shrink(problem, (monotonic() + deadline) / 2) if shrink_first else unshrunk(problem)
+        small = smaller.problem
+        places = [[list(range(len(small.costs)))], [list(range(len(small.members)))]]
+        parts = blocks(small) if shrink_first else [Block(small, *places)]
         first = smaller.adopted(
             improve_choice(problem, greedy(problem), deadline) if start is None else start
         )
         return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in parts])
 
-    def improve(self, search: _Search, deadline: float) -> None:
-        """Solve the parts; those that did not finish get the time that others left."""
+    def improve(self, solver: _Solver, deadline: float) -> None:
+        """Solve the parts; in a second turn, unfinished parts get the time that others did not need."""
         for _ in range(2):
-            todo = [part for part in self.parts if not part.closed]
-            for place, part in enumerate(todo):
-                left = deadline - monotonic()
-                if left > 0:
-                    search.improve(part, monotonic() + left / (len(todo) - place))
+            unsolved = [part for part in self.parts if not part.is_solved]
+            for place, part in enumerate(unsolved):
+                seconds_left = deadline - monotonic()
+                if seconds_left > 0:
+                    solver.improve(part, monotonic() + seconds_left / (len(unsolved) - place))
 
     def choice(self) -> dict[int, int]:
-        """The best choice."""
+        """Return the best choice so far, of the whole problem."""
         chosen: dict[int, int] = {}
         for part in self.parts:
             chosen |= part.block.restored(part.choice)
         return self.smaller.restored(chosen)
 
     def bound(self) -> float:
-        """The best bound."""
+        """Return the best lower bound so far, of the whole problem."""
         return self.smaller.paid + sum(part.bound * len(part.block.choices) for part in self.parts)
 
     def rounds(self) -> int:
-        """Linear and integer programs solved."""
-        return sum(part.rounds + (part.rest.rounds() if part.rest else 0) for part in self.parts)
+        """Return the number of linear and integer programs that were solved."""
+        return sum(part.rounds + (part.cheaper.rounds() if part.cheaper else 0) for part in self.parts)
 
 
 @dataclass
 class _Part:
-    """A part with the best choice and the best bound so far."""
+    """A part with the best choice and the best bound so far.
+
+    is_relaxed     whether the linear relaxation was solved
+    cheaper        the problem of all programs that cost less than `cheaper_limit`, where choices were dropped
+    """
 
     block: Block
     form: Formulation
@@ -138,98 +149,100 @@ class _Part:
     cost: float
     bound: float = 0.0
     rounds: int = 0
-    relaxed: bool = False
-    rest: _Whole | None = None  # all programs that cost less than...
-    limit: float = inf
+    is_relaxed: bool = False
+    cheaper: _Division | None = None
+    cheaper_limit: float = inf
 
     @classmethod
     def of(cls, block: Block, start: Choice, cycles: Cycles, deadline: float) -> _Part:
-        """With the better of the cheapest trees and of what a start takes in the part's occurrences.
+        """Begin with the best of the cheapest trees and of the start's choices in the block's occurrences.
 
-        Shrinking may have dropped some of that: cheapest trees take its place.
+        Shrinking may have dropped some of the start's choices: cheapest trees take their place.
         """
         problem = block.problem
         starts = block.adopted(start)
-        candidates = [greedy(problem), *starts, *(_repaired(problem, choice) for choice in starts)]
+        candidates = [greedy(problem), *starts, *(_repair_choice(problem, choice) for choice in starts)]
         best = min(candidates, key=lambda choice: dag_cost(problem, choice))
         best = improve_choice(problem, best, deadline)
         return cls(block, formulate(problem, cycles), needed(problem, best), dag_cost(problem, best))
 
     @property
-    def closed(self) -> bool:
-        """Whether nothing is left to gain."""
-        return self.bound >= self.cost * (1 - PROVED / 10)
+    def is_solved(self) -> bool:
+        """Whether the bound has met the cost."""
+        return self.bound >= self.cost * (1 - PROOF_GAP / 10)
 
-    def offer(self, choice: Choice) -> None:
-        """Take the choice if it is better."""
+    def take_choice(self, choice: Choice) -> None:
+        """Take the choice if it is cheaper."""
         cost = dag_cost(self.block.problem, choice)
         if cost < self.cost:
             self.choice, self.cost = needed(self.block.problem, choice), cost
 
-    def learn(self, bound: float) -> None:
-        """Take the bound if it is better."""
+    def take_bound(self, bound: float) -> None:
+        """Take the lower bound if it is higher."""
         self.bound = min(self.cost, max(self.bound, bound))
 
-    def drop(self, dear: Collection[int], cycles: Cycles, deadline: float) -> None:
-        """Go on without choices that no program takes which costs less than the best one known."""
+    def drop_choices(self, dear: Collection[int], cycles: Cycles, deadline: float) -> None:
+        """Begin a problem without the choices that no program can use which is cheaper than the best one."""
         problem = self.block.problem
         members = [[number for number in group if number not in dear] for group in problem.members]
-        self.limit = self.cost
+        self.cheaper_limit = self.cost
         try:
-            self.rest = _Whole.of(replace(problem, members=members), self.choice, cycles, True, deadline)
-        except ValueError:
-            self.learn(self.limit)
+            smaller = replace(problem, members=members)
+            self.cheaper = _Division.of(smaller, self.choice, cycles, True, deadline)
+        except ValueError:  # no program is cheaper
+            self.take_bound(self.cheaper_limit)
 
 
 @dataclass(frozen=True)
-class _Search:
-    """How parts are solved."""
+class _Solver:
+    """Solves parts, by the options of `solve`."""
 
     cycles: Cycles
-    shrunk: bool
+    shrink_first: bool
     workers: int
     seed: int
 
     def improve(self, part: _Part, deadline: float) -> None:
-        """Raise the bound and lower the cost of a part until they meet or the time is up."""
+        """Raise the bound and lower the cost of a part until they meet or the time is over."""
         problem = part.block.problem
-        if part.rest is not None:
-            part.rest.improve(self, deadline)
-            part.offer(part.rest.choice())
-            part.learn(min(part.limit, part.rest.bound()))
+        if part.cheaper is not None:
+            part.cheaper.improve(self, deadline)
+            part.take_choice(part.cheaper.choice())
+            part.take_bound(min(part.cheaper_limit, part.cheaper.bound()))
             return
-        if self.cycles in ("components", "cuts") and not part.relaxed:
+        if self.cycles in ("components", "cuts") and not part.is_relaxed:
             half = (monotonic() + deadline) / 2
             relaxed = relax(part.form, part.choice, part.cost, half)
-            part.relaxed = True
+            part.is_relaxed = True
             part.rounds += relaxed.rounds
             part.form.supports += relaxed.supports
             part.form.covers += relaxed.covers
-            part.learn(relaxed.bound)
-            part.offer(relaxed.choice)
-            if self.shrunk and not part.closed and len(relaxed.dear) > FEWER * len(problem.costs):
-                part.drop(relaxed.dear, self.cycles, deadline)
+            part.take_bound(relaxed.bound)
+            part.take_choice(relaxed.choice)
+            drops_many = len(relaxed.dear) > RESHRINK_SHARE * len(problem.costs)
+            if self.shrink_first and not part.is_solved and drops_many:
+                part.drop_choices(relaxed.dear, self.cycles, deadline)
                 self.improve(part, deadline)
                 return
-        while not part.closed and monotonic() < deadline:
+        while not part.is_solved and monotonic() < deadline:
             part.rounds += 1
             solver = CpSat(self.workers, self.seed)
             answer = solver.solve(part.form, part.choice, part.cost, deadline - monotonic())
-            part.learn(answer.bound)
+            part.take_bound(answer.bound)
             if answer.choice is None:
                 return
             if problem.order(answer.choice) is not None:
-                part.offer(answer.choice)
+                part.take_choice(answer.choice)
                 return
-            part.offer(_repaired(problem, answer.choice))
+            part.take_choice(_repair_choice(problem, answer.choice))
             if self.cycles == "none":
                 return
             if self.cycles == "cuts":
                 part.form.supports += supports(problem, answer.choice)
 
 
-def _repaired(problem: Problem, choice: Choice) -> dict[int, int]:
-    """The cheapest trees where what the choice takes is free: it is kept as far as can be."""
+def _repair_choice(problem: Problem, choice: Choice) -> dict[int, int]:
+    """Return a choice without a cycle, close to `choice`: the cheapest trees if its e-nodes are free."""
     costs = list(problem.costs)
     for number in choice.values():
         costs[number] = 0.0
