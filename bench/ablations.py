@@ -25,7 +25,7 @@ from derivation_cases import Nodes
 from measuring import measuring
 
 import tensaurus
-from tensaurus.app.zoo.selection import select
+from tensaurus.app.zoo.selection import select_models
 from tensaurus.finders.derive import joint_search
 from tensaurus.finders.derive.derivation_finder import GAIN, Derive
 from tensaurus.finders.derive.derivation_search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived, Search
@@ -86,7 +86,7 @@ class Worth:
 
     def __init__(self, model: str, states: int):
         self.model, self.states = model, states
-        (subject,) = select([model])
+        (subject,) = select_models([model])
         program = import_model(subject.load(), dict(subject.shapes), subject.name)
         self.parts: dict[Nodes, list[Part]] = {}
         for part in parts_of(program):
@@ -219,7 +219,7 @@ def ablated(models: Sequence[str], limit: float) -> Iterator[str]:
         f"| --- | ---: | {' | '.join('---:' for _ in ABLATIONS)} | --- |",
     ]
     for model in models:
-        (subject,) = select([model])
+        (subject,) = select_models([model])
         cells, names = list[str](), list[str]()
         for name, left_out in ABLATIONS.items():
             with temporary_folder() as folder:  # what one has measured would give the next one time
@@ -251,7 +251,7 @@ def main() -> None:
     options = parser.parse_args()
 
     def named(models: list[str]) -> list[str]:
-        return [subject.name for subject in select(models or ["zoo"])]
+        return [subject.name for subject in select_models(models or ["zoo"])]
 
     if options.rules is not None:
         written_to(TABLES / "derivation_rules.md", ruled(named(options.rules), options.states))

@@ -32,7 +32,7 @@ from typing import Any
 
 from cycles import Acyclic, Efficient, Filter, Vanilla
 
-from tensaurus.app.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find_workload
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
@@ -97,7 +97,7 @@ def _memory(field: str) -> float:
 
 def row(model: str, multi: int, nodes: int, rounds: int, kind: str, limit: float) -> dict[str, Any]:
     """What one process finds out."""
-    program = import_model(find(model).model(1, 0), {}, model)
+    program = import_model(find_workload(model).build_model(1, 0), {}, model)
     start = monotonic()
     ruleset = Ruleset(library(long=False))
     limits = Limits(nodes, rounds, multi, start + limit)

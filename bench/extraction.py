@@ -33,7 +33,7 @@ from cycles import Acyclic, Efficient
 from prices import Prices
 from serialize import write_problem
 
-from tensaurus.app.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find_workload
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.exact import Cycles, solve
@@ -88,7 +88,7 @@ class Rounded:
 
 def explored(model: str, nodes: int, multi: int, file: Path, filtered: bool = False) -> float:
     """Write what the library makes of a model of the zoo; the cost of the model as it is."""
-    program, cost = import_model(find(model).model(1, 0), {}, model), Rounded()
+    program, cost = import_model(find_workload(model).build_model(1, 0), {}, model), Rounded()
     graph = EGraph()
     roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()

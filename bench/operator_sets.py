@@ -19,7 +19,7 @@ from pathlib import Path
 from operators import peers, tuned
 from rows import read, write
 
-from tensaurus.app.zoo.selection import select
+from tensaurus.app.zoo.selection import select_models
 from tensaurus.finders.derive.derivation_state import INTENSE, intensity
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece
@@ -49,7 +49,7 @@ class Row:
 
 def products(name: str) -> list[tuple[Piece, int]]:
     """The distinct operators of a network that add up products, and how often each occurs."""
-    (subject,) = select([name])
+    (subject,) = select_models([name])
     program = import_model(subject.load())
     found: Counter[Node] = Counter()
     pieces: dict[Node, Piece] = {}

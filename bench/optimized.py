@@ -27,7 +27,7 @@ import readme
 from measuring import measuring
 from rows import grown, optimized, read
 
-from tensaurus.app.zoo.selection import Subject, select
+from tensaurus.app.zoo.selection import Subject, select_models
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.runtimes.measure.machine import Machine
 
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
-    names = [subject.name for subject in select(options.models)]
+    names = [subject.name for subject in select_models(options.models)]
     each = partial(measured, backend=options.backend, limit=options.time_limit)
     path = rows_of(options.backend)
     rows = grown(path, read(path, Row) if options.resume else [], names, each)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def measured(name: str, backend: str, limit: float) -> Row:
-    (subject,) = select([name])
+    (subject,) = select_models([name])
     with TemporaryDirectory() as folder:
         alone = sum_alone(subject, backend, Path(folder) / "alone.sqlite")
     start = monotonic()

@@ -26,7 +26,7 @@ from revision import name_commit
 from rows import grown, optimized, read
 
 from tensaurus.app.zoo.pretrained import PRETRAINED
-from tensaurus.app.zoo.selection import select
+from tensaurus.app.zoo.selection import select_models
 from tensaurus.graph.ir.census import Census, count_nodes
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.runtimes.measure.machine import Machine
@@ -68,7 +68,7 @@ def main() -> int:
     name_commit()  # of what runs, whatever is committed meanwhile
     path: Path = wanted.table
     found = [row for row in read(path, Row) if row.verdict in ENDED] if wanted.resume else []
-    names = [subject.name for subject in select(wanted.models)]
+    names = [subject.name for subject in select_models(wanted.models)]
     each = partial(measured, backend=wanted.backend, limit=wanted.time_limit)
     found = grown(path, found, names, each, OVER * wanted.time_limit + wanted.check, unmeasured)
     path.with_suffix(".md").write_text(page(found, wanted.backend, wanted.time_limit))
@@ -83,7 +83,7 @@ def failures(found: Iterable[Row]) -> list[str]:
 
 
 def measured(name: str, backend: str, limit: float) -> Row:
-    (subject,) = select([name])
+    (subject,) = select_models([name])
     row, begin = unmeasured(name, ""), monotonic()
     try:
         known = count_nodes(import_model(subject.load(), subject.shapes, name))

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 import tensaurus
-from tensaurus.app.zoo.pretrained import PRETRAINED, fetch
+from tensaurus.app.zoo.pretrained import PRETRAINED, fetch_model
 from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "reading.md"
@@ -109,7 +109,7 @@ TASKS = {
 
 def row(name: str, options: argparse.Namespace) -> str:
     """What one model and its result say of the same images."""
-    task, file = TASKS[name], fetch(name)
+    task, file = TASKS[name], fetch_model(name)
     model = onnx.load_model(file)
     said = {entry.key: entry.value for entry in model.metadata_props}
     alphabet = ["", *said.get("character", "").splitlines(), " "]

@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 from prices import Prices
 
-from tensaurus.app.zoo.selection import select
+from tensaurus.app.zoo.selection import select_models
 from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Choice, Problem
 from tensaurus.egraph.match.saturate import Limits
@@ -195,8 +195,9 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     names = {rule.name for rule in own}
     by_hand = [rule for rule in every if rule.name not in names]
     largest = max(map(size, own))
-    programs = {one.name: import_model(one.load(), dict(one.shapes), one.name) for one in select(models)}
-    papers = [one.name for one in select(["zoo"]) if one.name in programs]
+    chosen = select_models(models)
+    programs = {one.name: import_model(one.load(), dict(one.shapes), one.name) for one in chosen}
+    papers = [one.name for one in select_models(["zoo"]) if one.name in programs]
     published = {name: programs[name] for name in papers}
 
     yield from ("# Uses of the generated rules", "", "`python bench/rule_uses.py`; costs are estimated.", "")

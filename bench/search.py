@@ -30,7 +30,7 @@ from time import monotonic, process_time
 
 from prices import Prices
 
-from tensaurus.app.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find_workload
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
@@ -180,7 +180,7 @@ def main() -> None:
     rows: list[Row] = []
     try:
         for model in options.models or PAPER:
-            program = import_model(find(model).model(1, 0), {}, model)
+            program = import_model(find_workload(model).build_model(1, 0), {}, model)
             original = sum(map(Prices(), program.active))
             row = Row(model, original, [])
             saturation(program, ruleset, limits)

@@ -53,7 +53,7 @@ def peaks() -> Iterator[None]:
 
     made_up = Peaks("AVX2", 1e11, 1e11, 2e10)
     with pytest.MonkeyPatch.context() as patch:
-        for place in ("tensaurus.runtimes.price.roofline", "tensaurus.app.contest"):
+        for place in ("tensaurus.runtimes.price.roofline", "tensaurus.app.benchmark"):
             patch.setattr(f"{place}.measure_peaks", lambda threads, repeats=1: made_up)
         yield
 
@@ -85,9 +85,9 @@ def without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 @pytest.fixture(scope="session")
 def pretrained() -> Callable[[str], Path]:
     """Fetch a pretrained model by name, from the user's cache where it is there."""
-    from tensaurus.app.zoo.pretrained import fetch
+    from tensaurus.app.zoo.pretrained import fetch_model
 
-    return fetch
+    return fetch_model
 
 
 @pytest.fixture

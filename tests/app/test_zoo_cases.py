@@ -127,7 +127,7 @@ def weights_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 @every_case
 def test_output(name: str) -> None:
-    model = CASES[name].model()
+    model = CASES[name].build_model()
     feeds = feeds_of(model, 1)
     weights = {key: torch.tensor(value) for key, value in weights_of(model).items()}
     torch.set_num_threads(2)
@@ -145,7 +145,7 @@ def test_output(name: str) -> None:
 @every_case
 def test_size(name: str) -> None:
     """The stated millions of parameters are those of the weights; the billions are those of one image."""
-    model = onnx.shape_inference.infer_shapes(CASES[name].model())
+    model = onnx.shape_inference.infer_shapes(CASES[name].build_model())
     weights = weights_of(model)
     assert sum(w.size for w in weights.values()) / 1e6 == pytest.approx(CASES[name].parameters, rel=1e-3)
     kinds = {v.name: shape_of(v) for v in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
@@ -162,7 +162,7 @@ def test_size(name: str) -> None:
 
 def test_apart_is_in_groups() -> None:
     """The two forms of TASO's figure compute the same from the same weights."""
-    apart_model, at_once = CASES["conv_32_apart"].model(), CASES["conv_32_groups"].model()
+    apart_model, at_once = CASES["conv_32_apart"].build_model(), CASES["conv_32_groups"].build_model()
     parts = weights_of(apart_model)
     weight = np.concatenate([parts[f"conv.{place}.weight"] for place in range(32)])
     (held,) = (t for t in at_once.graph.initializer if t.name == "conv.weight")

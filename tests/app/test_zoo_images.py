@@ -11,7 +11,7 @@ import onnx
 import pytest
 from small_programs import session_of
 
-from tensaurus.app.zoo import catalog, inception, nasnet, plain, residual
+from tensaurus.app.zoo import catalog, feed_forward, inception, nasnet, residual
 from tensaurus.app.zoo.builder import Builder
 
 torch = pytest.importorskip("published").torch
@@ -79,9 +79,9 @@ def _inception_resnet_1d() -> Any:
 
 
 MODELS: dict[str, tuple[Callable[..., Any], dict[str, int], Callable[[], Any]]] = {
-    "vgg19": (plain.vgg19, {}, lambda: vision.vgg19(init_weights=False)),
-    "squeezenet": (plain.squeezenet, {"size": 66}, vision.squeezenet1_1),
-    "mobilenetv2": (plain.mobilenetv2, {"size": 72}, vision.mobilenet_v2),
+    "vgg19": (feed_forward.vgg19, {}, lambda: vision.vgg19(init_weights=False)),
+    "squeezenet": (feed_forward.squeezenet, {"size": 66}, vision.squeezenet1_1),
+    "mobilenetv2": (feed_forward.mobilenetv2, {"size": 72}, vision.mobilenet_v2),
     "resnet18": (residual.resnet18, {"size": 72}, vision.resnet18),
     "resnet50": (residual.resnet50, {"size": 72}, vision.resnet50),
     "resnext50": (residual.resnext50, {"size": 72}, vision.resnext50_32x4d),
@@ -138,7 +138,7 @@ def test_output_depends_on_every_weight(pair: Pair) -> None:
 
 
 def test_inception_resnet_1d_has_as_many_convolutions_as_eto_counts() -> None:
-    model = onnx.shape_inference.infer_shapes(catalog.find("inception_resnet_1d").model())
+    model = onnx.shape_inference.infer_shapes(catalog.find_workload("inception_resnet_1d").build_model())
     shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         for value in (*model.graph.input, *model.graph.value_info)

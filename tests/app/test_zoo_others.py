@@ -382,7 +382,7 @@ def test_longformer_multiplies_chunks_of_two_and_three_blocks(name: str, width: 
     scores, mixed = (blocks - 1) * (2 * width) ** 2, blocks * width * 3 * width
     declared = catalog.workloads()[name]
     assert declared.multiply_adds == pytest.approx(8 * dilation * (scores + mixed) * 64 / 1e9, rel=1e-3)
-    (output,) = declared.model(16).graph.output
+    (output,) = declared.build_model(16).graph.output
     assert [dim.dim_value for dim in output.type.tensor_type.shape.dim] == [16, 8, 4096, 64]
 
 

@@ -22,7 +22,7 @@ from op_samples import info
 from pretended_times import pretend_times
 from rich.console import Console
 
-from tensaurus.app.report.explain import explain
+from tensaurus.app.report.explain import format_explanation
 from tensaurus.check.files.equality import Equality
 from tensaurus.check.program.candidate import Candidate, Rewritten
 from tensaurus.check.program.replay import check_rewrites, refute_equation
@@ -258,7 +258,7 @@ def test_a_derivation_by_hand_goes_all_the_way(case: Case, name: str, tmp_path: 
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, tmp_path / "fast.onnx")
     with (console := Console(width=200)).capture() as capture:
-        console.print(explain(tmp_path / "fast.onnx"))
+        console.print(format_explanation(tmp_path / "fast.onnx"))
     text = " ".join(capture.get().split())
     assert f"conv-as-{name}" in text and f"derived(conv-expression, {name})" in text
     assert "eop(x, w, scope='L[i:" in text

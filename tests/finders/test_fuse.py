@@ -24,7 +24,7 @@ from random_scopes import Everything, agree
 from small_programs import attention, graph_of, node, residual, small, whole_library
 from small_programs import model as small_model
 
-from tensaurus.app.zoo.catalog import find
+from tensaurus.app.zoo.catalog import find_workload
 from tensaurus.check.program.candidate import Candidate, Rewritten
 from tensaurus.check.program.replay import _sides_to_replay, check_rewrites, refute_equation
 from tensaurus.egraph.core.egraph_proof import prove
@@ -432,7 +432,7 @@ def test_parts_share_the_seconds_of_their_call() -> None:
 
 @cache
 def model(name: str) -> Program:
-    return import_model(find(name).model(1))
+    return import_model(find_workload(name).build_model(1))
 
 
 def test_attention_is_a_region() -> None:
@@ -500,10 +500,10 @@ def test_a_large_model_takes_seconds() -> None:
 def test_one_model_has_one_list() -> None:
     """In every process, whatever the addresses and the hashes."""
     script = (
-        "from tensaurus.app.zoo.catalog import find;"
+        "from tensaurus.app.zoo.catalog import find_workload;"
         "from tensaurus.graph.onnx.onnx_import import import_model;"
         "from tensaurus.finders.fuse import Fuse; from tensaurus.graph.ir.program_text import workload;"
-        "found = Fuse().find_fusions(import_model(find('fsrcnn').model(1)));"
+        "found = Fuse().find_fusions(import_model(find_workload('fsrcnn').build_model(1)));"
         "print([(f.gain, len(f.places), workload(f.kernel)) for f in found])"
     )
     texts = {

@@ -1,1 +1,1 @@
-"""Models to optimize: pretrained ones that public packages ship."""
+"""Models to optimize: the networks of the papers, and pretrained models that public packages ship."""

@@ -1,4 +1,4 @@
-"""Case studies: single operators, and patterns of a few, that the papers measure or show."""
+"""Case studies of the papers: single operators, and patterns of a few operators."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import reduce
 
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.app.zoo.catalog import workload
-from tensaurus.app.zoo.longformer import times_band
+from tensaurus.app.zoo.longformer import multiply_to_band
 
 
 def _matmul(b: Builder, x: Value, name: str, features: int) -> Value:
-    """x W with the weight NAME.weight [in, features]."""
+    """Add x W with the weight NAME.weight [in, features]."""
     weight = b.weight(f"{name}.weight", (x.shape[-1], features), std=x.shape[-1] ** -0.5)
     return b.node("MatMul", x, weight, name=name)
 
@@ -56,7 +56,7 @@ def conv3x3_dilated(b: Builder, batch: int) -> Value:
     return b.conv(x, "conv", 256, 3, padding=2, dilation=2)
 
 
-# ETO samples operators of each type from the models that it names: here is one of each type.
+# ETO samples operators of several types from models; here is one operator of each type.
 
 
 @workload("conv_1d", parameters=0.1434, multiply_adds=0.0043, papers=("eto",), batches=(1, 16), case=True)
@@ -105,7 +105,7 @@ def batch_matmul(b: Builder, batch: int) -> Value:
     return b.node("MatMul", query, b.transpose(key, 0, 1, 3, 2))
 
 
-# 32 groups of convolutions: one by one, and at once.
+# A convolution in 32 groups: as one node, and as 32 nodes.
 
 
 @workload("conv_32_groups", parameters=0.004608, multiply_adds=0.01445, papers=("taso",), case=True)
@@ -186,9 +186,9 @@ def g2bmm(
 ) -> Value:
     """Products of each query with the keys of its dilated window, 8 heads of 10000 x 64 (EINNET, table 3).
 
-    In Longformer's chunked form, which pads the length to whole chunks: the result for each query is that for
-    the keys `width` before to `width` after it, `dilation` apart, -10000 where there is none. Width and
-    dilation are not in the paper's table.
+    In Longformer's chunked form, which pads the length to whole chunks. Each query is multiplied with the
+    keys from `width` before to `width` after it, `dilation` apart; a missing key gives -10000. The paper's
+    table has neither width nor dilation.
     """
     whole = -(-length // (width * dilation)) * width * dilation
     rows, each = batch * heads, whole // dilation
@@ -199,7 +199,7 @@ def g2bmm(
         apart = b.transpose(b.reshape(padded, rows, each, dilation, 64), 0, 2, 1, 3)
         return b.reshape(apart, rows * dilation, each // width, width, 64)
 
-    band = times_band(b, chunked("query"), chunked("key"))
-    together = b.transpose(b.reshape(band, rows, dilation, each, 2 * width + 1), 0, 2, 1, 3)
+    band = multiply_to_band(b, chunked("query"), chunked("key"))
+    rows_of_scores = b.transpose(b.reshape(band, rows, dilation, each, 2 * width + 1), 0, 2, 1, 3)
     cut = [b.constant([value]) for value in (0, length, 1)]
-    return b.node("Slice", b.reshape(together, rows, whole, 2 * width + 1), *cut)
+    return b.node("Slice", b.reshape(rows_of_scores, rows, whole, 2 * width + 1), *cut)

@@ -1,4 +1,8 @@
-"""The workloads by name: each is one function that builds its ONNX model."""
+"""The registry of workloads: each is a function that builds the ONNX model of a published network.
+
+    @workload("squeezenet", parameters=1.24, multiply_adds=0.35, papers=("taso", "tensat"), batches=(1, 16))
+    def squeezenet(b: Builder, batch: int) -> Value: ...
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ import onnx
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Workload", "find", "workload", "workloads"]
+__all__ = ["Workload", "find_workload", "workload", "workloads"]
 
 Build = Callable[[Builder, int], tuple[Value, ...] | Value]
 
-# Every file that declares workloads, in the order in which they are listed.
-_FILES = (
-    "plain",
+# The modules that declare workloads, in the order of `zoo list`.
+_MODULES = (
+    "feed_forward",
     "residual",
     "inception",
     "nasnet",
@@ -32,7 +36,7 @@ _FILES = (
     "cases",
 )
 
-_FOUND: dict[str, Workload] = {}
+_REGISTERED: dict[str, Workload] = {}
 
 
 @dataclass(frozen=True)
@@ -42,26 +46,26 @@ class Workload:
     name: str
     build: Build
     parameters: float
-    """Millions of trained parameters, as published; of operators alone, those of their weights."""
+    """Trained parameters in millions, as published; of a case study, its weights."""
     multiply_adds: float
-    """Billions at batch 1, as published."""
+    """Multiply-adds in billions at batch 1, as published."""
     papers: tuple[str, ...]
-    """Where it is evaluated: taso, tensat, pet, einnet, eto."""
+    """The papers that evaluate the model: taso, tensat, pet, einnet, eto."""
     batches: tuple[int, ...]
     """The batch sizes that the papers use; the first is the default."""
     case: bool
-    """Whether it is one operator or a few of them: a case study."""
+    """Whether it is a case study: one operator, or a few."""
 
     @property
     def summary(self) -> str:
-        """The first line of the builder's docstring."""
+        """The first line of the docstring of `build`, which `zoo list` prints."""
         return (getdoc(self.build) or "").split("\n")[0].rstrip(".")
 
-    def model(self, batch: int | None = None, seed: int = 0) -> onnx.ModelProto:
-        """The ONNX model with seeded weights; `batch` is the leading size of its inputs."""
+    def build_model(self, batch: int | None = None, seed: int = 0) -> onnx.ModelProto:
+        """Return the ONNX model with seeded weights; `batch` is the leading size of its inputs."""
         builder = Builder(self.name, seed)
-        made = self.build(builder, batch or self.batches[0])
-        return builder.model(*(made if isinstance(made, tuple) else (made,)))
+        outputs = self.build(builder, batch or self.batches[0])
+        return builder.model(*(outputs if isinstance(outputs, tuple) else (outputs,)))
 
 
 def workload(
@@ -76,26 +80,26 @@ def workload(
     """Register the function that builds a workload from a Builder and a batch size; see `Workload`."""
 
     def register(build: Build) -> Build:
-        if name in _FOUND:
-            raise ValueError(f"two workloads are called {name}")
-        _FOUND[name] = Workload(name, build, parameters, multiply_adds, papers, batches, case)
+        if name in _REGISTERED:
+            raise ValueError(f"two workloads have the name {name}")
+        _REGISTERED[name] = Workload(name, build, parameters, multiply_adds, papers, batches, case)
         return build
 
     return register
 
 
 def workloads() -> Mapping[str, Workload]:
-    """Every workload by its name, models before case studies."""
-    for file in _FILES:
+    """Return every workload by its name, models before case studies."""
+    for file in _MODULES:
         import_module(f"tensaurus.app.zoo.{file}")
-    return dict(sorted(_FOUND.items(), key=lambda item: item[1].case))
+    return dict(sorted(_REGISTERED.items(), key=lambda item: item[1].case))
 
 
-def find(name: str) -> Workload:
-    """The workload of that name; raises TensaurusError where there is none."""
+def find_workload(name: str) -> Workload:
+    """Return the workload of that name. Raises TensaurusError if there is none."""
     known = workloads()
     if name not in known:
         near = get_close_matches(name, known, 1)
-        hint = f"Did you mean {near[0]}?" if near else "`tensaurus zoo list` names them."
-        raise TensaurusError(f"no workload is called {name}", remedy=hint)
+        hint = f"Did you mean {near[0]}?" if near else "`tensaurus zoo list` prints all names."
+        raise TensaurusError(f"no model of the zoo is called {name}", remedy=hint)
     return known[name]

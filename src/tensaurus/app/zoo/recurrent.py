@@ -10,7 +10,7 @@ __all__ = ["nas_cell", "nas_rnn"]
 HIDDEN = 512
 STEPS = 5
 
-# The tree of the cell, leaves first: a binary operator and the activation behind it.
+# The tree of the cell, leaves first: a binary operator, and the activation of its result.
 _LEAVES = (
     ("Add", "Sigmoid"),
     ("Add", "Relu"),
@@ -25,9 +25,9 @@ _INNER = (("Mul", "Tanh"), ("Add", "Tanh"), ("Mul", "Tanh"), ("Add", "Sigmoid"))
 
 
 def nas_cell(b: Builder, x: Value, h: Value, c: Value, weights: str) -> tuple[Value, Value]:
-    """One step: the new (h, c); leaf n multiplies x and h by matrices of its own, WEIGHTS.x.n and .h.n."""
+    """Add one step and return the new (h, c); leaf n multiplies x and h by WEIGHTS.x.n and WEIGHTS.h.n."""
 
-    def meet(how: tuple[str, str], first: Value, second: Value) -> Value:
+    def combine(how: tuple[str, str], first: Value, second: Value) -> Value:
         operator, activation = how
         return b.node(activation, b.node(operator, first, second))
 
@@ -35,15 +35,15 @@ def nas_cell(b: Builder, x: Value, h: Value, c: Value, weights: str) -> tuple[Va
         inner, hidden = source.shape[1], h.shape[1]
         return b.node("MatMul", source, b.weight(f"{weights}.{key}", (inner, hidden), std=inner**-0.5))
 
-    leaves = [meet(how, product(x, f"x.{n}"), product(h, f"h.{n}")) for n, how in enumerate(_LEAVES)]
+    leaves = [combine(how, product(x, f"x.{n}"), product(h, f"h.{n}")) for n, how in enumerate(_LEAVES)]
     pairs = zip(_INNER, leaves[::2], leaves[1::2], strict=True)
-    first, second, third, fourth = (meet(*pair) for pair in pairs)
-    cell = b.mul(meet(("Add", "Tanh"), first, c), second)
-    return meet(("Mul", "Tanh"), cell, meet(("Add", "Tanh"), third, fourth)), cell
+    first, second, third, fourth = (combine(*pair) for pair in pairs)
+    cell = b.mul(combine(("Add", "Tanh"), first, c), second)
+    return combine(("Mul", "Tanh"), cell, combine(("Add", "Tanh"), third, fourth)), cell
 
 
 def nas_rnn(b: Builder, batch: int, hidden: int, steps: int, *, shared: bool) -> tuple[Value, Value]:
-    """The cell over the inputs x0, x1, ... from the states h and c; the last states."""
+    """Apply the cell to the inputs x0, x1, ... from the states h and c, and return the last states."""
     inputs = [b.input(f"x{step}", batch, hidden) for step in range(steps)]
     h, c = b.input("h", batch, hidden), b.input("c", batch, hidden)
     for step, x in enumerate(inputs):

