@@ -9,7 +9,7 @@ from math import exp, log
 from pathlib import Path
 
 from tensaurus.app.report.bench_records import read_records
-from tensaurus.app.report.benchmark_page import best, by_model, gain
+from tensaurus.app.report.benchmark_page import compare_best, find_fastest, group_by_model
 from tensaurus.system.files import replace_file
 
 README = Path(__file__).parent.parent / "README.md"
@@ -22,8 +22,9 @@ def table(rows: Path = ROWS) -> str:
     """Return the models with their gains over the faster peer, the largest first, and the mean of all."""
     lines = ["| model | faster runtime, ms | Tensaurus, ms | gain |", "|---|---:|---:|---:|"]
     gains: list[tuple[float, str]] = []
-    for model, records in by_model(read_records(rows)).items():
-        peer, ours, ratio = best(records, ours=False), best(records, ours=True), gain(records)
+    for model, records in group_by_model(read_records(rows)).items():
+        peer, ours = find_fastest(records, ours=False), find_fastest(records, ours=True)
+        ratio = compare_best(records)
         if peer is None or ours is None or ratio is None or ratio.void:
             continue
         times = f"{peer.median_ms:.3g} ({peer.backend}) | {ours.median_ms:.3g} ({ours.backend})"

@@ -1,4 +1,4 @@
-"""python -m tensaurus, and the console script: what goes wrong during the imports is one line, too."""
+"""Entry point of `python -m tensaurus` and of the console script; errors of imports are one line, too."""
 
 import sys
 
@@ -15,9 +15,9 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        from tensaurus.app.report.failure import failure
+        from tensaurus.app.report.failure import describe_failure
 
-        found = failure(error)
+        found = describe_failure(error)
         print(f"error: {found.line}", file=sys.stderr)
         sys.exit(found.status)
     finally:

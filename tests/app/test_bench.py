@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tensaurus.app.contest import Contest, _difference, setting_here
-from tensaurus.app.report.bench_records import Record, Setting, append_records, compared, read_records
+from tensaurus.app.benchmark import Benchmark, largest_difference, measure_setting
+from tensaurus.app.report.bench_records import Record, Setting, append_records, compare_rounds, read_records
 from tensaurus.app.report.bench_table import bench_table
-from tensaurus.app.report.benchmark_page import best, by_model, gain, page
+from tensaurus.app.report.benchmark_page import compare_best, find_fastest, group_by_model, render_page
 from tensaurus.app.report.plots import PLOTS
 from tensaurus.app.zoo.builder import Builder
-from tensaurus.app.zoo.selection import Subject, select
+from tensaurus.app.zoo.selection import Subject, select_models
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure import machine_peaks
 from tensaurus.runtimes.measure.machine_peaks import measure_peaks
@@ -64,28 +64,28 @@ def test_rates() -> None:
     assert BASE.arithmetic_share == pytest.approx(0.5)
     assert BASE.memory_share == pytest.approx(10e6 / 10e-3 / 25e9)
     assert BASE.cache_share == pytest.approx(100e6 / 10e-3 / 100e9)
-    assert BASE.runs and not REFUSED.runs
+    assert BASE.has_run and not REFUSED.has_run
 
 
 def test_compared() -> None:
-    found = compared(BASE, OURS)
+    found = compare_rounds(BASE, OURS)
     assert found.median == 2.0 and not found.void and not found.tie
-    assert compared(BASE, BASE).tie
-    assert compared(BASE, record("x", 5.0, 10.0, 20.0)).void
-    assert compared(BASE, replace(OURS, disturbed=2)).void
-    assert compared(record("x", 3.0), record("y", 2.0)).median == 1.5
+    assert compare_rounds(BASE, BASE).tie
+    assert compare_rounds(BASE, record("x", 5.0, 10.0, 20.0)).void
+    assert compare_rounds(BASE, replace(OURS, disturbed=2)).void
+    assert compare_rounds(record("x", 3.0), record("y", 2.0)).median == 1.5
     with pytest.raises(ValueError):
-        compared(BASE, record("x", 1.0))
+        compare_rounds(BASE, record("x", 1.0))
 
 
 def test_best() -> None:
-    assert best(ROWS, ours=False) == OTHER
-    assert best(ROWS, ours=True) == OURS
-    assert best([BFLOAT, REFUSED], ours=False) is None
-    assert best([replace(OTHER, error=0.5), BASE], ours=False) == BASE
-    found = gain(ROWS)
+    assert find_fastest(ROWS, ours=False) == OTHER
+    assert find_fastest(ROWS, ours=True) == OURS
+    assert find_fastest([BFLOAT, REFUSED], ours=False) is None
+    assert find_fastest([replace(OTHER, error=0.5), BASE], ours=False) == BASE
+    found = compare_best(ROWS)
     assert found is not None and found.median == pytest.approx(1.6)
-    assert gain([BASE]) is None
+    assert compare_best([BASE]) is None
 
 
 def test_records_survive_the_file(tmp_path: Path) -> None:
@@ -105,12 +105,12 @@ def test_records_survive_the_file(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "table.csv"
     file.write_text(text)
-    with pytest.raises(TensaurusError, match="not a table of the bench's"):
+    with pytest.raises(TensaurusError, match="is not a table of `tensaurus bench`"):
         read_records(file)
 
 
 def test_the_page() -> None:
-    text = page([*ROWS, replace(BASE, model="lonely | pipe")], {"A picture": "p/a.png"})
+    text = render_page([*ROWS, replace(BASE, model="lonely | pipe")], {"A picture": "p/a.png"})
     assert "![A picture](p/a.png)" in text and "a processor; 2 cores, 2 threads" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| m | 1 |")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -118,22 +118,23 @@ def test_the_page() -> None:
     assert "lonely \\| pipe" in text
     again = replace(BASE, peak_cache_gbs=BASE.peak_cache_gbs + 11, model="again")
     span = f"{BASE.peak_cache_gbs:.0f}-{BASE.peak_cache_gbs + 11:.0f} GB/s from cache"
-    assert page([*ROWS, again], {}).count("a processor; 2 cores") == 1 and span in page([*ROWS, again], {})
+    both = render_page([*ROWS, again], {})
+    assert both.count("a processor; 2 cores") == 1 and span in both
     assert "Over 1 models (0 void) our best is 1.60 times as fast" in text
     assert "no rendering of Foo" in text and "lower precision, not comparable" in text
-    assert page(ROWS, {}) == page(ROWS, {})
+    assert render_page(ROWS, {}) == render_page(ROWS, {})
 
 
 @pytest.mark.parametrize("name", ["contest_zoo", "contest_batches", "contest_pretrained"])
 def test_a_page_in_the_documentation_is_what_its_table_gives(name: str) -> None:
     docs = Path(__file__).parents[2] / "docs"
     plots = {caption: f"{name}/{plot}.png" for plot, caption, _ in PLOTS}
-    assert page(read_records(docs / f"{name}.csv"), plots) == (docs / f"{name}.md").read_text()
+    assert render_page(read_records(docs / f"{name}.csv"), plots) == (docs / f"{name}.md").read_text()
     assert all((docs / path).is_file() for path in plots.values())
 
 
 def test_a_page_where_nothing_can_be_compared() -> None:
-    text = page([BASE, REFUSED], {})
+    text = render_page([BASE, REFUSED], {})
     assert "geometric mean" not in text
 
 
@@ -150,16 +151,16 @@ def test_the_table() -> None:
 
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from tensaurus.app.report.plots import draw
+    from tensaurus.app.report.plots import draw_plots
 
     rows = [*ROWS, *(replace(row, model="n", gflop=0.0) for row in ROWS)]
-    found = draw(rows, tmp_path)
+    found = draw_plots(rows, tmp_path)
     assert {path.name for path in found.values()} == {"roofline.png", "speedups.png"}
     for name in ("roofline", "speedups"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     first = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert len(first) == 4 and b"a processor" not in first["roofline.svg"]
-    draw(rows, tmp_path)
+    draw_plots(rows, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == first
 
 
@@ -198,12 +199,12 @@ def test_peaks_without_executable_memory(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_differences() -> None:
     one, other = np.array([1.0, -4.0, np.nan, np.inf]), np.array([1.0, -2.0, np.nan, np.inf])
-    assert _difference([other], [one]) == 0.5
-    assert _difference([one], [one]) == 0.0
-    assert _difference([one[:2]], [one]) == inf
-    assert _difference([np.array([np.nan])], [np.array([1.0])]) == inf
-    assert _difference([], [one]) == inf
-    assert _difference([np.array(["a"])], [np.array(["a"])]) == 0.0
+    assert largest_difference([other], [one]) == 0.5
+    assert largest_difference([one], [one]) == 0.0
+    assert largest_difference([one[:2]], [one]) == inf
+    assert largest_difference([np.array([np.nan])], [np.array([1.0])]) == inf
+    assert largest_difference([], [one]) == inf
+    assert largest_difference([np.array(["a"])], [np.array(["a"])]) == 0.0
 
 
 def small() -> Subject:
@@ -214,10 +215,10 @@ def small() -> Subject:
 
 
 def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensaurus.app.contest.CALM", 0.0)
-    setting = setting_here(1)
+    monkeypatch.setattr("tensaurus.app.benchmark.MIN_PEAK_SHARE", 0.0)
+    setting = measure_setting(1)
     assert setting.peak_gflops > 0 and setting.threads == 1
-    contest = Contest(
+    benchmark = Benchmark(
         setting,
         peers=["onnxruntime"],
         ours=["onnxruntime"],
@@ -225,9 +226,9 @@ def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         steps=3,
         database=tmp_path / "m.sqlite",
     )
-    first, ours = contest.records(small())
+    first, ours = benchmark.measure_model(small())
     assert (first.contender, ours.contender) == ("onnxruntime", "tensaurus on onnxruntime")
-    assert first.runs and ours.runs and ours.ours and not first.ours
+    assert first.has_run and ours.has_run and ours.ours and not first.ours
     assert len(first.rounds_ms) == len(ours.rounds_ms) == 2
     assert first.gflop == pytest.approx(2 * 256 * 8 * 8 * 9 / 1e9)
     assert first.error == 0 and ours.error < 1e-5
@@ -236,29 +237,29 @@ def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_contender_may_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets its row; where nobody runs the model, that is an error that names it."""
-    monkeypatch.setattr("tensaurus.app.contest.ROUND", 0.01)
-    monkeypatch.setattr("tensaurus.app.contest.CALM", 0.0)
+    monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("tensaurus.app.benchmark.MIN_PEAK_SHARE", 0.0)
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"not a model")
-    contest = Contest(SETTING, ["onnxruntime"], against=[broken], rounds=1)
-    first, refused = contest.records(small())
-    assert first.runs and not refused.runs and "onnxruntime" in refused.note
+    benchmark = Benchmark(SETTING, ["onnxruntime"], against=[broken], rounds=1)
+    first, refused = benchmark.measure_model(small())
+    assert first.has_run and not refused.has_run and "onnxruntime" in refused.note
     assert refused.contender == f"{broken} on onnxruntime"
 
 
 def test_a_machine_that_is_not_calm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensaurus.app.contest.ROUND", 0.01)
+    monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
     shares = iter([1.0, 0.5, 0.9, 0.8, *[0.1] * 6, None])
-    monkeypatch.setattr(Contest, "_calm", lambda self: next(shares))
-    contest = Contest(SETTING, ["onnxruntime"], rounds=2)
-    list(contest.records(small()))  # takes the second attempt, at 80 %
-    (second,) = contest.records(small())  # none of three is calm
+    monkeypatch.setattr(Benchmark, "_measure_peak_share", lambda self: next(shares))
+    benchmark = Benchmark(SETTING, ["onnxruntime"], rounds=2)
+    list(benchmark.measure_model(small()))  # takes the second attempt, at 80 %
+    (second,) = benchmark.measure_model(small())  # none of three is calm
     assert next(shares) is None
-    assert second.disturbed == 2 and compared(second, second).void
+    assert second.disturbed == 2 and compare_rounds(second, second).void
 
 
 def test_every_workload_can_be_selected_by_its_name() -> None:
-    (subject,) = select(["nasrnn"])
+    (subject,) = select_models(["nasrnn"])
     assert subject.name == "nasrnn" and subject.load().graph.name == "nasrnn"
 
 
@@ -270,7 +271,7 @@ def test_peers_are_targets_first() -> None:
 
 def test_by_model_keeps_the_order() -> None:
     other = replace(BASE, model="a")
-    assert list(by_model([*ROWS, other])) == ["m", "a"]
+    assert list(group_by_model([*ROWS, other])) == ["m", "a"]
 
 
 def test_the_readme_quotes_the_table() -> None:

@@ -317,8 +317,8 @@ def test_bench_beside_the_optimizer(small_model: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["nothing to measure", "--csv"]),
-        (["resnet5"], ["no workload is called resnet5", "resnet50"]),
+        ([], ["no model to measure", "--csv"]),
+        (["resnet5"], ["no model of the zoo is called resnet5", "resnet50"]),
         (["resnet50@x"], ["NAME@BATCH"]),
         (["nowhere.onnx"], ["nowhere.onnx"]),
         (["nasrnn", "--resume"], ["--resume needs a table", "--csv"]),
@@ -339,7 +339,7 @@ def test_bench_refuses_a_foreign_table(small_model: Path, tmp_path: Path) -> Non
     table = tmp_path / "t.csv"
     table.write_text("name,ms\na,1\n")
     result = run("bench", small_model, "--csv", table)
-    assert_refused(result, str(table), "not a table of the bench's")
+    assert_refused(result, str(table), "is not a table of `tensaurus bench`")
     assert table.read_text() == "name,ms\na,1\n"
 
 
@@ -361,7 +361,7 @@ def test_zoo_build(tmp_path: Path) -> None:
     result = run("zoo", "build", "nasrnn", "--batch", "2", "-o", file)
     assert (result.exit_code, result.stdout) == (0, f"wrote {file}\n"), result.output
     assert onnx.load_model(file).graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2
-    assert_refused(run("zoo", "build", "nasrn", "-o", file), "no workload is called nasrn", "nasrnn")
+    assert_refused(run("zoo", "build", "nasrn", "-o", file), "no model of the zoo is called nasrn", "nasrnn")
     assert_refused(run("zoo", "build", "magika", "-o", file), "zoo fetch magika")
     assert_refused(run("zoo", "build", "nasrnn", "-o", tmp_path / "no" / "a.onnx"), "a.onnx")
 
@@ -578,9 +578,9 @@ def test_no_two_files_of_a_command_are_one(small_model: Path, tmp_path: Path) ->
     (tmp_path / "link").symlink_to(small_model)
     out = tmp_path / "out.onnx"
     for more in ([small_model], [tmp_path / "link"], [out, "--json", small_model], [out, "--json", out]):
-        assert_refused(optimize(small_model, *more), "is the same file for")
+        assert_refused(optimize(small_model, *more), "name the same file")
     for file in (small_model, out):
-        assert_refused(optimize(small_model, out, "--db", file), "is the same file for")
+        assert_refused(optimize(small_model, out, "--db", file), "name the same file")
     assert small_model.read_bytes() == before
     assert not out.exists()
 
@@ -619,7 +619,7 @@ def test_database_commands(tmp_path: Path) -> None:
     )
     assert CliRunner().invoke(app, ["db", "clear", "--db", str(file)], input="n\n").exit_code == 1
     assert run("db", "count", "--db", file).stdout == "1\n"
-    assert run("db", "clear", "--yes", "--db", file).stdout == "forgot 1 measurements\n"
+    assert run("db", "clear", "--yes", "--db", file).stdout == "deleted 1 measurements\n"
     assert run("db", "count", "--db", file).stdout == "0\n"
     assert run("db", "path").stdout == os.environ["TENSAURUS_DB"] + "\n"
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from tensaurus.app.report.explain import explain
+from tensaurus.app.report.explain import format_explanation
 from tensaurus.check.files.equality import Equality
 from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary, format_counts
 from tensaurus.system.errors import TensaurusError, get_circumstances
@@ -149,11 +149,11 @@ def save(model: onnx.ModelProto, path: Path, summary: str) -> Path:
 
 def test_explain(small_model: Path, tmp_path: Path) -> None:
     path = save(onnx.load_model(small_model), tmp_path / "fast.onnx", SUMMARY.to_json())
-    said = " ".join(text(explain(path), width=400).split())
+    said = " ".join(text(format_explanation(path), width=400).split())
     assert f"{path} is rec.onnx: 55 rewrites by 3 rules made it 1.30 times as fast on onnxruntime." in said
     assert (
-        "Its rewrites rest on this: axiom 40, proved 14, tested with a bound 1;"
-        " and the whole was compared: equal"
+        "The evidence for its rewrites: axiom 40, proved 14, tested with a bound 1."
+        " Result and original were compared: equal"
         in said
     )
     assert "The graph now has 2 nodes: MatMul 1, Relu 1." in said
@@ -161,7 +161,8 @@ def test_explain(small_model: Path, tmp_path: Path) -> None:
 
 def test_explain_of_an_unchanged_model(small_model: Path, tmp_path: Path) -> None:
     path = save(onnx.load_model(small_model), tmp_path / "same.onnx", replace(SUMMARY, rewrites=()).to_json())
-    assert "nothing was changed, because nothing faster was found" in text(explain(path), width=400)
+    said = text(format_explanation(path), width=400)
+    assert "nothing was changed, because nothing faster was found" in said
 
 
 def test_explain_does_not_need_external_data(small_model: Path, tmp_path: Path) -> None:
@@ -170,14 +171,14 @@ def test_explain_does_not_need_external_data(small_model: Path, tmp_path: Path) 
     path = tmp_path / "fast.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     (tmp_path / "weights.bin").unlink()
-    assert "rec.onnx" in text(explain(path), width=400)
+    assert "rec.onnx" in text(format_explanation(path), width=400)
 
 
 def test_explain_refuses_other_files(tmp_path: Path) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("not a model, just text that goes on for a while")
     with pytest.raises(TensaurusError, match="is not an ONNX model"):
-        explain(path)
+        format_explanation(path)
 
 
 def test_tally() -> None:

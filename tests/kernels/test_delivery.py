@@ -38,10 +38,10 @@ from small_kernels import (
 from typer.testing import CliRunner
 
 import tensaurus as ts
+from tensaurus.app.benchmark import Benchmark
 from tensaurus.app.cli.app import app
-from tensaurus.app.contest import Contest
 from tensaurus.app.report.bench_records import Setting
-from tensaurus.app.zoo.selection import select
+from tensaurus.app.zoo.selection import select_models
 from tensaurus.check.files.equality import Equality
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.graph.ir.kernel import Kernel
@@ -715,17 +715,17 @@ def test_the_bench_loads_the_library(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who cannot load it gets a row that says so."""
-    monkeypatch.setattr("tensaurus.app.contest.ROUND", 0.01)
-    monkeypatch.setattr("tensaurus.app.contest.CALM", 0.0)
+    monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("tensaurus.app.benchmark.MIN_PEAK_SHARE", 0.0)
     plain = tmp_path / "plain.onnx"
     onnx.save(export_model(program_of(AFFINE.node())), plain)
     peers = ["onnxruntime", *(name for name in ("openvino",) if name in backends.installed())]
     setting = Setting("a processor", 2, 2, "onnxruntime 1", "abc", "2026-01-01", "AVX2", 200.0, 100.0, 25.0)
-    contest = Contest(setting, peers, against=[saved], rounds=1)
-    rows = {row.contender: row for row in contest.records(*select([str(plain)]))}
+    benchmark = Benchmark(setting, peers, against=[saved], rounds=1)
+    rows = {row.contender: row for row in benchmark.measure_model(*select_models([str(plain)]))}
     assert rows[f"{saved} on onnxruntime"].error < 1e-6
     assert all(not rows[f"{saved} on {name}"].runs and rows[f"{saved} on {name}"].note for name in peers[1:])
-    first, *others = Contest(setting, peers, rounds=1).records(*select([str(saved)]))
+    first, *others = Benchmark(setting, peers, rounds=1).measure_model(*select_models([str(saved)]))
     assert first.runs and not any(row.runs for row in others)
 
 

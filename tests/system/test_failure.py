@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tensaurus.app.cli import app
-from tensaurus.app.report.failure import failure
+from tensaurus.app.report.failure import describe_failure
 from tensaurus.system.errors import (
     NotEqualError,
     TensaurusError,
@@ -36,18 +36,19 @@ def raised(error: Exception, *, file: str = "m.onnx", phase: str = "searching") 
 
 
 def test_errors_of_ours_stay_as_they_are() -> None:
-    assert failure(TensaurusError("bad", file="m.onnx")).line == "m.onnx: bad"
-    assert failure(NotEqualError("differs")).status == 1
+    assert describe_failure(TensaurusError("bad", file="m.onnx")).line == "m.onnx: bad"
+    assert describe_failure(NotEqualError("differs")).status == 1
 
 
 def test_too_little_memory_is_no_fault_of_ours() -> None:
-    found = failure(raised(MemoryError()))
+    found = describe_failure(raised(MemoryError()))
     assert found.status == 2
     assert found.line == (
         "m.onnx: there is not enough memory while searching. "
-        "Free memory, or take smaller sizes or a smaller model."
+        "Free memory, or use smaller sizes or a smaller model."
     )
-    assert "Unable to allocate 8 GiB" in failure(raised(MemoryError("Unable to allocate 8 GiB"))).line
+    reason = "Unable to allocate 8 GiB"
+    assert reason in describe_failure(raised(MemoryError(reason))).line
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_too_little_memory_is_no_fault_of_ours() -> None:
     ],
 )
 def test_what_the_machine_lacks(error: OSError, words: list[str], cache: Path) -> None:
-    found = failure(raised(error))
+    found = describe_failure(raised(error))
     assert found.status == 2 and found.line.startswith("m.onnx: ") and "while searching" in found.line
     assert all(word in found.line for word in words)
     assert not cache.exists()
@@ -71,7 +72,7 @@ def test_what_the_machine_lacks(error: OSError, words: list[str], cache: Path) -
     "error", [KeyError("x"), RecursionError("deep"), AssertionError(), ValueError("a\nb")]
 )
 def test_a_fault_of_ours_leaves_its_traceback(error: Exception, cache: Path) -> None:
-    found = failure(raised(error))
+    found = describe_failure(raised(error))
     assert found.status == 70 and "\n" not in found.line
     assert found.line.startswith(f"m.onnx: a fault of Tensaurus while searching: {type(error).__name__}")
     (kept,) = cache.glob("tensaurus/faults/*")
@@ -81,7 +82,7 @@ def test_a_fault_of_ours_leaves_its_traceback(error: Exception, cache: Path) -> 
     )
     text = kept.read_text()
     assert "Traceback" in text and "in raised" in text and "phase: searching" in text
-    failure(raised(error))
+    describe_failure(raised(error))
     assert len(list(cache.glob("tensaurus/faults/*"))) == 2
 
 
@@ -92,7 +93,7 @@ def test_deep_recursion() -> None:
     try:
         deeper()
     except RecursionError as error:
-        assert failure(error).status == 70
+        assert describe_failure(error).status == 70
 
 
 def test_a_traceback_goes_elsewhere_where_the_cache_cannot_be_written(
@@ -101,11 +102,11 @@ def test_a_traceback_goes_elsewhere_where_the_cache_cannot_be_written(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    line = failure(raised(KeyError("x"))).line
+    line = describe_failure(raised(KeyError("x"))).line
     (kept,) = tmp_path.glob("tensaurus-fault-*")
     assert str(kept) in line
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
-    assert "could not be written" in failure(raised(KeyError("x"))).line
+    assert "could not be written" in describe_failure(raised(KeyError("x"))).line
 
 
 def test_the_innermost_circumstances_count() -> None:
@@ -144,7 +145,7 @@ def test_a_command_without_phases_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     def fails(*_: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("tensaurus.app.report.explain.explain", fails)
+    monkeypatch.setattr("tensaurus.app.report.explain.format_explanation", fails)
     result = CliRunner().invoke(app, ["explain", "m.onnx"])
     assert result.exit_code == 70
     assert (

@@ -1,1 +1,1 @@
-"""What people call: the command line, the report, the bench and the zoo of models."""
+"""What people call: the command line, the reports, the benchmark, and the zoo of models."""

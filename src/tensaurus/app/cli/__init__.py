@@ -5,7 +5,7 @@ import tensaurus.app.cli.derive
 import tensaurus.app.cli.extract
 import tensaurus.app.cli.library
 import tensaurus.app.cli.models
-import tensaurus.app.cli.profile  # noqa: F401 (each module's commands are registered as it is imported)
+import tensaurus.app.cli.profile  # noqa: F401 (importing a module registers its commands)
 from tensaurus.app.cli.app import app, main
 
 __all__ = ["app", "main"]

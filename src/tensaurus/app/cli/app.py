@@ -1,7 +1,7 @@
-"""The application: what goes wrong is one line.
+"""The typer application, which turns every error into one line on stderr and an exit status.
 
 Exit status: 0 done, 1 not equal or a failed check, 2 bad usage or input, or too little memory or disk, 70 a
-fault of ours, 129 hung up, 130 interrupted, 143 terminated.
+fault of Tensaurus, 129 hung up, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tensaurus._version import __version__
-from tensaurus.app.report.failure import failure
+from tensaurus.app.report.failure import describe_failure
 from tensaurus.system.errors import attach_circumstances
 
 
-class _OneLineErrors(TyperGroup):
-    """What goes wrong is one line on stderr and an exit status, not a traceback."""
+class _OneLineErrorGroup(TyperGroup):
+    """Prints an error as one line on stderr and exits with its status, instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: the reader of our output has gone
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: nobody reads our output any more
             raise
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(130) from None
         except Exception as error:
-            if _is_usage(error):
+            if _is_usage_error(error):
                 raise
-            found = failure(error)
+            found = describe_failure(error)
             typer.echo(f"error: {found.line}", err=True)
             raise typer.Exit(found.status) from error
 
@@ -45,35 +45,35 @@ class _OneLineErrors(TyperGroup):
             typer.echo("aborted", err=True)
             sys.exit(1)
         except Exception as error:
-            if not _is_usage(error):
+            if not _is_usage_error(error):
                 raise
-            _say_usage(error)
+            _print_usage_error(error)
             sys.exit(2)
         sys.exit(status if isinstance(status, int) else 0)
 
 
 class Command(TyperCommand):
-    """A command; of what goes wrong in it its arguments and its name are noted."""
+    """A command that notes its name and arguments on an error, for the report of a fault."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except Exception as error:
-            given = [ctx.params.get(p.name) for p in self.params if p.param_type_name == "argument"]
-            words = [str(word) for v in given if v for word in (v if isinstance(v, list | tuple) else [v])]
+            values = [ctx.params.get(p.name) for p in self.params if p.param_type_name == "argument"]
+            words = [str(word) for v in values if v for word in (v if isinstance(v, list | tuple) else [v])]
             attach_circumstances(error, file=", ".join(words), phase=f"running `{ctx.command_path}`")
             raise
 
 
-def _is_usage(error: Any) -> bool:
-    """Whether it is one of the parser's; they come from click, or from typer's copy of it."""
+def _is_usage_error(error: Any) -> bool:
+    """Return whether the error comes from the option parser, which is click or typer's copy of click."""
     return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
-def _say_usage(error: Any) -> None:
+def _print_usage_error(error: Any) -> None:
     message = str(error.format_message())
     ctx = getattr(error, "ctx", None)
-    if message.startswith("Usage:"):  # of a command without arguments: its help
+    if message.startswith("Usage:"):  # a command without arguments shows its help
         typer.echo(message, err=True)
         return
     reason = " ".join(message.split()).removesuffix(".")
@@ -82,8 +82,8 @@ def _say_usage(error: Any) -> None:
 
 
 app = typer.Typer(
-    cls=_OneLineErrors,
-    help="Make an ONNX model faster and prove that it still computes the same function.",
+    cls=_OneLineErrorGroup,
+    help="Make an ONNX model faster, and check that it still computes the same function.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -112,7 +112,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line; the entry point of `tensaurus`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows a question mark

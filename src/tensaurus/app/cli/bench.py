@@ -1,4 +1,4 @@
-"""The command that compares runtimes."""
+"""The command `bench`, which compares runtimes with each other and with the optimizer's results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tensaurus.app.cli.options import (
     Seed,
     Shapes,
     Threads,
-    console_on,
+    make_console,
     parse_ranges,
     parse_shapes,
-    require_distinct,
+    require_distinct_files,
     show,
 )
 from tensaurus.system.errors import TensaurusError
@@ -34,58 +34,58 @@ def bench(
         list[str] | None,
         typer.Argument(
             metavar="MODEL...",
-            help="ONNX files; names that `zoo list` prints, as resnet50 or resnet50@16; or groups: zoo, "
-            "batches, cases, pretrained.",
+            help="ONNX files; names that `zoo list` prints, such as resnet50 or resnet50@16 (batch size 16); "
+            "or groups of these: zoo, batches, cases, pretrained.",
             show_default=False,
         ),
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="What runs the original; default: all that is installed."),
+        typer.Option(metavar="NAME,...", help="Backends that run the original; default: all installed ones."),
     ] = None,
     ours: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="To optimize for, or auto; default: every peer that can be."),
+        typer.Option(metavar="NAME,...", help="Backends to optimize for, auto, or none; default: peers."),
     ] = None,
     against: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="Another model, to run on every peer. Repeatable."),
+        typer.Option(metavar="FILE", help="Another model file, timed on every peer. Repeatable."),
     ] = None,
     shape: Shapes = None,
     range_: Ranges = None,
     threads: Threads = None,
     rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Turns of a quarter of a second that each has.")
+        int, typer.Option(metavar="N", min=1, help="Turns of a quarter of a second for each contender.")
     ] = 10,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time to search, as for `optimize`.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Time limit of each optimization.")
     ] = 60.0,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Add every figure to this table.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Leave out models that the table has.")] = False,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Add the figures to this file.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip models that are in the CSV file.")] = False,
     report: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Write the table as a page with plots beside it.")
+        Path | None, typer.Option(metavar="PAGE", help="Write the CSV file as a Markdown page with plots.")
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Keep here what is made of each MODEL: MODEL.BACKEND.onnx."),
+        typer.Option(metavar="FOLDER", help="Keep the optimized models here, as MODEL.BACKEND.onnx."),
     ] = None,
     seed: Seed = 0,
     database: DatabaseFile = None,
 ) -> None:
-    """Compare how fast the runtimes run each MODEL, and what the optimizer makes of it.
+    """Time each MODEL on the installed runtimes, and its optimized versions.
 
-    Each contender runs alone in its own process, in turns.  Without a MODEL, --report makes the page from the
-    table as it is.
+    Each contender runs in its own process; they compute in turns.  Without a MODEL, --report writes the page
+    from the CSV file alone.
     """
     words, files = list(models or ()), list(against or ())
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
-    require_distinct({"--csv": csv, "--report": report, "--db": database})
+    require_distinct_files({"--csv": csv, "--report": report, "--db": database})
     if not words and report is None:
-        remedy = "Name a model, or a table with --csv and a page with --report."
-        raise TensaurusError("there is nothing to measure", remedy=remedy)
+        remedy = "Name a model, or write the page of a CSV file: --csv FILE --report PAGE."
+        raise TensaurusError("no model to measure", remedy=remedy)
     for option, given in (("--resume", resume), ("--report", report is not None)):
         if given and csv is None:
-            raise TensaurusError(f"{option} needs a table", remedy="Name one: --csv FILE")
+            raise TensaurusError(f"{option} needs a CSV file", remedy="Name one: --csv FILE")
     for path in (csv, report, save / "MODEL.onnx" if save is not None else None):
         if path is not None:
             require_writable(path)
@@ -93,45 +93,45 @@ def bench(
 
     earlier = read_records(csv) if csv is not None and csv.exists() else []
     if words:
-        from tensaurus.app.contest import Contest, setting_here
-        from tensaurus.app.zoo.selection import select
+        from tensaurus.app.benchmark import Benchmark, measure_setting
+        from tensaurus.app.zoo.selection import select_models
         from tensaurus.graph.onnx.model_file import load_model
         from tensaurus.optimizer.run.options import AUTO
         from tensaurus.runtimes import backends
         from tensaurus.system.progress import choose_progress
 
-        subjects = select(words, shapes, ranges)
+        subjects = select_models(words, shapes, ranges)
         for file in files:
             load_model(file)
-        names = _listed(peers) if peers else backends.peers()
-        goals = [n for n in names if backends.find(n).target] if ours is None else _listed(ours)
+        names = _split_names(peers) if peers else backends.peers()
+        goals = [n for n in names if backends.find(n).target] if ours is None else _split_names(ours)
         if not names:
-            raise TensaurusError("--peers names nobody", remedy=f"For example: --peers {backends.peers()[0]}")
+            raise TensaurusError("--peers names no backend", remedy=f"Example: --peers {backends.peers()[0]}")
         fixed = [name for name in goals if name != AUTO]
         for name in (*names, *fixed):
             backends.require(name)
         if strange := [name for name in fixed if not backends.find(name).target]:
-            raise TensaurusError(f"--ours {strange[0]}: nothing can be optimized for it")
+            raise TensaurusError(f"--ours {strange[0]}: models cannot be optimized for this backend")
         if resume:
             had = {record.model for record in earlier}
             subjects = [subject for subject in subjects if subject.name not in had]
         failed = 0
-        with choose_progress(console_on(stderr=True), quiet=False) as progress:
+        with choose_progress(make_console(stderr=True), quiet=False) as progress:
             progress.phase("measuring the machine's peaks")
-            setting = setting_here(threads)
-            contest = Contest(
+            setting = measure_setting(threads)
+            benchmark = Benchmark(
                 setting, names, goals, files, rounds, time_limit, None, seed, database, save, progress
             )
             for subject in subjects:
                 try:
-                    records = contest.records(subject)
+                    records = benchmark.measure_model(subject)
                 except TensaurusError as error:
                     if len(subjects) == 1:
                         raise
                     failed += 1
                     typer.echo(f"error: {error}", err=True)
                     continue
-                _show_records(records)
+                _print_records(records)
                 if csv is not None:
                     append_records(csv, records)
         if failed:
@@ -140,13 +140,13 @@ def bench(
         _write_page(read_records(csv), report)
 
 
-def _listed(words: str) -> list[str]:
-    """The names between the commas, each once; none for "none"."""
+def _split_names(words: str) -> list[str]:
+    """Return the names between the commas, each once; an empty list for "none"."""
     names = [word.strip() for word in words.split(",") if word.strip()]
     return [] if names == ["none"] else list(dict.fromkeys(names))
 
 
-def _show_records(records: list[Record]) -> None:
+def _print_records(records: list[Record]) -> None:
     from tensaurus.app.report.bench_table import bench_table
 
     show(bench_table(records))
@@ -155,14 +155,15 @@ def _show_records(records: list[Record]) -> None:
 
 
 def _write_page(records: list[Record], path: Path) -> None:
-    """The page, and its plots in a folder of its name beside it."""
-    from tensaurus.app.report.benchmark_page import page
-    from tensaurus.app.report.plots import draw
+    """Write the page, and its plots into a folder of the same name beside it."""
+    from tensaurus.app.report.benchmark_page import render_page
+    from tensaurus.app.report.plots import draw_plots
 
     if not records:
-        raise TensaurusError("the table is empty")
+        raise TensaurusError("the CSV file has no rows")
     folder = path.with_suffix("")
     folder.mkdir(exist_ok=True)
-    plots = {caption: os.path.relpath(file, path.parent) for caption, file in draw(records, folder).items()}
+    drawn = draw_plots(records, folder)
+    plots = {caption: os.path.relpath(file, path.parent) for caption, file in drawn.items()}
     with replace_file(path) as beside:
-        beside.write_text(page(records, plots), encoding="utf-8")
+        beside.write_text(render_page(records, plots), encoding="utf-8")

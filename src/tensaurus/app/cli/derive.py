@@ -1,4 +1,4 @@
-"""The command that shows derivations."""
+"""The command `derive`, which shows by which other operators an operator can be computed."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ def derive(
         list[str],
         typer.Argument(
             metavar="MODEL|OPERATOR...",
-            help="An ONNX file; or an operator with the types of its inputs and its attributes, as "
+            help="An ONNX file; or an operator with the types of its inputs and its attributes, such as "
             "Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'.",
             show_default=False,
         ),
     ],
     shape: Shapes = None,
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="Derivations of each part to show.")] = 3,
-    depth: Annotated[int, typer.Option(metavar="N", min=0, help="Rules one after the other, at most.")] = 7,
-    states: Annotated[int, typer.Option(metavar="N", min=1, help="Expressions explored of each part.")] = 500,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="Derivations to show of each region.")] = 3,
+    depth: Annotated[int, typer.Option(metavar="N", min=0, help="Longest chain of rules.")] = 7,
+    states: Annotated[int, typer.Option(metavar="N", min=1, help="Most expressions to explore.")] = 500,
     seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Time for each part, at most.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Longest time for each region.")
     ] = 120.0,
 ) -> None:
-    """Show what the sums of products of a MODEL, each and together, or one OPERATOR, can be computed by."""
+    """Show other ways to compute an OPERATOR, or the sums of products of a MODEL.
+
+    A region is one operator that adds up products (such as Conv or MatMul), or several that share an input.
+    """
     from time import monotonic
 
     from tensaurus.finders.derive.derivation_search import Search
@@ -46,12 +49,14 @@ def derive(
 
     parts = _parts_of(Path(subject[0]), parse_shapes(shape or ())) if _is_file(subject) else [_alone(subject)]
     if not parts:
-        raise TensaurusError("no operator of known sizes adds up products", file=Path(subject[0]))
+        remedy = "Fix input sizes with --shape."
+        reason = "no operator with known sizes adds up products"
+        raise TensaurusError(reason, file=Path(subject[0]), remedy=remedy)
     known: dict[tuple[Node, ...], list[Derived]] = {}
     for part in parts:
         if (made := part.expressions()) is None:
             product = format_nodes(*part.forms)
-            typer.echo(f"{product}\n  what lies around a product does more than move elements")
+            typer.echo(f"{product}\n  not searched: what surrounds the product does more than move elements")
             continue
         search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
         found = searched(part, *made, search, [known.get(one.forms, []) for one in part.alone])
@@ -66,7 +71,7 @@ def _is_file(words: list[str]) -> bool:
 
 
 def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
-    """Those of a model, each once however often it stands there."""
+    """Return the distinct regions of a model."""
     from tensaurus.finders.derive.linear_regions import parts_of
     from tensaurus.graph.onnx.inlining import inline_functions
     from tensaurus.graph.onnx.model_file import load_model
@@ -82,7 +87,7 @@ def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
 
 
 def _alone(words: list[str]) -> Part:
-    """An operator of inputs x0, x1, ..."""
+    """Return the region of one operator with inputs x0, x1, ..."""
     from tensaurus.finders.derive.linear_regions import Part
     from tensaurus.graph.ir.node import apply, source
     from tensaurus.graph.ir.piece import Piece
@@ -91,7 +96,7 @@ def _alone(words: list[str]) -> Part:
 
     name, *rest = words
     if name not in registry:
-        raise TensaurusError(f"{name} is neither a file nor an operator that is declared")
+        raise TensaurusError(f"{name} is neither an ONNX file nor the name of an operator")
     try:
         example = parse_example(" ".join(rest))
         leaves = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(example.types)]

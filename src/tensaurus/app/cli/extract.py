@@ -1,4 +1,4 @@
-"""The command that extracts from an e-graph in a file."""
+"""The command `extract`, which finds the cheapest program of an e-graph in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensaurus.system.files import require_writable
 
 
 class Method(StrEnum):
-    """How to choose."""
+    """The algorithm of extraction."""
 
     exact = "exact"
     greedy = "greedy"
@@ -24,7 +24,7 @@ class Method(StrEnum):
 
 
 class CyclesName(StrEnum):
-    """How cycles are kept out."""
+    """How the integer program excludes cycles."""
 
     components = "components"
     order = "order"
@@ -36,31 +36,29 @@ class CyclesName(StrEnum):
 def extract(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE.json", help="An e-graph as egglog serializes it.", show_default=False),
+        typer.Argument(metavar="FILE.json", help="An e-graph in egglog's JSON format.", show_default=False),
     ],
     method: Annotated[
-        Method, typer.Option(help="exact: the cheapest program, each class paid for once.")
+        Method, typer.Option(help="exact: the cheapest, by integer programming; greedy: fast.")
     ] = Method.exact,
     cycles: Annotated[
         CyclesName,
         typer.Option(
-            help="How cycles are kept out: orders inside components, an order of all classes, rows for the "
-            "cycles that come up; or not at all, then a choice with a cycle is repaired."
+            help="How to exclude cycles: orders within strong components, an order of all classes, cuts for "
+            "cycles that occur; or none: then a choice with a cycle is repaired."
         ),
     ] = CyclesName.components,
     time_limit: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="The best extraction by then is printed.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Longest time of the search.")
     ] = 60.0,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="Threads of the solver.")] = 2,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the choice goes: {class: node}, JSON.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write {class: node} as JSON.")] = None,
 ) -> None:
-    """Choose one node for each class that the roots of an e-graph need, without a cycle.
+    """Choose a node for each e-class that the roots need, at least cost and without a cycle.
 
-    The last line is the choice's cost, a lower bound of every choice's, the gap between them as a part of the
-    cost, and seconds.
+    The last line has the cost of the choice, a lower bound of all costs, the gap between both as a fraction
+    of the cost, and seconds.
     """
     from tensaurus.egraph.extract.exact import Extraction, solve
     from tensaurus.egraph.extract.greedy import greedy, greedy_dag

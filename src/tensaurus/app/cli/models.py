@@ -1,4 +1,4 @@
-"""The commands on models: optimize, verify, explain."""
+"""The commands on models: optimize, tune, verify, explain."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tensaurus.app.cli.options import (
     Seed,
     Shapes,
     Threads,
-    console_on,
+    make_console,
     parse_ranges,
     parse_shapes,
-    require_distinct,
+    require_distinct_files,
     show,
 )
 from tensaurus.system.errors import NotEqualError, TensaurusError, name_file_in_errors
@@ -38,7 +38,7 @@ def optimize(
     inputs: InputsFile = None,
     backend: Annotated[
         str,
-        typer.Option(metavar="NAME", help="onnxruntime, openvino, or auto: the one with the fastest result."),
+        typer.Option(metavar="NAME", help="Runtime: onnxruntime, openvino, or auto: the fastest."),
     ] = "onnxruntime",
     threads: Threads = None,
     time_limit: Annotated[
@@ -47,7 +47,7 @@ def optimize(
     steps: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, help="Search steps in place of a time limit: the same result on any day."
+            metavar="N", min=0, help="Search steps instead of a time limit, for reproducible results."
         ),
     ] = None,
     search: Annotated[
@@ -71,31 +71,31 @@ def optimize(
         typer.Option(
             metavar="MB",
             min=0,
-            help="Most constants of the result; default: six times the model's, twice without kernels.",
+            help="Most constants in the result; default: six times the model's, twice without kernels.",
         ),
     ] = None,
     run_limit: RunLimit = 60.0,
     rules: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="FILE", help="Rules to add to the library's; each is verified first. Repeatable."
+            metavar="FILE", help="File of additional rules; each is verified first. Repeatable."
         ),
     ] = None,
     allow_unproved: Annotated[
-        bool, typer.Option("--allow-unproved", help="Use rules that are neither proved nor refuted.")
+        bool, typer.Option("--allow-unproved", help="Use --rules that are neither proved nor refuted.")
     ] = False,
     no_custom_ops: Annotated[
         bool,
         typer.Option(
             "--no-custom-ops",
-            help="Standard operators only: no generated kernels, no library beside the model.",
+            help="Use ONNX operators only: no generated kernels, no library beside the model.",
         ),
     ] = False,
     without: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Disable these optimizations, to see what they gain: "
+            help="Disable these optimizations: "
             "bilinear, blocked, derive, fuse, subnormals.",
         ),
     ] = "",
@@ -107,7 +107,7 @@ def optimize(
         str,
         typer.Option(
             metavar="LEVEL",
-            help="like (errors as large as the original's), or fast (up to four times as large).",
+            help="Allowed errors: like (as large as the original's), or fast (four times as large).",
         ),
     ] = "like",
     seed: Seed = 0,
@@ -119,10 +119,10 @@ def optimize(
 ) -> None:
     """Make MODEL faster, check that the result computes the same function, and write it.
 
-    Ctrl-C ends the search, and the best result so far is checked and written; a second one gives up.
+    Ctrl-C ends the search: the best result so far is checked and written. A second Ctrl-C quits.
     """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
-    require_distinct(
+    require_distinct_files(
         {"MODEL": model, "--output": output, "--json": json, "--db": database, "--inputs": inputs}
     )
     for path in (output, json):
@@ -134,7 +134,7 @@ def optimize(
         from tensaurus.system.progress import choose_progress
 
         require_library_path(output)
-        with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
+        with choose_progress(make_console(stderr=True), quiet=quiet) as progress:
             result = run(
                 model,
                 shapes=shapes,
@@ -163,7 +163,7 @@ def optimize(
             )
         if not result.summary.equivalence.passed:
             verdict = result.summary.equivalence.render().plain
-            raise NotEqualError(f"no result was written: {verdict}", file=model)
+            raise NotEqualError(f"no result was written, as the check failed: {verdict}", file=model)
         ignore_interrupts()
         result.save(output)
     if json is not None:
@@ -187,11 +187,11 @@ def tune(
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table only.")] = False,
 ) -> None:
-    """Tune the kernels that MODEL may gain from, the most promising first.
+    """Tune the kernels that may make MODEL faster, the most promising first.
 
-    Prints a line for each, separated by tabs: milliseconds, what part of them the machine's peaks would take,
-    places in the model, what is fused, schedule, expression.  The database keeps them for `optimize`; Ctrl-C
-    ends it at any time, and what was tuned stays.
+    Prints a line for each kernel, separated by tabs: milliseconds, share of the machine's peaks, places in
+    the model, fused operators, schedule, expression.  The schedules are stored for `optimize`; Ctrl-C stops
+    and keeps what was tuned.
     """
     from tensaurus.optimizer.result.summary import shorten
     from tensaurus.optimizer.run.options import Options
@@ -202,34 +202,34 @@ def tune(
         shapes=parse_shapes(shape or ()), threads=threads, cpu=cpu, tuning=seconds, database=database
     )
     done = 0
-    with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
+    with choose_progress(make_console(stderr=True), quiet=quiet) as progress:
         for kernel in tune_kernels(model, options, progress):
             figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.peak_share:.0%}", str(kernel.places)]
             words = [kernel.name, kernel.schedule or "none", shorten(kernel.scope)]
             typer.echo("\t".join([*figures, *words]))
             done += 1
     if not done:
-        remedy = "Kernels are for known sizes: fix them by --shape."
-        raise TensaurusError("no kernel promises a gain", file=model, remedy=remedy)
+        remedy = "Kernels need known sizes: fix them with --shape."
+        raise TensaurusError("no kernel is expected to make it faster", file=model, remedy=remedy)
 
 
 @app.command(cls=Command)
 def verify(
     a: Annotated[Path, typer.Argument(metavar="A", help="An ONNX file.", show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another ONNX file.", show_default=False)],
     shape: Shapes = None,
     range_: Ranges = None,
     inputs: InputsFile = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="What runs them: onnxruntime or openvino.")
+        str, typer.Option(metavar="NAME", help="Backend that runs both: onnxruntime or openvino.")
     ] = "onnxruntime",
     threads: Threads = None,
     run_limit: RunLimit = 60.0,
     seed: Seed = 0,
 ) -> None:
-    """Do two models compute the same function?
+    """Check whether two models compute the same function.
 
-    Exit status 0 if so, 1 if not.
+    Exit status 0 if they do, 1 if not.
     """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     from tensaurus.check import verify as compare_models
@@ -242,7 +242,7 @@ def verify(
     if ranges:
         with name_file_in_errors(a):
             require_ranges(load_model(a), ranges)
-    with choose_progress(console_on(stderr=True), quiet=False) as progress:
+    with choose_progress(make_console(stderr=True), quiet=False) as progress:
         progress.phase("comparing the models")
         equality = compare_models(
             a,
@@ -263,7 +263,7 @@ def verify(
 
 @app.command(cls=Command)
 def explain(file: Model) -> None:
-    """What changed in a model, why it is right, what it gained."""
-    from tensaurus.app.report.explain import explain as tell
+    """Show what was changed in an optimized model, why that is right, and what it gained."""
+    from tensaurus.app.report.explain import format_explanation
 
-    show(tell(file))
+    show(format_explanation(file))

@@ -1,4 +1,4 @@
-"""What the commands share: options, their values, and printing."""
+"""Options that several commands share, the parsers of their values, and printing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensaurus.system.errors import TensaurusError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-LARGEST = 2**31 - 1  # a size that an index of 32 bits reaches
+MAX_SIZE = 2**31 - 1  # of a dimension: the largest signed 32-bit integer
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
 Shapes = Annotated[
@@ -33,14 +33,14 @@ Ranges = Annotated[
 ]
 InputsFile = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE", help="Inputs of your own: an .npz file of arrays by name."),
+    typer.Option("--inputs", metavar="FILE", help="Your own inputs: an .npz file, an array for each input."),
 ]
 Threads = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default and maximum: one per core."),
 ]
 RunLimit = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time that one run of the model may take.")
+    float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time for one run of the model.")
 ]
 Cpu = Annotated[
     str,
@@ -48,31 +48,31 @@ Cpu = Annotated[
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
 DatabaseFile = Annotated[
-    Path | None, typer.Option("--db", metavar="FILE", help="The database of measured times.")
+    Path | None, typer.Option("--db", metavar="FILE", help="File of measured times and tuned kernels.")
 ]
 
 
 def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes that flags such as 'x=1,3,48,320' give; 'x=' is a scalar's."""
+    """Parse flags such as 'x=1,3,48,320'; 'x=' is a scalar. Raises TensaurusError for a bad flag."""
     shapes: dict[str, tuple[int, ...]] = {}
     for flag in flags:
         name, equals, sizes = flag.rpartition("=")
         words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
         if not equals or not name or not all(word.isascii() and word.isdigit() for word in words):
             remedy = "For example: --shape x=1,3,48,320"
-            raise TensaurusError(f"--shape {flag} is not of the form INPUT=SIZE,SIZE", remedy=remedy)
+            raise TensaurusError(f"--shape {flag} is not of the form INPUT=N,N,...", remedy=remedy)
         shape = tuple(map(int, words))
         if 0 in shape:
             raise TensaurusError(f"--shape {flag} has a size of 0")
-        if max(shape, default=0) > LARGEST:
-            raise TensaurusError(f"--shape {flag} has a size above {LARGEST}")
+        if max(shape, default=0) > MAX_SIZE:
+            raise TensaurusError(f"--shape {flag} has a size above {MAX_SIZE}")
         if shapes.setdefault(name, shape) != shape:
             raise TensaurusError(f"--shape gives input {name} two different shapes")
     return shapes
 
 
 def parse_ranges(flags: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """The values that flags such as 'sr=16000,16000' give: lowest and highest, one number for both."""
+    """Parse flags such as 'sr=0,16000' into {input: (low, high)}; one number is both bounds."""
     ranges: dict[str, tuple[int, int]] = {}
     for flag in flags:
         name, equals, ends = flag.rpartition("=")
@@ -88,8 +88,8 @@ def parse_ranges(flags: Sequence[str]) -> dict[str, tuple[int, int]]:
     return ranges
 
 
-def console_on(*, stderr: bool = False) -> Console:
-    """A terminal's own width; 120 columns where it is piped, so that lines stay whole."""
+def make_console(*, stderr: bool = False) -> Console:
+    """Return a console of the terminal's width, or of 120 columns if the output is piped."""
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False)
@@ -99,8 +99,8 @@ def console_on(*, stderr: bool = False) -> Console:
 
 
 def show(what: RenderableType, *, soft_wrap: bool = False) -> None:
-    """To standard output; where it is piped, without the blanks that fill a line."""
-    console = console_on()
+    """Print to standard output; without the blanks that fill a line if the output is piped."""
+    console = make_console()
     if console.is_terminal:
         console.print(what, soft_wrap=soft_wrap)
         return
@@ -109,11 +109,10 @@ def show(what: RenderableType, *, soft_wrap: bool = False) -> None:
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def require_distinct(places: Mapping[str, Path | None]) -> None:
-    """Raise TensaurusError where two of the command's files, by what they are given as, are one file."""
+def require_distinct_files(files: Mapping[str, Path | None]) -> None:
+    """Raise TensaurusError if two of the options, {option: its file}, name the same file."""
     seen: dict[str, str] = {}
-    for given, path in places.items():
-        if path is not None and seen.setdefault(real := os.path.realpath(path), given) != given:
-            raise TensaurusError(
-                f"is the same file for {seen[real]} and {given}", file=path, remedy="Name another file."
-            )
+    for option, path in files.items():
+        if path is not None and seen.setdefault(real := os.path.realpath(path), option) != option:
+            reason = f"{seen[real]} and {option} name the same file"
+            raise TensaurusError(reason, file=path, remedy="Name another file.")

@@ -1,4 +1,4 @@
-"""The command that shows where the time goes."""
+"""The command `profile`, which shows the time of each kernel of a model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tensaurus.app.cli.options import (
     Seed,
     Shapes,
     Threads,
-    console_on,
+    make_console,
     parse_ranges,
     parse_shapes,
-    require_distinct,
+    require_distinct_files,
     show,
 )
 from tensaurus.system.files import replace_file, require_writable
@@ -33,25 +33,27 @@ def profile(
     range_: Ranges = None,
     inputs: InputsFile = None,
     backend: Annotated[
-        str, typer.Option(metavar="NAME", help="What runs it: onnxruntime or openvino.")
+        str, typer.Option(metavar="NAME", help="Backend that runs the model: onnxruntime or openvino.")
     ] = "onnxruntime",
     threads: Threads = None,
     each: Annotated[
         bool,
-        typer.Option("--each", help="Every kernel, in the order of the runtime's graph, with its tensors."),
+        typer.Option("--each", help="Show each kernel with its tensors, in the runtime's order."),
     ] = False,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write it as JSON.")] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the profile as JSON.")
+    ] = None,
     run_limit: RunLimit = 60.0,
     seed: Seed = 0,
     database: DatabaseFile = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table only.")] = False,
 ) -> None:
-    """Where the time of a MODEL goes, kernel by kernel, beside what the machine's peaks would take."""
+    """Show the time of each kernel of a MODEL, and what share of the machine's peaks it reaches."""
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
-    require_distinct({"MODEL": model, "--json": json, "--db": database, "--inputs": inputs})
+    require_distinct_files({"MODEL": model, "--json": json, "--db": database, "--inputs": inputs})
     if json is not None:
         require_writable(json)
-    from tensaurus.app.report.profile import profiled
+    from tensaurus.app.report.profile import profile_model
     from tensaurus.optimizer.run.options import Options
     from tensaurus.system.progress import choose_progress
 
@@ -65,9 +67,9 @@ def profile(
         seed=seed,
         database=database,
     )
-    with choose_progress(console_on(stderr=True), quiet=quiet) as progress:
-        told = profiled(model, options, progress)
+    with choose_progress(make_console(stderr=True), quiet=quiet) as progress:
+        profiled = profile_model(model, options, progress)
     if json is not None:
         with replace_file(json) as beside:
-            beside.write_text(told.to_json() + "\n", encoding="utf-8")
-    show(told.render(each=each))
+            beside.write_text(profiled.to_json() + "\n", encoding="utf-8")
+    show(profiled.render(each=each))

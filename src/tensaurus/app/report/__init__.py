@@ -1,1 +1,1 @@
-"""What the user reads: progress while it runs, the summary after it, the explanation later."""
+"""What users read about a model: its explanation, its profile, the benchmark's table and page."""

@@ -1,4 +1,7 @@
-"""What changed in an optimized model, why it is right, what it gained: from the summary that it carries."""
+"""Explains an optimized model for `tensaurus explain`: what changed, why that is right, what it gained.
+
+All of it comes from the summary that the optimizer left in the model's metadata.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +21,32 @@ from tensaurus.optimizer.result.summary import METADATA_KEY, Summary, format_cou
 from tensaurus.system.errors import TensaurusError
 
 
-def explain(path: str | Path) -> RenderableType:
-    """The story of an optimized model file, to print; TensaurusError when the file has none to tell."""
-    model = _read(path)
-    summary = summary_of(model, path)
-    text = Text.assemble((str(path), "bold"), " is ", (summary.model, "bold"), f": {_changes(summary)}.\n")
+def format_explanation(path: str | Path) -> RenderableType:
+    """Return the explanation of an optimized model's file. Raises TensaurusError if it carries no summary."""
+    model = _read_model(path)
+    summary = read_summary(model, path)
+    names = (str(path), "bold"), " is ", (summary.model, "bold")
+    text = Text.assemble(*names, f": {_format_changes(summary)}.\n")
     if summary.rewrites:
         compared = summary.equivalence.render().plain
-        grounds = f"Its rewrites rest on this: {summary.evidence_counts}"
-        text.append(f"{grounds}; and the whole was compared: {compared}.\n")
+        grounds = f"The evidence for its rewrites: {summary.evidence_counts}"
+        text.append(f"{grounds}. Result and original were compared: {compared}.\n")
     operators = Counter(node.op_type for node in model.graph.node)
     text.append(f"The graph now has {operators.total()} nodes: {format_counts(operators)}.\n")
     if summary.kernels:
-        text.append(f"Its kernels are in {', '.join(_libraries(model))}, which must lie beside it.\n")
-    return Group(text, summary.render(), *_kernels(summary), *_laws(summary))
+        libraries = ", ".join(_library_names(model))
+        text.append(f"Its kernels are in {libraries}, which must stay in the folder of the model.\n")
+    return Group(text, summary.render(), *_format_kernels(summary), *_format_laws(summary))
 
 
-def _libraries(model: onnx.ModelProto) -> list[str]:
-    """The names of those that the model needs."""
+def _library_names(model: onnx.ModelProto) -> list[str]:
+    """Return the names of the kernel libraries that the model needs."""
     texts = (entry.value for entry in model.metadata_props if entry.key == LIBRARIES_KEY)
     return [name for text in texts for name in json.loads(text)]
 
 
-def _kernels(summary: Summary) -> list[RenderableType]:
-    """What each kernel computes, what it stands for, and how it is scheduled."""
+def _format_kernels(summary: Summary) -> list[RenderableType]:
+    """List for each kernel the operators that it replaces, its expression and its schedule."""
     if not summary.kernels:
         return []
     table = Table.grid(padding=(0, 2))
@@ -56,15 +61,15 @@ def _kernels(summary: Summary) -> list[RenderableType]:
     return [Text("\nThe kernels:"), table]
 
 
-def _laws(summary: Summary) -> list[Text]:
-    """What each rule says, in the words of the rule file."""
+def _format_laws(summary: Summary) -> list[Text]:
+    """List the law of each rule that was applied, as its rule file writes it."""
     laws = ((r.rule, shorten(r.law, 400)) for r in summary.rewrites if r.law)
-    said = [Text.assemble((f"{rule}  ", "bold"), law) for rule, law in laws]
-    return [Text("\nThe laws, as the rule library states them:"), *said] if said else []
+    lines = [Text.assemble((f"{rule}  ", "bold"), law) for rule, law in laws]
+    return [Text("\nThe laws, as the rule library states them:"), *lines] if lines else []
 
 
-def summary_of(model: onnx.ModelProto, path: str | Path) -> Summary:
-    """The summary that the optimizer left in the model; path is named in errors."""
+def read_summary(model: onnx.ModelProto, path: str | Path) -> Summary:
+    """Return the summary that the optimizer left in the model; `path` is named in errors."""
     for entry in model.metadata_props:
         if entry.key == METADATA_KEY:
             try:
@@ -74,12 +79,12 @@ def summary_of(model: onnx.ModelProto, path: str | Path) -> Summary:
     raise TensaurusError(
         "carries no summary",
         file=path,
-        remedy="It was not written by `tensaurus optimize`, or another tool dropped its metadata.",
+        remedy="It was not written by `tensaurus optimize`, or another tool removed its metadata.",
     )
 
 
-def _read(path: str | Path) -> onnx.ModelProto:
-    """The model without its external data, which a story does not need."""
+def _read_model(path: str | Path) -> onnx.ModelProto:
+    """Load the model without its external data, which the explanation does not need."""
     try:
         return onnx.load_model(path, format="protobuf", load_external_data=False)
     except OSError as error:
@@ -88,7 +93,7 @@ def _read(path: str | Path) -> onnx.ModelProto:
         raise TensaurusError("is not an ONNX model, or it is truncated", file=path) from error
 
 
-def _changes(summary: Summary) -> str:
+def _format_changes(summary: Summary) -> str:
     steps = sum(rewrite.count for rewrite in summary.rewrites)
     if not steps:
         reason = "it could not be run" if isnan(summary.original_ms) else "nothing faster was found"

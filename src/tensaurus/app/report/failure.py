@@ -1,4 +1,4 @@
-"""What the user reads where something was not foreseen: one line that says what, where, and what to do."""
+"""Turns any exception into the one line that the user reads (what, where, remedy) and an exit status."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from tensaurus._version import __version__
 from tensaurus.system.errors import TensaurusError, get_circumstances
 from tensaurus.system.files import cache_folder
 
-__all__ = ["FAULT", "Failure", "failure"]
+__all__ = ["FAULT_STATUS", "Failure", "describe_failure"]
 
-RESOURCE = 2  # exit status where the machine lacks something
-FAULT = 70  # and for a fault of ours: EX_SOFTWARE of sysexits.h
+RESOURCE_STATUS = 2  # exit status if the machine lacks memory, disk space or the like
+FAULT_STATUS = 70  # exit status for a fault of Tensaurus: EX_SOFTWARE of sysexits.h
 
-ROOM = "Free some space; TMPDIR names the folder of temporary files."
+NO_SPACE_REMEDY = "Free disk space, or set TMPDIR to another folder for temporary files."
 REMEDIES = {
-    errno.ENOSPC: ROOM,
-    errno.EDQUOT: ROOM,
+    errno.ENOSPC: NO_SPACE_REMEDY,
+    errno.EDQUOT: NO_SPACE_REMEDY,
     errno.EMFILE: "Allow more open files: ulimit -n.",
     errno.ENFILE: "Allow more open files.",
     errno.EAGAIN: "Allow more processes: ulimit -u.",
-    errno.ENOMEM: "Free memory, or take smaller sizes or a smaller model.",
+    errno.ENOMEM: "Free memory, or use smaller sizes or a smaller model.",
 }
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One line, and the exit status."""
+    """The line that is printed, and the exit status."""
 
     line: str
     status: int
 
 
-def failure(error: Exception) -> Failure:
-    """What is to be said of the error.  Of a fault the traceback is kept in a file that the line names."""
+def describe_failure(error: Exception) -> Failure:
+    """Return the line and exit status for an error; for a fault the line names a file with the traceback."""
     if isinstance(error, TensaurusError):
         return Failure(str(error), error.exit_code)
     file, phase = get_circumstances(error)
@@ -52,16 +52,16 @@ def failure(error: Exception) -> Failure:
         reason = f"{error.strerror or str(error) or type(error).__name__}{about}{during}"
         remedy = REMEDIES.get(error.errno or 0, "")
     else:
-        kept = _keep(error, file, phase)
+        kept = _write_traceback(error, file, phase)
         detail = "".join(traceback.format_exception_only(error)).strip()[:400]
         where = f"with the traceback in {kept}" if kept else "(the traceback could not be written)"
         reason, remedy = f"a fault of Tensaurus{during}: {detail}", f"Please report it {where}."
-        return Failure(str(TensaurusError(reason, file=file, remedy=remedy)), FAULT)
-    return Failure(str(TensaurusError(reason, file=file, remedy=remedy)), RESOURCE)
+        return Failure(str(TensaurusError(reason, file=file, remedy=remedy)), FAULT_STATUS)
+    return Failure(str(TensaurusError(reason, file=file, remedy=remedy)), RESOURCE_STATUS)
 
 
-def _keep(error: Exception, file: str | None, phase: str | None) -> Path | None:
-    """A new file with the traceback, in the cache folder or where temporary files lie; None if in neither."""
+def _write_traceback(error: Exception, file: str | None, phase: str | None) -> Path | None:
+    """Write the traceback into a new file of the cache folder, else of TMPDIR; None if both fail."""
     text = f"tensaurus {__version__}, Python {sys.version}\n"
     text += f"arguments: {sys.argv[1:]}\nmodel: {file}\nphase: {phase}\n\n"
     with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Two pictures of the bench: a roofline, and our speedups."""
+"""Draws the pictures of the benchmark page: a roofline, and our speedups."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from tensaurus.app.report.bench_records import Record
-from tensaurus.app.report.benchmark_page import best, by_model, gain
+from tensaurus.app.report.benchmark_page import compare_best, find_fastest, group_by_model
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import replace_file
 
-__all__ = ["PLOTS", "draw"]
+__all__ = ["PLOTS", "draw_plots"]
 
 PEER, OURS = "#4c72b0", "#dd8452"
 
 
-def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
-    """Write roofline and speedup as PNG and SVG into the folder; {caption: PNG file}.
+def draw_plots(records: Sequence[Record], folder: Path) -> dict[str, Path]:
+    """Write the plots as PNG and SVG into the folder and return {caption: PNG file}.
 
-    Raises TensaurusError where matplotlib is missing or a file cannot be written.
+    Raises TensaurusError if matplotlib is missing or a file cannot be written.
     """
     try:
         import matplotlib
@@ -41,10 +41,10 @@ def draw(records: Sequence[Record], folder: Path) -> dict[str, Path]:
     return paths
 
 
-def _roofline(axes: Any, records: Sequence[Record]) -> None:
-    """Achieved GFLOP/s over the original's operations per compulsory byte, below the machine's roofs."""
+def _draw_roofline(axes: Any, records: Sequence[Record]) -> None:
+    """Draw GFLOP/s over the original's operations per compulsory byte, below the machine's roofs."""
     setting = records[-1]
-    models = [rows for rows in by_model(records).values() if rows[0].gflop]
+    models = [rows for rows in group_by_model(records).values() if rows[0].gflop]
     intensities = [rows[0].gflop * 1e3 / rows[0].compulsory_mb for rows in models] or [1.0]
     span = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
     for rate, name in ((setting.peak_memory_gbs, "memory"), (setting.peak_cache_gbs, "cache")):
@@ -54,8 +54,8 @@ def _roofline(axes: Any, records: Sequence[Record]) -> None:
     peak = f"{setting.instructions}, {setting.peak_gflops:.0f} GFLOP/s"
     axes.annotate(peak, (span[-1], setting.peak_gflops), fontsize=8, color="gray", ha="right", va="bottom")
     for ours, color, label in ((False, PEER, "best peer"), (True, OURS, "tensaurus")):
-        rows = [(x, r) for x, m in zip(intensities, models, strict=False) if (r := best(m, ours=ours))]
-        rows = [(x, r) for x, r in rows if r.note != "unchanged"]
+        fastest = ((x, find_fastest(m, ours=ours)) for x, m in zip(intensities, models, strict=False))
+        rows = [(x, r) for x, r in fastest if r and r.note != "unchanged"]
         axes.scatter([x for x, _ in rows], [r.gflops for _, r in rows], s=18, color=color, label=label)
         if not ours:
             for x, record in rows:
@@ -68,9 +68,10 @@ def _roofline(axes: Any, records: Sequence[Record]) -> None:
     axes.legend(fontsize=8)
 
 
-def _speedups(axes: Any, records: Sequence[Record]) -> None:
-    """One bar for each model, with the quartiles of its rounds."""
-    gains = {model: value for model, rows in by_model(records).items() if (value := gain(rows)) is not None}
+def _draw_speedups(axes: Any, records: Sequence[Record]) -> None:
+    """Draw one bar for each model, with the quartiles of its rounds."""
+    compared = {model: compare_best(rows) for model, rows in group_by_model(records).items()}
+    gains = {model: value for model, value in compared.items() if value is not None}
     places = np.arange(len(gains))
     medians = np.array([value.median for value in gains.values()])
     low = medians - [value.low for value in gains.values()]
@@ -83,6 +84,6 @@ def _speedups(axes: Any, records: Sequence[Record]) -> None:
 
 
 PLOTS = (
-    ("roofline", "Roofline of the best peer and of ours", _roofline),
-    ("speedups", "Best peer's time over ours", _speedups),
+    ("roofline", "Roofline of the best peer and of ours", _draw_roofline),
+    ("speedups", "Best peer's time over ours", _draw_speedups),
 )

@@ -1,4 +1,8 @@
-"""Where the time of a model goes, kernel by kernel, beside what the machine's peaks would take."""
+"""Profiles a model for `tensaurus profile`: the time of each kernel beside its roofline.
+
+A runtime's profiler tells the time and the tensors of each kernel. The operations and bytes of a kernel are
+counted here from the expressions of the operators that compute these tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from statistics import median
 
 from onnx import ModelProto, NodeProto
 
-from tensaurus.app.report.explain import summary_of
-from tensaurus.app.report.profile_table import CONVERSION, KERNEL, UNTRACED, Profile, ProfiledKernel
+from tensaurus.app.report.explain import read_summary
+from tensaurus.app.report.profile_table import CONVERSION, UNKNOWN_KERNEL, UNTRACED, Profile, ProfiledKernel
 from tensaurus.check.inputs.draw_inputs import require_ranges
 from tensaurus.check.inputs.timing_inputs import sample_feeds
 from tensaurus.check.inputs.user_inputs import load_user_inputs
@@ -34,16 +38,16 @@ from tensaurus.runtimes.price.roofline import Roofline
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 from tensaurus.system.progress import NoProgress, Progress
 
-__all__ = ["profiled"]
+__all__ = ["profile_model"]
 
-RUNS = 16  # that one answer may take the time of
-SECONDS = 1.0  # of the runs that are timed, and of those that are profiled
+RUNS_PER_ANSWER = 16  # the worker may take the time limit of so many runs before it must answer
+TIMED_SECONDS = 1.0  # for which runs are timed, and for which runs are profiled
 
 
-def profiled(model: str | Path, options: Options, progress: Progress | None = None) -> Profile:
-    """The kernels that the backend (of `options`, as inputs, shapes and threads are) runs for a model's file.
+def profile_model(model: str | Path, options: Options, progress: Progress | None = None) -> Profile:
+    """Profile a model's file on the backend, inputs, shapes and threads of `options`.
 
-    Raises TensaurusError where it does not run, or where the backend cannot tell.
+    Raises TensaurusError if the model does not run, or if the backend has no profiler.
     """
     progress = progress or NoProgress()
     progress.phase("reading the model")
@@ -51,7 +55,7 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
     name, threads = options.first_backend, machine.threads
     runtime = backends.require(name)
     if not isinstance(runtime, backends.Profiling):
-        raise TensaurusError(f"{name} cannot tell where the time of a model goes")
+        raise TensaurusError(f"--backend {name} has no profiler")
     with name_file_in_errors(original.name), Database(options.database) as records:
         roofline = Roofline.here(records, machine)
         build, shapes, ranges = Build.from_file(model), options.shapes or {}, options.ranges
@@ -63,21 +67,21 @@ def profiled(model: str | Path, options: Options, progress: Progress | None = No
             original.model, shapes, options.seed, build, name, threads, ranges, limit, given
         )
         if words:
-            progress.note(f"no sizes were given for every input; timed with {words}")
-        patience = RUNS * limit
+            progress.note(f"not all input sizes were given; timed with {words}")
+        patience = RUNS_PER_ANSWER * limit
         with Worker(name, threads=threads, timeout=patience, remedy=RUN_LIMIT_REMEDY) as worker:
-            warm_up(worker, build, feeds, SECONDS)
-            whole = median(worker.time(SECONDS).samples)
-            taken = worker.profile(build, feeds, SECONDS) or []
-        kernels = tuple(_Counting(original, feeds, roofline).of(taken))
+            warm_up(worker, build, feeds, TIMED_SECONDS)
+            whole = median(worker.time(TIMED_SECONDS).samples)
+            taken = worker.profile(build, feeds, TIMED_SECONDS) or []
+        kernels = tuple(_WorkCounter(original, feeds, roofline).of(taken))
         if not kernels:
-            raise TensaurusError(f"{name} {runtime.version()} tells nothing of where its time goes")
+            raise TensaurusError(f"{name} {runtime.version()} reported no kernel times")
         untold = len(taken) - len(kernels)
     return Profile(original.name, name, runtime.version(), threads, whole, kernels, untold)
 
 
-class _Counting:
-    """What each kernel computes, counted from the operators' expressions at the sizes of the inputs."""
+class _WorkCounter:
+    """Counts the operations and bytes of each kernel, at the sizes of the inputs."""
 
     def __init__(self, original: Original, feeds: Mapping[str, Array], roofline: Roofline):
         self.roofline = roofline
@@ -85,14 +89,14 @@ class _Counting:
         model = inline_functions(original.model, original.name)
         program = import_model(model, sizes, original.name)
         self.nodes = {name: node for node, name in program.names.items()}
-        self.words = dict(_words(model, _kernels(original.model)))
-        self.order = {name: place for place, name in enumerate(self.words)}
+        self.operators = dict(_name_operators(model, _kernel_titles(original.model)))
+        self.order = {name: place for place, name in enumerate(self.operators)}
 
     def of(self, taken: Sequence[tuple[Kernel, float]]) -> Iterable[ProfiledKernel]:
-        """In the order of the runtime's graph; those that take no time are left out."""
-        return (self._one(kernel, seconds) for kernel, seconds in taken if seconds > 0)
+        """Yield the kernels that take time, in the order of the runtime's graph."""
+        return (self._count(kernel, seconds) for kernel, seconds in taken if seconds > 0)
 
-    def _one(self, kernel: Kernel, seconds: float) -> ProfiledKernel:
+    def _count(self, kernel: Kernel, seconds: float) -> ProfiledKernel:
         names = sorted(kernel.tensors, key=lambda name: (self.order.get(name, len(self.order)), name))
         inner = nodes_of(names, self.nodes)
         read = {arg for node in inner for arg in node.args if arg is not None}
@@ -100,34 +104,34 @@ class _Counting:
         work = sum(map(operations, inner))
         moved = sum(bytes_of(kind) for node in ends for kind in node.types)
         least = self.roofline.seconds(work, moved) if inner else 0.0
-        computes = " + ".join(self.words.get(name, "?") for name in names)
+        computes = " + ".join(self.operators.get(name, "?") for name in names)
         computes = computes or (CONVERSION if kernel.conversion else UNTRACED)
-        small = _subnormal(read)
+        small = _subnormal_share(read)
         return ProfiledKernel(kernel.operator, computes, tuple(names), seconds, work, moved, least, small)
 
 
-def _subnormal(read: Iterable[Node]) -> float:
-    """The share of subnormal numbers among the elements of the constants of floats that are read."""
+def _subnormal_share(read: Iterable[Node]) -> float:
+    """Return the share of subnormal numbers among the elements of the float constants that are read."""
     weights = [node.attribute("data") for node in read if node.op is CONSTANT and is_float(node.types[0])]
     elements = sum(prod(data.shape) for data in weights)
     count = sum(int(find_subnormals(data.array, data.dtype).sum()) for data in weights)
     return count / elements if elements else 0.0
 
 
-def _kernels(model: ModelProto) -> dict[str, str]:
-    """What the kernels of an optimized model are, by their names."""
+def _kernel_titles(model: ModelProto) -> dict[str, str]:
+    """Return the titles of the kernels of an optimized model, such as F(4x4, 3x3) + Relu, by their names."""
     try:
-        return {kernel.name: kernel.title for kernel in summary_of(model, "").kernels}
+        return {kernel.name: kernel.title for kernel in read_summary(model, "").kernels}
     except TensaurusError:
         return {}
 
 
-def _words(model: ModelProto, kernels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Each tensor of the model's graph, in the order of its nodes, with the operator that computes it."""
+def _name_operators(model: ModelProto, kernels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Yield each tensor of the model, in the order of its nodes, with the operator that computes it."""
     for node in model.graph.node:
-        said = _said(node, kernels)
-        yield from ((name, said) for name in node.output if name)
+        operator = _operator_name(node, kernels)
+        yield from ((name, operator) for name in node.output if name)
 
 
-def _said(node: NodeProto, kernels: Mapping[str, str]) -> str:
-    return kernels.get(node.op_type) or KERNEL if node.domain == KERNELS else node.op_type
+def _operator_name(node: NodeProto, kernels: Mapping[str, str]) -> str:
+    return kernels.get(node.op_type) or UNKNOWN_KERNEL if node.domain == KERNELS else node.op_type

@@ -152,7 +152,7 @@ class Target:
             if limit.why_hopeless:
                 raise TooSlow(limit.why_hopeless)
         if first.assumed_sizes:
-            self.progress.note(f"no sizes were given for every input; timed with {first.assumed_sizes}")
+            self.progress.note(f"not all input sizes were given; timed with {first.assumed_sizes}")
         self.backend = options.backend
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()

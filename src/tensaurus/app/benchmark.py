@@ -1,4 +1,9 @@
-"""The bench: a model on every runtime that a user might pick, and what the optimizer makes of it."""
+"""Times a model on every installed runtime, and the optimizer's results for it, for `tensaurus bench`.
+
+Contenders are compared fairly only if nothing else computes while one of them is timed. So each contender has
+a process of its own, the contenders compute in turns, and the machine's peaks are measured before and after:
+where they are not reached, other work disturbed the timing, and the turns are repeated.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +41,19 @@ from tensaurus.system.progress import NoProgress, Progress
 from tensaurus.system.scratch import temporary_folder
 from tensaurus.system.signals import keep_nothing_on_interrupt
 
-__all__ = ["Contest", "setting_here"]
+__all__ = ["Benchmark", "measure_setting"]
 
-ROUND = 0.25  # seconds that a contender computes at a time
-CALM = 0.75  # a machine that reaches less of its peaks is shared with somebody, whom no process list shows
-ATTEMPTS = 3  # to find it calm
-PATIENCE = 900.0  # seconds that a runtime may take to compile
+TURN_SECONDS = 0.25  # that a contender computes at a time
+# Share of the machine's peaks. Below it another guest of the host computes, which no process list shows.
+MIN_PEAK_SHARE = 0.75
+MAX_ATTEMPTS = 3  # timings of one model, until the machine reaches that share
+COMPILE_SECONDS = 900.0  # that a runtime may take to compile: Inductor takes minutes for large models
 
 
 @dataclass(frozen=True, eq=False)
-class _Entrant:
+class _Contender:
+    """A model on a backend; with a `note` (why there is no result, or "unchanged") it is not timed."""
+
     name: str
     backend: str
     build: Build
@@ -53,8 +61,8 @@ class _Entrant:
     note: str = ""
 
 
-def setting_here(threads: int | None = None) -> Setting:
-    """This machine, its peaks measured now (about three seconds), the versions, and the date."""
+def measure_setting(threads: int | None = None) -> Setting:
+    """Return a description of the machine, with its peaks measured now (3 s), the versions and the date."""
     machine, peers = Machine.here(threads), backends.peers()
     peaks = measure_peaks(machine.threads)
     return Setting(
@@ -62,7 +70,7 @@ def setting_here(threads: int | None = None) -> Setting:
         cores=machine.cores,
         threads=machine.threads,
         versions=", ".join(f"{name} {version}" for name, version in machine.versions if name in peers),
-        commit=_commit(),
+        commit=_find_commit(),
         date=datetime.now(UTC).date().isoformat(),
         instructions=peaks.instructions,
         peak_gflops=peaks.flops / 1e9,
@@ -71,8 +79,8 @@ def setting_here(threads: int | None = None) -> Setting:
     )
 
 
-def _commit() -> str:
-    """Of the checkout that this package lies in, with a plus where files differ from it; else the version."""
+def _find_commit() -> str:
+    """Return the commit of this package's checkout, with "+" if files differ; outside of one the version."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]
@@ -88,12 +96,14 @@ def _commit() -> str:
 
 
 @dataclass(frozen=True)
-class Contest:
-    """How contenders are measured: each alone in its process, in turns, one of them computing at a time.
+class Benchmark:
+    """Which contenders are timed, and how.
 
-    `peers` are backends that run the original, `ours` those that run the optimizer's result for them;
-    `against` are further files to run on every peer; `rounds` are turns of a quarter of a second;
-    `results` is a folder that keeps what is made of each model, as MODEL.BACKEND.onnx.
+    peers    backends that run the original
+    ours     backends that run the optimizer's result for them
+    against  further model files, to run on every peer
+    rounds   turns of a quarter of a second for each contender
+    results  a folder that keeps the optimized models, as MODEL.BACKEND.onnx
     """
 
     setting: Setting
@@ -108,14 +118,14 @@ class Contest:
     results: Path | None = None
     progress: Progress = field(default_factory=NoProgress)
 
-    def records(self, subject: Subject) -> list[Record]:
-        """One for every contender, those that do not run included; the first is the first peer that does.
+    def measure_model(self, subject: Subject) -> list[Record]:
+        """Return a record for every contender, also for those that do not run.
 
-        Raises TensaurusError where no peer runs the model.
+        Raises TensaurusError if no contender runs the model.
         """
         progress, threads = self.progress, self.setting.threads
         with name_file_in_errors(subject.name), ExitStack() as stack:
-            progress.phase(f"{subject.name}: reading it")
+            progress.phase(f"{subject.name}: reading the model")
             model = subject.load()
             program = import_model(inline_functions(model, subject.name), subject.shapes, subject.name)
             require_ranges(model, subject.ranges)
@@ -126,17 +136,26 @@ class Contest:
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:
+<<<<<<< HEAD:src/tensaurus/app/contest.py
                 progress.note(f"no sizes were given for every input; timed with {words}")
             entrants = [_Entrant(peer, peer, source) for peer in self.peers]
             others = [(Build.from_file(file), f"{file} on") for file in self.against]
             entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
             return self._measured(subject, entrants, feeds, count_demand(program))
+=======
+                progress.note(f"not all input sizes were given; timed with {words}")
+            contenders = [_Contender(peer, peer, source) for peer in self.peers]
+            others = [(Build.at(file), f"{file} on") for file in self.against]
+            contenders += [_Contender(f"{name} {p}", p, build) for build, name in others for p in self.peers]
+            contenders += [self._optimize(subject, model, backend, source, folder) for backend in self.ours]
+            return self._measure_contenders(subject, contenders, feeds, count_demand(program))
+>>>>>>> 2d4a214 (Command line, reports and benchmark: help, errors and names in plain English):src/tensaurus/app/benchmark.py
 
-    def _optimized(
+    def _optimize(
         self, subject: Subject, model: onnx.ModelProto, backend: str, source: Build, folder: Path
-    ) -> _Entrant:
-        """The optimizer's result for the backend."""
+    ) -> _Contender:
+        """Optimize the model for the backend and return the result as a contender."""
         name = f"tensaurus on {backend}"
         self.progress.note(f"{subject.name}: optimizing for {backend}")
         try:
@@ -154,85 +173,95 @@ class Contest:
                     progress=self.progress,
                 )
         except TensaurusError as error:
-            return _Entrant(name, backend, source, True, str(error))
-        if result.summary.ended_by == "interrupt":  # what it would have found is not known
+            return _Contender(name, backend, source, True, str(error))
+        if result.summary.ended_by == "interrupt":  # the result of the full search is not known
             raise KeyboardInterrupt
         runtime = result.summary.backend
         if runtime != backend:
             name = f"tensaurus on {runtime} ({backend})"
         if not result.rewrites:
-            return _Entrant(name, runtime, source, True, "unchanged")
+            return _Contender(name, runtime, source, True, "unchanged")
         if self.results is not None:
             stem = Path(subject.name).name.removesuffix(".onnx")
             result.save(self.results / f"{stem}.{runtime}.onnx")
         kept = folder / backend
         kept.mkdir()
+<<<<<<< HEAD:src/tensaurus/app/contest.py
         return _Entrant(name, runtime, Build.from_model(result.model, kept, result.libraries), True)
+=======
+        return _Contender(name, runtime, Build.of(result.model, kept, result.libraries), True)
+>>>>>>> 2d4a214 (Command line, reports and benchmark: help, errors and names in plain English):src/tensaurus/app/benchmark.py
 
-    def _measured(
-        self, subject: Subject, entrants: Sequence[_Entrant], feeds: Mapping[str, Array], needs: Demand
+    def _measure_contenders(
+        self, subject: Subject, contenders: Sequence[_Contender], feeds: Mapping[str, Array], needs: Demand
     ) -> list[Record]:
         progress, threads = self.progress, self.setting.threads
-        entered: dict[_Entrant, Worker] = {}
-        outputs: dict[_Entrant, list[Array]] = {}
-        refused: dict[_Entrant, str] = {}
+        workers: dict[_Contender, Worker] = {}
+        outputs: dict[_Contender, list[Array]] = {}
+        refusals: dict[_Contender, str] = {}
         with ExitStack() as stack:
-            for entrant in entrants:
-                if entrant.note:
+            for contender in contenders:
+                if contender.note:
                     continue
-                progress.phase(f"{subject.name}: compiling it for {entrant.name}")
-                worker = stack.enter_context(Worker(entrant.backend, threads=threads, timeout=PATIENCE))
+                progress.phase(f"{subject.name}: compiling the model for {contender.name}")
+                worker = Worker(contender.backend, threads=threads, timeout=COMPILE_SECONDS)
+                stack.enter_context(worker)
                 try:
-                    worker.compile(entrant.build)
+                    worker.compile(contender.build)
                     worker.feed(feeds)
-                    outputs[entrant] = worker.run()
-                    worker.time(ROUND)
+                    outputs[contender] = worker.run()
+                    worker.time(TURN_SECONDS)
                 except WorkerError as error:
-                    refused[entrant] = str(error)
-                    progress.note(f"{subject.name}: {entrant.name} does not run: {error}")
+                    refusals[contender] = str(error)
+                    progress.note(f"{subject.name}: {contender.name} does not run: {error}")
                     worker.close()
                 else:
-                    entered[entrant] = worker
-            if not entered:
-                reasons = "; ".join(refused.values())
-                raise TensaurusError(f"no backend runs it: {reasons}")
-            names = [entrant.name for entrant in entered]
-            attempts: list[tuple[float, list[Timing]]] = []
-            for _ in range(ATTEMPTS):
-                progress.phase(f"{subject.name}: timing in turns")
-                before = self._calm()
-                taken = time_in_turns(names, list(entered.values()), self.rounds, ROUND)
-                attempts.append((min(before, self._calm()), taken))
-                if attempts[-1][0] >= CALM:
-                    break
-                progress.note(f"{subject.name}: the machine reached {attempts[-1][0]:.0%} of a peak")
-            calm, taken = max(attempts, key=lambda attempt: attempt[0])
-            if calm < CALM:
-                taken = [replace(timing, disturbed=len(timing.rounds)) for timing in taken]
-            timings = dict(zip(entered, taken, strict=True))
+                    workers[contender] = worker
+            if not workers:
+                raise TensaurusError(f"no backend runs the model: {'; '.join(refusals.values())}")
+            timings = dict(zip(workers, self._time_in_turns(subject, workers), strict=True))
         truth = next(iter(outputs.values()))
-        errors = {entrant: _difference(found, truth) for entrant, found in outputs.items()}
-        for entrant in entrants:  # what stays as it is takes the time of the original
-            if entrant.note == "unchanged":
-                same = next((e for e in timings if e.backend == entrant.backend and not e.ours), None)
+        errors = {contender: largest_difference(found, truth) for contender, found in outputs.items()}
+        for contender in contenders:  # an unchanged model takes the time of the original
+            if contender.note == "unchanged":
+                same = next((c for c in timings if c.backend == contender.backend and not c.ours), None)
                 if same is not None:
-                    timings[entrant], errors[entrant] = timings[same], 0.0
+                    timings[contender], errors[contender] = timings[same], 0.0
         return [
-            self._record(subject, e, timings.get(e), errors.get(e, nan), needs, e.note or refused.get(e, ""))
-            for e in entrants
+            self._make_record(
+                subject, c, timings.get(c), errors.get(c, nan), needs, c.note or refusals.get(c, "")
+            )
+            for c in contenders
         ]
 
-    def _calm(self) -> float:
-        """The share of the machine's peaks that it reaches now; nothing else of ours is running."""
+    def _time_in_turns(self, subject: Subject, workers: Mapping[_Contender, Worker]) -> list[Timing]:
+        """Time the workers; if the machine never reaches its peaks, all rounds count as disturbed."""
+        names = [contender.name for contender in workers]
+        attempts: list[tuple[float, list[Timing]]] = []
+        for _ in range(MAX_ATTEMPTS):
+            self.progress.phase(f"{subject.name}: timing in turns")
+            before = self._measure_peak_share()
+            taken = time_in_turns(names, list(workers.values()), self.rounds, TURN_SECONDS)
+            attempts.append((min(before, self._measure_peak_share()), taken))
+            if attempts[-1][0] >= MIN_PEAK_SHARE:
+                break
+            self.progress.note(f"{subject.name}: the machine reached {attempts[-1][0]:.0%} of its peak speed")
+        share, taken = max(attempts, key=lambda attempt: attempt[0])
+        if share < MIN_PEAK_SHARE:
+            return [replace(timing, disturbed=len(timing.rounds)) for timing in taken]
+        return taken
+
+    def _measure_peak_share(self) -> float:
+        """Return the share of its peaks that the machine reaches now; no contender computes meanwhile."""
         setting = self.setting
         rates = (setting.peak_gflops, setting.peak_cache_gbs, setting.peak_memory_gbs)
         peaks = Peaks(setting.instructions, *(rate * 1e9 for rate in rates))
         return peaks.reached(measure_peaks(setting.threads, QUICK_REPEATS))
 
-    def _record(
+    def _make_record(
         self,
         subject: Subject,
-        entrant: _Entrant,
+        contender: _Contender,
         timing: Timing | None,
         error: float,
         needs: Demand,
@@ -241,10 +270,10 @@ class Contest:
         return Record(
             **asdict(self.setting),
             model=subject.name,
-            contender=entrant.name,
-            backend=entrant.backend,
-            ours=entrant.ours,
-            exact=backends.find(entrant.backend).exact,
+            contender=contender.name,
+            backend=contender.backend,
+            ours=contender.ours,
+            exact=backends.find(contender.backend).exact,
             rounds_ms=tuple(median(samples) * 1e3 for samples in timing.rounds) if timing else (),
             median_ms=timing.median * 1e3 if timing else nan,
             minimum_ms=timing.minimum * 1e3 if timing else nan,
@@ -258,8 +287,11 @@ class Contest:
         )
 
 
-def _difference(found: Sequence[Array], truth: Sequence[Array]) -> float:
-    """The largest difference of two runs' numbers, over the largest number; infinite where one has none."""
+def largest_difference(found: Sequence[Array], truth: Sequence[Array]) -> float:
+    """Return the largest difference of two runs' outputs, over the largest element of that output.
+
+    It is infinite where only one run has a number, or where the outputs have other shapes.
+    """
 
     def differences() -> Iterator[float]:
         for a, b in zip(found, truth, strict=True):
