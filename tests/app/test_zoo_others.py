@@ -387,5 +387,5 @@ def test_longformer_multiplies_chunks_of_two_and_three_blocks(name: str, width: 
 
 
 def test_attention_refuses_a_window_that_does_not_cut_the_sequence() -> None:
-    with pytest.raises(ValueError, match="a window of 5 does not cut 32 positions"):
+    with pytest.raises(ValueError, match="a window of 5 does not divide 32 positions"):
         _attention(5, 1, 32)

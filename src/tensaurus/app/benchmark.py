@@ -136,21 +136,12 @@ class Benchmark:
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if words:
-<<<<<<< HEAD:src/tensaurus/app/contest.py
-                progress.note(f"no sizes were given for every input; timed with {words}")
-            entrants = [_Entrant(peer, peer, source) for peer in self.peers]
-            others = [(Build.from_file(file), f"{file} on") for file in self.against]
-            entrants += [_Entrant(f"{name} {p}", p, build) for build, name in others for p in self.peers]
-            entrants += [self._optimized(subject, model, backend, source, folder) for backend in self.ours]
-            return self._measured(subject, entrants, feeds, count_demand(program))
-=======
                 progress.note(f"not all input sizes were given; timed with {words}")
             contenders = [_Contender(peer, peer, source) for peer in self.peers]
-            others = [(Build.at(file), f"{file} on") for file in self.against]
+            others = [(Build.from_file(file), f"{file} on") for file in self.against]
             contenders += [_Contender(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             contenders += [self._optimize(subject, model, backend, source, folder) for backend in self.ours]
             return self._measure_contenders(subject, contenders, feeds, count_demand(program))
->>>>>>> 2d4a214 (Command line, reports and benchmark: help, errors and names in plain English):src/tensaurus/app/benchmark.py
 
     def _optimize(
         self, subject: Subject, model: onnx.ModelProto, backend: str, source: Build, folder: Path
@@ -186,11 +177,7 @@ class Benchmark:
             result.save(self.results / f"{stem}.{runtime}.onnx")
         kept = folder / backend
         kept.mkdir()
-<<<<<<< HEAD:src/tensaurus/app/contest.py
-        return _Entrant(name, runtime, Build.from_model(result.model, kept, result.libraries), True)
-=======
-        return _Contender(name, runtime, Build.of(result.model, kept, result.libraries), True)
->>>>>>> 2d4a214 (Command line, reports and benchmark: help, errors and names in plain English):src/tensaurus/app/benchmark.py
+        return _Contender(name, runtime, Build.from_model(result.model, kept, result.libraries), True)
 
     def _measure_contenders(
         self, subject: Subject, contenders: Sequence[_Contender], feeds: Mapping[str, Array], needs: Demand
