@@ -1,24 +1,32 @@
-"""Tells which constants no rewrite may combine: the model relies on what float32 loses between them.
+"""Decide which constants may be combined: models use the rounding and the overflow of some on purpose.
 
-    (x + 12582912) - 12582912   ->   x + (12582912 - 12582912)      the one rounds x to an integer
-    (x * 1e30) * 1e-30          ->   x * (1e30 * 1e-30)             the one is infinite from 3.4e8 on
+Over the reals both sides of these rewrites are equal.  In float32 only the left sides do what the model
+wants:
 
-Over the reals both are equal.  A constant is large beyond 2^12: there a unit in its last place exceeds half
-of the digits that an operand of size 1 has in float32 (in float16 beyond 2^9, in bfloat16 beyond 2^6, where a
-unit is one half).  What a large constant rounds must stay rounded, however many steps a rewrite takes:
+    (x + 12582912) - 12582912   ->   x + (12582912 - 12582912)      the left side rounds x to an integer
+    (x * 1e30) * 1e-30          ->   x * (1e30 * 1e-30)             the left side is infinite from 3.4e8 on
 
-    a sum        must not have a finer unit in the last place than its largest term, if that is large;
-                 12582912 - 12579840 = 3072 would forget that the one rounds to integers
-    a product    must not make a small number of a large one: 12582912 * (1 / 4096) would forget it, too
-    sums of products (MatMul, Gemm, Conv), and sums that are too large to be computed here, must not have a
-                 large term at all
+Four predicates answer for whoever combines constants:
 
-So a large constant stays large, and its unit as coarse, until it is added to an operand; and it is added to
-the same operand as in the original (`rules/language/operand_partners`): (x + 12582912) - 12582912 + y must
-not round x + y.  Likewise a constant beyond 2^64 or below 2^-64 (half of the range of exponents) is not
-multiplied with other constants, and keeps its operand: an intermediate result might overflow where the
-final one does not.  Of a tensor the largest element decides: single elements, as of folded biases, may be
-large by chance.
+    removes_needed_rounding    a rewrite must not create this node (asked for each new node)
+    rewrite_removes_rounding   a rewrite must not turn these nodes into those
+    must_keep_operand          a rewrite must not let this constant meet another operand
+    needs_stepwise_rounding    constant folding must round after every step instead of once at the end
+
+A constant is *large* beyond 2^12: added to it, an operand of size 1 loses half of its digits in float32.
+(In float16 the limit is 2^9, in bfloat16 2^6: there the last digit of the constant is worth one half.)  What
+a large constant rounds must stay rounded, however many steps a rewrite takes.  So a rewrite must not create
+
+    a sum        whose last digit is finer than that of its largest term, if that term is large:
+                 12582912 - 12579840 = 3072 no longer rounds to integers
+    a product    that is small although a factor is large: 12582912 * (1 / 4096) = 3072 rounds nothing, too
+    a sum of products (MatMul, Gemm, Conv), or a sum too large to be computed here, of any large term
+
+A large constant must also be added to the same operand as in the original
+(`rules/language/operand_partners`): (x + 12582912) - 12582912 + y must not round x + y.  Likewise an
+*extreme* factor, beyond 2^64 or below 2^-64 (half of the range of exponents), is not multiplied with other
+constants and keeps its operand: an intermediate result might overflow where the final one does not.  The
+largest element of a tensor decides, because single elements, as of folded biases, may be large by chance.
 """
 
 from __future__ import annotations
@@ -47,22 +55,27 @@ __all__ = [
     "needs_stepwise_rounding", "removes_needed_rounding", "rewrite_removes_rounding",
 ]  # fmt: skip
 
-LARGE_EXPONENT = 12  # large constants are beyond 2 to this
-SPARE_BITS = 2  # and beyond all but so many digits of a narrow type
+ArgTypes: TypeAlias = tuple[TensorType | None, ...]
+Attributes: TypeAlias = tuple[tuple[str, Any], ...]
+
+SUM, PRODUCT, MOVE = "sum", "product", "move"  # the results of `classify_operation`
+LARGE_EXPONENT = 12  # a constant is large beyond two to this: half of the 24 digits of a float32
+SPARE_BITS = 2  # of a narrower type, beyond two to the number of its digits less this
+EXTREME_FACTOR = 2.0**64  # a factor is extreme beyond this and below its inverse: half of the exponents
 LINEAR_FUNCTIONS = frozenset({"add", "sub", "mul", "div", "neg", "sum"})
 SUM_FUNCTIONS = frozenset({"add", "sub", "sum"})
-SUM, PRODUCT, MOVE = "sum", "product", "move"  # of two operands, or of one
-EXTREME_FACTOR = 2.0**64
-MAX_EVALUATED_ELEMENTS = 1 << 16  # larger tensors are taken for weights, and are not evaluated
-MAX_CACHED_ELEMENTS = 1 << 10  # elements of the largest tensors whose values are cached
+MAX_EVALUATED_ELEMENTS = 1 << 16  # larger tensors are taken for weights: not evaluated, to save time
+MAX_CACHED_ELEMENTS = 1 << 10  # values of larger tensors are computed again when needed, to save memory
 
 
 class Magnitudes(NamedTuple):
-    """Bounds of a constant's elements that are neither 0 nor infinite; magnitudes below `low` are 0.
+    """Bounds of the elements of a constant that are neither 0 nor infinite.
 
+    low      every magnitude is at least this, or 0
+    high     every magnitude is at most this
     quantum  a power of two that divides every element; 0 where none is known, as of quotients.  Sums and
              differences of multiples of a quantum are multiples of it, also after rounding to float64.  So a
-             difference that is not 0 is at least one quantum, however much cancels.
+             difference that is not 0 is at least one quantum, however many digits cancel.
     """
 
     low: float
@@ -70,44 +83,46 @@ class Magnitudes(NamedTuple):
     quantum: float
 
 
-ArgTypes: TypeAlias = tuple[TensorType | None, ...]
-Attributes: TypeAlias = tuple[tuple[str, Any], ...]
+ZERO = Magnitudes(inf, 0.0, inf)  # of a tensor whose elements are all 0 or not finite
 
-ZERO = Magnitudes(inf, 0.0, inf)  # of elements that are all 0 or not finite
-
-_largest_magnitudes: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_largest`
+_largest_magnitudes: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_largest_magnitude`
 _values: WeakKeyDictionary[Node, Array] = WeakKeyDictionary()  # of small constant expressions
 _bounds: WeakKeyDictionary[Node, Magnitudes | None] = WeakKeyDictionary()  # see `_magnitudes`
-_removes_rounding: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()  # see `cancels`
+_removes_rounding: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()  # see `removes_needed_rounding`
 
 
 def removes_needed_rounding(node: Node) -> bool:
-    """Whether folding the node would combine constants that must stay apart.
+    """Return whether a rewrite must not create this node: it combines constants that must stay apart.
 
-        Sub(12582912, 12579840)   yes: 3072 has a finer unit than its terms      Add(0.5, 0.25)   no
+    Sub(12582912, 12579840)     True: the result, 3072, has a finer unit in the last place than its terms
+    Mul(12582912, 1 / 4096)     True: 3072 is not large
+    Add(0.5, 0.25)              False
+    Add(x, 12582912)            False: x is no constant
     """
     if node not in _removes_rounding:
-        _removes_rounding[node] = _check_removes_rounding(node)
+        _removes_rounding[node] = _compute_removes_rounding(node)
     return _removes_rounding[node]
 
 
-def _check_removes_rounding(node: Node) -> bool:
+def _compute_removes_rounding(node: Node) -> bool:
     fn = _constant_operation(node)
     if fn is None or needs_stepwise_rounding(node):
         return fn is not None
-    terms = node.args[:1] if fn == "div" else node.args  # a divisor is no term of what it divides
+    terms = node.args[:1] if fn == "div" else node.args  # a large divisor rounds nothing
     if not any(is_large_constant(arg) for arg in terms if arg is not None):
         return False
-    left = _largest_magnitude(node)
+    largest = _largest_magnitude(node)
     if fn in ("mul", "div"):
-        return bool(left) and not is_large_constant(node)
-    return fn == "sum" or left is None
+        return bool(largest) and not is_large_constant(node)
+    return fn == "sum" or largest is None
 
 
 def needs_stepwise_rounding(node: Node) -> bool:
-    """Whether a sum, product or quotient of constants loses digits in float32 on which models rely.
+    """Return whether float32 gives a node of constants another value than float64, on which models rely.
 
-    For example a - 12579840 with a = 2.3 + 12582912, which rounds 2.3.  Not a * (1 / 4096), which is exact.
+    Sub(2.3 + 12582912, 12579840)    True: in float32 the inner sum rounds 2.3 to 2, in float64 it does not
+    Mul(12582912, 1 / 4096)          False: exact in float32
+    Mul(1e30, 1e30)                  True: infinite in float32
     """
     fn = _constant_operation(node)
     if fn in (None, "sum") or _has_ordinary_arguments(node, fn):
@@ -120,12 +135,12 @@ def needs_stepwise_rounding(node: Node) -> bool:
         return any(size and not 1 / EXTREME_FACTOR <= size <= EXTREME_FACTOR for size in known)
     if (coarsest := max(known)) <= _large_limit(node):
         return False
-    left = _largest_magnitude(node)
-    return left is not None and frexp(left)[1] < frexp(coarsest)[1]
+    largest = _largest_magnitude(node)
+    return largest is not None and frexp(largest)[1] < frexp(coarsest)[1]
 
 
 def is_large_constant(node: Node) -> bool:
-    """Whether a constant must not cancel: half of the digits of an operand of size 1 are lost beside it."""
+    """Return whether the node is a constant beside which an operand of size 1 loses half of its digits."""
     if not node.static or len(node.types) != 1 or not _is_float(node):
         return False
     limit, bounds = _large_limit(node), _magnitudes(node)
@@ -135,7 +150,7 @@ def is_large_constant(node: Node) -> bool:
 
 
 def _is_extreme_constant(node: Node) -> bool:
-    """Whether a constant is so large or small that a product with it soon leaves the range of float32."""
+    """Return whether the node is a constant whose products soon leave the range of float32."""
     if not node.static or len(node.types) != 1 or not _is_float(node):
         return False
     bounds = _magnitudes(node)
@@ -146,12 +161,18 @@ def _is_extreme_constant(node: Node) -> bool:
 
 
 def must_keep_operand(node: Node, kinds: Collection[str]) -> bool:
-    """Whether a constant must keep its partner in such sums or products: it rounds, or may overflow."""
+    """Return whether a rewrite must not give a constant another operand in sums or products (`kinds`).
+
+    A large constant rounds the operand that it is added to; an extreme factor may make it overflow.
+    """
     return SUM in kinds and is_large_constant(node) or PRODUCT in kinds and _is_extreme_constant(node)
 
 
 def classify_operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None:
-    """Return SUM or PRODUCT where an operator is that of two operands, MOVE where it only moves elements."""
+    """Return SUM for a sum or difference of two operands, PRODUCT for their product or quotient.
+
+    MOVE for an operator that only moves elements, None for any other.
+    """
     fn = _operation(op, kinds, attrs)
     if fn in ("add", "sub"):
         return SUM
@@ -163,16 +184,21 @@ def classify_operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None
 def rewrite_removes_rounding(
     before: Sequence[Node], after: Sequence[Node], leaves: Collection[Node], may_drop: bool
 ) -> bool:
-    """Whether a rewrite of these leaves combines such constants, or drops one that is not only `moved`."""
-    made = topological_order(after, leaves)
-    if any(map(removes_needed_rounding, set(made) - set(topological_order(before, leaves)))):
+    """Return whether replacing `before` by `after`, both over `leaves`, removes rounding that a model needs.
+
+    It does where a new node combines constants that must stay apart, and where a large constant is no longer
+    read.  `may_drop` allows the latter: rules for all element types only move elements, such as
+    Gather(Concat(x, c), 0) => x.
+    """
+    created = topological_order(after, leaves)
+    if any(map(removes_needed_rounding, set(created) - set(topological_order(before, leaves)))):
         return True
-    read = {*after, *(arg for node in made for arg in node.args)}
+    read = {*after, *(arg for node in created for arg in node.args)}
     return not may_drop and any(is_large_constant(leaf) for leaf in leaves if leaf not in read)
 
 
 def _constant_operation(node: Node) -> str | None:
-    """The operation of two numbers that a node of constants is; "sum" where it adds up more, or products."""
+    """Return what `_operation` says of a float node whose arguments are all constant, None for any other."""
     if not node.static or not isinstance(node.op, Op) or len(node.types) != 1 or not _is_float(node):
         return None
     return _operation(node.op, node.arg_types(), node.attrs)
@@ -180,6 +206,7 @@ def _constant_operation(node: Node) -> str | None:
 
 @lru_cache(maxsize=1 << 12)
 def _operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None:
+    """Return the function that an operator applies to two operands; "sum" if it adds up more, or products."""
     scope = op.scopes(kinds, attrs)[0]
     match scope.body:
         case Call(fn, (Read(), Read())) if fn in LINEAR_FUNCTIONS:
@@ -189,7 +216,7 @@ def _operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None:
 
 
 def _large_limit(node: Node) -> float:
-    """The magnitude beyond which a constant of the node's type is large."""
+    """Return the magnitude beyond which a constant of the node's type is large."""
     return 2.0 ** min(LARGE_EXPONENT, FLOAT_FORMATS[node.tensor.dtype][0] - SPARE_BITS)
 
 
@@ -203,27 +230,23 @@ def _is_small_tensor(kind: TensorType) -> bool:
 
 
 def _has_ordinary_arguments(node: Node, fn: str | None) -> bool:
-    """Return whether the bounds of a node's arguments show that its sum or product loses nothing.
+    """Return whether bounds show that no argument is large, or, of a product, extreme.
 
-    Bounds follow from the arguments' own, so that most constants are never computed.  Tensors of more than
-    ELEMENTS elements have no bounds: False.
+    The bounds of an expression follow from those of its arguments, so that most constants are never computed.
+    Tensors of more than MAX_EVALUATED_ELEMENTS elements have no bounds: False.
     """
-    found = [_magnitudes(arg) for arg in node.args if arg is not None]
-    read = [bounds for bounds in found if bounds is not None]
-    if len(read) < len(found):
-        return False
+    bounds = [_magnitudes(arg) for arg in node.args if arg is not None]
     if fn in ("mul", "div"):
-        return all(bounds.low >= 1 / EXTREME_FACTOR and bounds.high <= EXTREME_FACTOR for bounds in read)
-    return all(bounds.high <= _large_limit(node) for bounds in read)
+        return all(b is not None and b.low >= 1 / EXTREME_FACTOR and b.high <= EXTREME_FACTOR for b in bounds)
+    return all(b is not None and b.high <= _large_limit(node) for b in bounds)
 
 
 def _magnitudes(node: Node) -> Magnitudes | None:
-    """Return bounds of the elements of a small constant expression; None where they are not known."""
+    """Return bounds of the elements of a small constant expression, None where no bounds are known."""
     if not node.static:
         return None
     if node not in _bounds:
-        given = [arg for arg in node.args if arg is not None]
-        for part in topological_order([node], [arg for arg in given if arg in _bounds]):
+        for part in topological_order([node], [arg for arg in node.args if arg in _bounds]):
             _bounds[part] = _compute_magnitudes(part)
     return _bounds[node]
 
@@ -240,7 +263,7 @@ def _compute_magnitudes(node: Node) -> Magnitudes | None:
 
 
 def _bound_body(body: Body, read: Mapping[Source, Magnitudes | None]) -> Magnitudes | None:
-    """Return bounds of an expression by those of the tensors that are read."""
+    """Return bounds of an expression, given those of the tensors that it reads."""
     match body:
         case Const(value) if isinstance(value, int | Fraction):
             return _measure_magnitudes(np.abs(np.array([float(value)])))
@@ -288,27 +311,31 @@ def _divide_or(above: float, below: float, otherwise: float) -> float:
 
 
 def _measure_magnitudes(magnitudes: Array) -> Magnitudes:
-    kept = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]
-    if not kept.size:
+    """Return the bounds of known elements."""
+    nonzero = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]
+    if not nonzero.size:
         return ZERO
-    parts, exponents = np.frexp(kept)
-    whole = np.ldexp(parts, 53).astype(np.int64)
-    quanta = np.ldexp((whole & -whole).astype(np.float64), exponents - 53)
-    return Magnitudes(float(kept.min()), float(kept.max()), float(quanta.min()))
+    fractions, exponents = np.frexp(nonzero)
+    mantissas = np.ldexp(fractions, 53).astype(np.int64)
+    lowest_bits = (mantissas & -mantissas).astype(np.float64)
+    quanta = np.ldexp(lowest_bits, exponents - 53)
+    return Magnitudes(float(nonzero.min()), float(nonzero.max()), float(quanta.min()))
 
 
 def _largest_magnitude(node: Node) -> float | None:
-    """The magnitude of the largest finite element of a constant expression; None where it is not computed."""
+    """Return the magnitude of the largest finite element of a constant expression.
+
+    None where the expression is not evaluated, because a tensor is too large or a value is not defined.
+    """
     if node not in _largest_magnitudes:
         _largest_magnitudes[node] = _compute_largest(node)
     return _largest_magnitudes[node]
 
 
 def _compute_largest(node: Node) -> float | None:
-    if len(node.types) != 1:  # as a Split, whose parts are read one by one
+    if len(node.types) != 1:  # such as a Split: ask for each of its outputs
         return None
-    given = [arg for arg in node.args if arg is not None]
-    values: dict[Node, Array] = {arg: _values[arg] for arg in given if arg in _values}
+    values: dict[Node, Array] = {arg: _values[arg] for arg in node.args if arg is not None and arg in _values}
     field = Reals()
     for part in topological_order([node], values):
         if len(part.types) != 1:
@@ -326,5 +353,5 @@ def _compute_largest(node: Node) -> float | None:
             return None
     if values[node].size <= MAX_CACHED_ELEMENTS:
         _values[node] = values[node]
-    found = np.abs(values[node].astype(np.float64))
-    return float(np.max(found, where=np.isfinite(found), initial=0.0))
+    sizes = np.abs(values[node].astype(np.float64))
+    return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))

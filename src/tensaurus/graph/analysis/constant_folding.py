@@ -1,4 +1,7 @@
-"""Expressions over constants become constants."""
+"""Replace expressions over constants by constants, so that a runtime does not compute them at every run.
+
+    Mul(x, Exp(0.5))   ->   Mul(x, 1.6487213)
+"""
 
 from __future__ import annotations
 
@@ -23,30 +26,32 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 __all__ = ["evaluate_node", "fold_constants"]
 
-MAX_SHAPE_ELEMENTS = 16
-MAX_GROWTH_BYTES = 1 << 20  # bytes that a folded constant may have beyond those it is computed from
-MAX_GROWTH_FACTOR = 16  # or this many times those: transformed weights of a convolution have up to eleven
-SCRATCH_FACTOR = 16  # times these bytes that a step of the computation may have
+MAX_SHAPE_ELEMENTS = 16  # an argument of an opaque node with so few elements may be a shape: not folded
+# A folded constant may be larger than the constants that it is computed from by so many bytes, or have so
+# many times their bytes: the transformed weights of a fast convolution have up to eleven times.
+MAX_GROWTH_BYTES = 1 << 20
+MAX_GROWTH_FACTOR = 16
+SCRATCH_FACTOR = 16  # an intermediate result may have so many times the bytes of source constants + growth
 
-# functions that jump: the last bit of an argument decides, so that float32 must be followed step by step
+# Functions with jumps: the last bit of an argument decides, so that each step must round as float32 does.
 DISCONTINUOUS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
 
 
 def fold_constants(program: Program, became: dict[Node, Node] | None = None, most: float = inf) -> Program:
-    """Every maximal expression over constants becomes a constant: computed in float64, rounded once.
+    """Return the program with every maximal expression over constants replaced by a constant.
 
-    Where the constants would be more than `most` bytes then, those that grow most stay expressions of ONNX's
-    own operators, which runtimes compute when they load the model: Tile(w, 60) is stored as w.
+    Values are computed in float64 and rounded once.  Each step is rounded as in the model where a function
+    jumps (Floor, a cast to integers or to narrower floats) and where constants cancel (`cancellation`).
 
-    `became` is filled with what each node became, where any changed.
+    These expressions are not folded:
+    - values that no specification defines (300 as a uint8, 1 / 0 in integers, element 7 of 3): the runtime's
+      own answer counts;
+    - results that are more than a mebibyte and sixteen times larger than their source (Expand of a scalar);
+    - up to 16 elements that an opaque node reads: runtimes are stricter about a constant than about a value;
+    - where all constants would take more than `most` bytes, as few as possible of those that grow most, if
+      they consist of ONNX's own operators: Tile(w, 60) is stored as w, and computed when the model is loaded.
 
-    What no specification gives a value (300 as a uint8, 1 / 0 in integers, element 7 of 3) is left to the
-    runtime.
-
-    Where a function jumps (Floor, a cast to integers or to narrower floats), and where constants cancel (see
-    `cancellation`), each step is rounded as the model itself would.
-    What would grow by more than a mebibyte and sixteenfold (Expand of a scalar) stays an expression, and so
-    does what few numbers an opaque node reads: runtimes are stricter about a constant than about a value.
+    `became` is filled with the new node for each old one, unless nothing changed.
     """
     static = program.static
     waiting = [
@@ -66,7 +71,7 @@ def fold_constants(program: Program, became: dict[Node, Node] | None = None, mos
         value = _fold_node(node)
         if value is not None:
             folded[node] = value
-        else:  # a part of it may be foldable
+        else:  # perhaps a part of the expression can be folded
             waiting.extend(arg for arg in node.args if arg is not None)
 
     def build(node: Node, args: tuple[Node | None, ...]) -> Node:
@@ -76,23 +81,23 @@ def fold_constants(program: Program, became: dict[Node, Node] | None = None, mos
 
     if most < inf and stored_bytes(program.rebuild(build)) > most:
         growing = sorted(filter(_can_stay_expression, folded), key=_added_bytes, reverse=True)
-        least, enough = 0, len(growing)  # how many stay expressions: as few as will do
+        low, high = 0, len(growing)  # the least number of unfolded expressions, by bisection
         everything = folded
-        while least < enough:
-            middle = (least + enough) // 2
+        while low < high:
+            middle = (low + high) // 2
             folded = _without(everything, growing[:middle])
             if stored_bytes(program.rebuild(build)) > most:
-                least = middle + 1
+                low = middle + 1
             else:
-                enough = middle
-        folded = _without(everything, growing[:enough])
+                high = middle
+        folded = _without(everything, growing[:high])
     return program.rebuild(build, became) if folded else program
 
 
 def _without(folded: Mapping[Node, Node], nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Return what is folded but for these nodes."""
-    staying = set(nodes)
-    return {node: value for node, value in folded.items() if node not in staying}
+    """Return the mapping without these nodes."""
+    excluded = set(nodes)
+    return {node: value for node, value in folded.items() if node not in excluded}
 
 
 def _can_stay_expression(node: Node) -> bool:
@@ -102,13 +107,13 @@ def _can_stay_expression(node: Node) -> bool:
 
 
 def _added_bytes(node: Node) -> int:
-    """Return how many bytes more the folded expression is than the constants that it is computed from."""
+    """Return how many bytes the folded expression takes beyond the constants that it is computed from."""
     leaves = (leaf for leaf in topological_order([node]) if leaf.op is CONSTANT)
     return _element_bytes(node) - sum(map(_element_bytes, leaves))
 
 
 def _may_be_shape(arg: Node | None) -> bool:
-    """True for an argument of an opaque node that stays an expression: so few numbers may be a shape."""
+    """Return whether an argument of an opaque node is constant and small enough to be a shape."""
     if arg is None or not arg.static or not isinstance(arg.types[0], TensorType):
         return False
     count = prod(arg.types[0].shape)
@@ -116,6 +121,7 @@ def _may_be_shape(arg: Node | None) -> bool:
 
 
 def _fold_node(node: Node) -> Node | None:
+    """Return the constant that the expression equals, None where it is not folded."""
     if len(node.types) != 1 or not isinstance(node.type, TensorType):
         return None
     needed = topological_order([node])
@@ -123,14 +129,13 @@ def _fold_node(node: Node) -> Node | None:
         isinstance(kind, TensorType) and kind.static and _is_numeric(kind) for n in needed for kind in n.types
     ):
         return None
-    kind = node.tensor
-    before = sum(_element_bytes(n) for n in needed if n.op is CONSTANT)
-    if _element_bytes(node) > max(before + MAX_GROWTH_BYTES, MAX_GROWTH_FACTOR * before):
+    source_bytes = sum(_element_bytes(n) for n in needed if n.op is CONSTANT)
+    if _element_bytes(node) > max(source_bytes + MAX_GROWTH_BYTES, MAX_GROWTH_FACTOR * source_bytes):
         return None
     largest = max((_element_bytes(n) for n in needed if len(n.types) == 1), default=0)
-    if largest > SCRATCH_FACTOR * (before + MAX_GROWTH_BYTES):
+    if largest > SCRATCH_FACTOR * (source_bytes + MAX_GROWTH_BYTES):
         return None
-    stepwise = _has_discontinuity(needed) or any(map(needs_stepwise_rounding, needed))
+    rounds_steps = _has_discontinuity(needed) or any(map(needs_stepwise_rounding, needed))
     values: dict[Node, Array] = {}
     field = Reals(strict=True)
     try:
@@ -141,9 +146,9 @@ def _fold_node(node: Node) -> Node | None:
                 values[part] = field.lift(part.attribute("data").array)
                 continue
             values[part] = evaluate_node(part, values, field)
-            if stepwise:
+            if rounds_steps:
                 values[part] = field.lift(_round_to_type(values[part], part.tensor))
-        return constant(TensorData(_round_to_type(values[node], kind)))
+        return constant(TensorData(_round_to_type(values[node], node.tensor)))
     except (Untypable, NotImplementedError, ArithmeticError, LookupError):
         return None
 
@@ -163,7 +168,7 @@ def _element_bytes(node: Node) -> int:
 
 
 def _has_discontinuity(nodes: list[Node]) -> bool:
-    """True where a last bit of a float may decide about more than a last bit."""
+    """Return whether the last bit of a float may change more than the last bit of a result."""
     for node in nodes:
         if isinstance(node.op, Op) and any(_is_float(a.tensor) for a in node.args if a is not None):
             kinds = node.arg_types()

@@ -1,7 +1,9 @@
-"""Where a program reads constants that are moved a little, and how far that moves what it computes.
+"""Bound how far small changes of constants change the outputs of a program.
 
-Through what depends on constants alone it is computed; elsewhere `expr/analysis/perturbation_bounds` bounds
-it, where no value that is computed at run time is larger than a stated reach.
+Subnormal weights make a model slow.  Replacing them by 0 is right where the change does not reach the digits
+of any output; `ChangeBound` proves that.  Nodes that depend on constants alone are computed with the old and
+with the new constants.  For all other nodes `expr/analysis/perturbation_bounds` bounds the change, assuming
+that no value at run time is larger than a given reach.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ __all__ = ["MAX_OUTPUT_CHANGE", "MAX_EXACT_ELEMENTS", "ChangeRefused", "ChangeBo
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-MAX_EXACT_ELEMENTS = 1 << 24  # elements of a constant that is looked at one by one
-ROUNDED_AWAY = 2.0**-8  # of half an ulp: what is smaller is rounded away
-MAX_OUTPUT_CHANGE = 2.0**-80  # that an output may be moved, where nothing rounds it away
-MAX_RELATIVE_CHANGE = 2.0**-60  # of what an output is where all inputs are as large as they may be
-VAST_FACTOR = 2.0**30  # factors from which on products are hardly within any reach
-MAX_EXPONENT = 2  # the largest exponent of a power that is not vast
-MAX_BOUNDED_ELEMENTS = 1 << 12  # elements of a constant whose bounds are looked for
+MAX_EXACT_ELEMENTS = 1 << 24  # of a larger constant only the bounds count, to save time and memory
+ROUNDED_AWAY = 2.0**-8  # a change below this part of half an ulp is lost when the result is rounded
+MAX_OUTPUT_CHANGE = 2.0**-80  # largest absolute change of an output element, where rounding removes none
+MAX_RELATIVE_CHANGE = 2.0**-60  # largest change, relative to an output when all inputs have maximal size
+VAST_FACTOR = 2.0**30  # a product with such a factor is hardly within any reach
+MAX_EXPONENT = 2  # a power with a larger exponent may make vast numbers of common ones
+MAX_BOUNDED_ELEMENTS = 1 << 12  # intervals start from the bounds of constants up to this size, to save time
 
 
 @dataclass
 class ChangeRefused(Exception):
-    """What the moved constants of `origins` may make a large difference to."""
+    """The change of the constants in `origins` may have a large effect, for this reason."""
 
     reason: str
     origins: frozenset[Node]
@@ -52,18 +54,18 @@ class ChangeRefused(Exception):
 
 @dataclass(frozen=True)
 class _ChangedNode:
-    """A node that is moved, by these constants."""
+    """The bounds of a node's values and of their change, and the changed constants that cause the change."""
 
     influence: Influence
     origins: frozenset[Node]
 
 
 class ChangeBound:
-    """How far constants that are moved move a program; callable with {constant: what it becomes}.
+    """Bounds how far a program's outputs change; callable with {constant: its new value}.
 
-    reach   how large values at run time may be
-    within  whether the outputs are read by another program, of which nothing is known
-    coarse  whether of a constant only its bounds count, which takes less time
+    reach   magnitude that no value exceeds at run time, as is assumed
+    within  whether the program is the body of another node, so that any change of an output is refused
+    coarse  whether of each constant only its bounds are used, which takes less time
     """
 
     def __init__(self, program: Program, reach: float, within: bool = False, coarse: bool = False):
@@ -71,38 +73,37 @@ class ChangeBound:
         self._values: dict[Node, Array] = {}
 
     def __call__(self, moved: Mapping[Node, Node], flushing: Collection[Node] = ()) -> float:
-        """The distance by which an output is moved at most, 0 where all of it is rounded away.
+        """Return the largest change of an output element, 0 where rounding removes all changes.
 
-        Some nodes may be `flushing`: they take subnormal numbers for 0, and make 0 of them.
+        The nodes in `flushing` read subnormal numbers as 0, and write 0 instead of them.
 
-        Raises Refused where a value may be moved much, or nobody can tell.
+        Raises ChangeRefused where the change may be large, or cannot be bounded.
         """
         reached: dict[Node, _ChangedNode] = {}
-        pairs: dict[Node, tuple[Array, Array]] = {}  # values of static nodes, before and after
+        pairs: dict[Node, tuple[Array, Array]] = {}  # values of constant nodes, before and after
         for node, other in moved.items():
             value, after = (n.attribute("data").array.astype(np.float64) for n in (node, other))
             pairs[node] = value, after
             reached[node] = _ChangedNode(Influence.known(value, after), frozenset([node]))
         for node in self.program.nodes:
-            read = self._read_by(node)
+            read = self._values_read(node)
             origins = frozenset(o for arg in read if arg in reached for o in reached[arg].origins)
             if node in flushing:
                 origins |= {node}
             if not origins or node in moved or len(node.types) > 1 and isinstance(node.op, Op):
                 continue
             try:
-                found = (
-                    self._static(node, pairs)
-                    if node.static
-                    else self._computed(node, reached, node in flushing)
-                )
+                if node.static:
+                    found = self._changed_constant(node, pairs)
+                else:
+                    found = self._changed_node(node, reached, node in flushing)
             except Sensitive as error:
                 raise ChangeRefused(f"{_operator_label(node)}: {error}", origins) from error
             if found.is_moved:
                 reached[node] = _ChangedNode(found, origins)
-        return self._outputs(reached)
+        return self._largest_output_change(reached)
 
-    def _outputs(self, reached: Mapping[Node, _ChangedNode]) -> float:
+    def _largest_output_change(self, reached: Mapping[Node, _ChangedNode]) -> float:
         furthest = 0.0
         for name, node in self.program.outputs:
             if (found := reached.get(node)) is None:
@@ -120,15 +121,15 @@ class ChangeBound:
             furthest = max(furthest, distance)
         return furthest
 
-    def _read_by(self, node: Node) -> list[Node]:
+    def _values_read(self, node: Node) -> list[Node]:
         owner = node.args[0] if node.op is ITEM else node
         return [] if owner is None else [arg for arg in owner.args if arg is not None]
 
-    def _static(self, node: Node, pairs: dict[Node, tuple[Array, Array]]) -> Influence:
-        """By computing it ahead of time, before and after."""
-        read = self._read_by(node)
+    def _changed_constant(self, node: Node, pairs: dict[Node, tuple[Array, Array]]) -> Influence:
+        """Return the change of a constant expression, computed with the old and the new constants."""
+        read = self._values_read(node)
         before, after = (
-            _evaluate(node, {arg: pairs[arg][side] if arg in pairs else self._value(arg) for arg in read})
+            _evaluate(node, {x: pairs[x][side] if x in pairs else self._constant_value(x) for x in read})
             for side in (0, 1)
         )
         if before.dtype.kind != "f":
@@ -136,13 +137,13 @@ class ChangeBound:
                 raise Sensitive("it jumps")
             return Influence.within(-inf, inf, before.ndim)
         pairs[node] = before, after
-        endless = ~(np.isfinite(before) & np.isfinite(after))
-        if not np.array_equal(before[endless], after[endless], equal_nan=True):
+        is_infinite = ~(np.isfinite(before) & np.isfinite(after))
+        if not np.array_equal(before[is_infinite], after[is_infinite], equal_nan=True):
             raise Sensitive("it becomes infinite, or no number")
         return Influence.known(before, after)
 
-    def _computed(self, node: Node, reached: Mapping[Node, _ChangedNode], flushing: bool) -> Influence:
-        """By bounds of what its operator computes."""
+    def _changed_node(self, node: Node, reached: Mapping[Node, _ChangedNode], flushing: bool) -> Influence:
+        """Return bounds of the change of a node that is computed at run time."""
         owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         assert owner is not None
         if not isinstance(owner.op, Op):
@@ -156,44 +157,46 @@ class ChangeBound:
         sources: dict[Source, Influence] = {}
         for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False):
             if tensor is not None and arg is not None:
-                read = reached[arg].influence if arg in reached else self._still(arg)
+                read = reached[arg].influence if arg in reached else self._unchanged(arg)
                 if flushing and is_float(arg.types[0]):
                     read = read.or_zero(read.floor, flushed)
                 sources[tensor] = read
         pairs = list(zip(owner.op.tensors(kinds), owner.args, strict=False))
         moved = {tensor for tensor, arg in pairs if tensor and arg in reached}
-        if any(arg in self._vast for _, arg in pairs) and _multiplies(scope):
+        if any(arg in self._vast_nodes for _, arg in pairs) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
-        found = bound_influence(scope, sources, unit, flushed, moved, self._infinities(owner, self._infinite))
+        infinities = self._infinity_analysis(owner, self._infinite_nodes)
+        found = bound_influence(scope, sources, unit, flushed, moved, infinities)
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))
         return replace(found, low=low, high=high)
 
-    def _still(self, node: Node) -> Influence:
-        """Of a node that nothing moves."""
+    def _unchanged(self, node: Node) -> Influence:
+        """Return bounds of a node's values where its value does not change."""
         kind = node.tensor
         if node.static:
             try:
-                return _describe_constant(self._value(node), self.coarse)
-            except (Sensitive, TypeError, ValueError):  # text, or what nobody computes ahead of time
+                return _describe_constant(self._constant_value(node), self.coarse)
+            except (Sensitive, TypeError, ValueError):  # text, or an expression that cannot be evaluated
                 return Influence.within(-inf, inf, kind.rank)
         low, high = self._bounds.get(node, (-inf, inf))
         if is_float(kind):
             low, high = max(low, -self.reach), min(high, self.reach)
         return Influence.within(low, high, kind.rank)
 
-    def _value(self, node: Node) -> Array:
-        """Of a node that nothing moves, and that constants alone decide."""
+    def _constant_value(self, node: Node) -> Array:
+        """Return the elements of a constant expression that does not change."""
         if node not in self._values:
             if node.op is CONSTANT:
                 array = node.attribute("data").array
                 self._values[node] = array.astype(np.float64) if node.tensor.dtype in FLOATS else array
             else:
-                self._values[node] = _evaluate(node, {arg: self._value(arg) for arg in self._read_by(node)})
+                values = {arg: self._constant_value(arg) for arg in self._values_read(node)}
+                self._values[node] = _evaluate(node, values)
         return self._values[node]
 
     @cached_property
-    def _infinite(self) -> frozenset[Node]:
-        """The nodes whose elements may be infinite, where others' are numbers."""
+    def _infinite_nodes(self) -> frozenset[Node]:
+        """Return the nodes that may compute an infinite element although all inputs are finite."""
         found: set[Node] = set()
         for node in self.program.nodes:
             if node.static or not is_float(node.types[0]) or self._is_bounded(node):
@@ -203,12 +206,12 @@ class ChangeBound:
                 found.add(node)
                 continue
             scope = owner.op.scopes(owner.arg_types(), owner.attrs)[place]
-            if self._infinities(owner, found).arise_in(scope.body):
+            if self._infinity_analysis(owner, found).arise_in(scope.body):
                 found.add(node)
         return frozenset(found)
 
-    def _infinities(self, node: Node, found: Set[Node]) -> Infinities:
-        """Where a declared node computes what may be infinite, given the other nodes that do."""
+    def _infinity_analysis(self, node: Node, found: Set[Node]) -> Infinities:
+        """Return the analysis of infinite elements of a declared node, given the other infinite nodes."""
         assert isinstance(node.op, Op)
         pairs = zip(node.op.tensors(node.arg_types()), node.args, strict=False)
         args: dict[Source, Node] = {tensor: arg for tensor, arg in pairs if tensor and arg}
@@ -219,19 +222,22 @@ class ChangeBound:
         return all(map(isfinite, self._bounds.get(node, (inf,))))
 
     def _holds_infinity(self, node: Node) -> bool:
-        """Whether constants alone decide that an element is infinite, or nobody can tell."""
+        """Return whether a constant expression has an infinite element, or cannot be evaluated."""
         if not node.static or not is_float(node.types[0]):
             return False
         try:
-            value = node.attribute("data").array if node.op is CONSTANT else self._value(node)
+            value = node.attribute("data").array if node.op is CONSTANT else self._constant_value(node)
             return bool(np.isinf(value).any())
         except (Sensitive, TypeError, ValueError):
             return True
 
     @cached_property
-    def _vast(self) -> frozenset[Node]:
-        """The nodes whose elements may be beyond every reach for common inputs: exponentials, inverses, what
-        is scaled by huge numbers; not what is normalized, or bounded."""
+    def _vast_nodes(self) -> frozenset[Node]:
+        """Return the nodes whose elements may be beyond every reach for common inputs.
+
+        Such nodes are exponentials, inverses and products with huge numbers, and whatever reads them, except
+        normalizations (a sum and a division) and nodes with known bounds.
+        """
         found: set[Node] = set()
         for node in self.program.nodes:
             if node.static or not is_float(node.types[0]) or not isinstance(node.op, Op):
@@ -245,22 +251,22 @@ class ChangeBound:
             called = {body.fn for body in inside if isinstance(body, Call)}
             if "div" in called and any(isinstance(body, Reduce) for body in inside):
                 continue  # a softmax, a normalization
-            sizes = {tensor: self._sizes(arg) for tensor, arg in static.items()}
+            sizes = {tensor: self._constant_sizes(arg) for tensor, arg in static.items()}
             if any(arg in found for arg in node.args) or any(_makes_vast(body, sizes) for body in inside):
                 found.add(node)
         return frozenset(found)
 
-    def _sizes(self, node: Node) -> tuple[float, float, float]:
-        """The least and the largest magnitude in what constants alone decide, and its least element."""
+    def _constant_sizes(self, node: Node) -> tuple[float, float, float]:
+        """Return (least magnitude, largest magnitude, least element) of a constant expression."""
         if not is_float(node.types[0]):
             return 1.0, 1.0, 1.0
-        found = self._still(node)
+        found = self._unchanged(node)
         ends = found.floor.min(initial=inf), found.size.max(initial=0.0), found.low.min(initial=inf)
         return float(ends[0]), float(ends[1]), float(ends[2])
 
     @cached_property
     def _bounds(self) -> Mapping[Node, tuple[float, float]]:
-        """Of the elements of every declared node, as far as intervals tell."""
+        """Return (least, largest) element of the declared nodes that interval arithmetic bounds."""
         found: dict[Node, tuple[float, float]] = {}
         for node in self.program.nodes:
             if not is_float(node.types[0]):
@@ -285,7 +291,10 @@ class ChangeBound:
 
 
 def _makes_vast(body: Body, sizes: Mapping[Source, tuple[float, float, float]]) -> bool:
-    """Whether it makes vast numbers of common ones, `sizes` being those of constants."""
+    """Return whether a scalar function may make vast numbers of common ones.
+
+    sizes  of each constant that is read: (least magnitude, largest magnitude, least element)
+    """
     if not isinstance(body, Call):
         return False
     read = [sizes.get(arg.source) if isinstance(arg, Read) else None for arg in body.args]
@@ -304,7 +313,7 @@ def _multiplies(scope: Scope) -> bool:
 
 
 def _describe_constant(value: Array, coarse: bool) -> Influence:
-    """Of known numbers; of very many only the bounds."""
+    """Return the bounds of an unchanged constant: element by element, of large ones for all elements."""
     if value.size <= (1 if coarse else MAX_EXACT_ELEMENTS):
         return Influence.known(value)
     found = Influence.within(float(value.min()), float(value.max()), value.ndim)

@@ -1,10 +1,10 @@
-"""What a chain of conversions computes of what it began with.
+"""Skip conversions (Cast) that keep every number, so that a chain of them is seen as what it computes.
 
-    float16 -> float32 -> float16       nothing: every number was kept
+    float16 -> float32 -> float16       keeps every number: equal to no conversion
     float32 -> float16 -> float32       rounds
 
-A field in which nothing can be rounded knows it from here alone: a conversion to a narrower type is an
-unknown function there, whatever the values are.
+A field of exact numbers, such as GF(p), cannot round: there a conversion to a narrower type is an unknown
+function, whatever it converts.  Only the chain shows that the conversion changes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["args_before_casts"]
 
 
 def args_before_casts(node: Node) -> tuple[Node | None, ...]:
-    """The arguments of a declared node; of a conversion, what others before it that kept every number had."""
+    """Return the arguments of a declared node; of a conversion, the value before all lossless ones."""
     args = node.args
     if args and args[0] is not None and _cast_of(node) is not None:
         return _before_lossless_casts(args[0]), *args[1:]
@@ -38,22 +38,22 @@ def _before_lossless_casts(node: Node) -> Node:
 
 
 def _cast_of(node: Node) -> Call | None:
-    """The body of a node that converts every element of its first argument, None of any other."""
+    """Return the expression of a node that converts each element of its first argument, None of any other."""
     if not isinstance(node.op, Op) or len(node.types) != 1 or not node.args or node.args[0] is None:
         return None
-    own, before = node.types[0], node.args[0].types[0]
-    if not isinstance(own, TensorType) or not isinstance(before, TensorType):
+    after, before = node.types[0], node.args[0].types[0]
+    if not isinstance(after, TensorType) or not isinstance(before, TensorType):
         return None
-    alike = own.rank == before.rank and all(map(is_same_size, own.shape, before.shape))
-    if own.dtype == before.dtype or not alike:
+    same_shape = after.rank == before.rank and all(map(is_same_size, after.shape, before.shape))
+    if after.dtype == before.dtype or not same_shape:
         return None
     kinds = node.arg_types()
     scope = node.op.scopes(kinds, node.attrs)[0]
     match scope.body:
         case Call(fn, (Read(source, indices, None),)) if cast_target(fn) is not None:
-            places = zip(indices, scope.axes, strict=True)  # an axis of one element is read at 0
-            whole = all(
-                index == polynomial(a) or a.extent == 1 and is_same_size(index, 0) for index, a in places
+            is_elementwise = all(  # an axis of one element is read at 0
+                index == polynomial(a) or a.extent == 1 and is_same_size(index, 0)
+                for index, a in zip(indices, scope.axes, strict=True)
             )
-            return scope.body if whole and source == node.op.tensors(kinds)[0] else None
+            return scope.body if is_elementwise and source == node.op.tensors(kinds)[0] else None
     return None

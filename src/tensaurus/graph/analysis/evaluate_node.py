@@ -1,4 +1,4 @@
-"""One declared node in a field."""
+"""Evaluate one declared node in a field: float64, GF(p), fractions, sizes ..."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["evaluate_node", "output_expression"]
 
 
 def output_expression(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node]]:
-    """Return the expression of an output of a declared node, and the argument behind each tensor it reads."""
+    """Return the expression of an output of a declared node, and the argument for each tensor in it."""
     op = owner.op
     assert isinstance(op, Op)
     args = args_before_casts(owner)
@@ -29,7 +29,11 @@ def output_expression(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, 
 
 
 def evaluate_node(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
-    """One declared node (or one output of it) in a field, given its arguments' elements."""
+    """Return the elements of a declared node (or of one output), given those of its arguments.
+
+    Conversions that keep every number are skipped, so that `values` holds the arguments of
+    `conversion_chains.args_before_casts`.
+    """
     owner, index = node, 0
     if node.op is ITEM:
         assert node.args[0] is not None

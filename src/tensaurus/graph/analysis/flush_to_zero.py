@@ -1,7 +1,8 @@
-"""Which kernels of a program may flush subnormal numbers to zero: those of which no result can tell.
+"""Find the kernels that may flush subnormal numbers to zero without a visible change of the outputs.
 
-What a kernel flushes moves each of its results by the smallest normal number; `influence` says how far that
-moves what the program computes.
+Arithmetic with subnormal numbers is 10 to 100 times slower on Intel processors.  A kernel that flushes them
+changes each of its results by at most the smallest normal number; `constant_influence` bounds how far that
+changes the outputs of the program.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from tensaurus.graph.ir.program import Program
 
 __all__ = ["find_flushing_nodes"]
 
-MAX_RUNTIME_VALUE = 2.0**24  # how large values at run time may be
-MAX_ATTEMPTS = 4  # times that those that were refused are left out, and the others tried again
+MAX_RUNTIME_VALUE = 2.0**24  # magnitude that no value exceeds at run time, as is assumed
+MAX_ATTEMPTS = 4  # each without the kernels that the attempts before refused; then no kernel flushes
 
 
 def find_flushing_nodes(program: Program, kernels: Iterable[Node]) -> frozenset[Node]:
-    """Those of the nodes that may flush, all at once."""
-    left = frozenset(kernels)
-    spread = ChangeBound(program, MAX_RUNTIME_VALUE, coarse=True)
+    """Return the kernels that may all flush in the same program."""
+    candidates = frozenset(kernels)
+    change_bound = ChangeBound(program, MAX_RUNTIME_VALUE, coarse=True)
     for _ in range(MAX_ATTEMPTS):
-        if not left:
+        if not candidates:
             break
         try:
-            spread({}, left)
+            change_bound({}, candidates)
         except ChangeRefused as error:
-            left -= error.origins
+            candidates -= error.origins
             continue
-        return left
+        return candidates
     return frozenset()

@@ -1,4 +1,8 @@
-"""How large the degree of a program's polynomials is, between its unknown functions."""
+"""Bound the degree of a program as polynomials of its inputs, for the error bound of a test in GF(p).
+
+Two different polynomials of degree d agree at a random point with probability at most d / p.  Functions that
+are unknown in GF(p), such as Exp, cut a program: their results count as new variables.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +19,37 @@ __all__ = ["bound_degree"]
 
 
 def bound_degree(roots: Iterable[Node], laws: Laws, drawn: Iterable[Node] = ()) -> float:
-    """An upper bound of the degree of every root and every argument of an unknown function; inf if vast.
+    """Return an upper bound of the degrees of all roots and arguments of unknown functions; inf if too large.
 
-    Inputs of floats are variables, and so are the constants that are `drawn`.
+    Variables are the inputs of float types, and the constants in `drawn`, which are drawn as inputs are.
     """
     degrees = Degrees(laws)
-    held: dict[Node, Sequence[Degree]] = {node: [DEGREE_1] for node in drawn}
+    known: dict[Node, Sequence[Degree]] = {node: [DEGREE_1] for node in drawn}
     roots = list(roots)
-    for node in topological_order(roots, tuple(held)):
-        held[node] = _node_degrees(node, held, degrees)
+    for node in topological_order(roots, tuple(known)):
+        known[node] = _node_degrees(node, known, degrees)
     for node in roots:
-        for degree in held[node]:
+        for degree in known[node]:
             degrees.record(degree)
     return degrees.largest
 
 
-def _node_degrees(node: Node, held: Mapping[Node, Sequence[Degree]], degrees: Degrees) -> Sequence[Degree]:
+def _node_degrees(node: Node, known: Mapping[Node, Sequence[Degree]], degrees: Degrees) -> Sequence[Degree]:
     if node.op is CONSTANT:
         return [DEGREE_0]
     if node.op is INPUT:
         kind = node.types[0]
-        drawn = isinstance(kind, TensorType) and kind.dtype.startswith(("float", "bfloat"))
-        return [DEGREE_1 if drawn else DEGREE_0]
+        is_variable = isinstance(kind, TensorType) and kind.dtype.startswith(("float", "bfloat"))
+        return [DEGREE_1 if is_variable else DEGREE_0]
     if node.op is ITEM:
         assert node.args[0] is not None
-        return [held[node.args[0]][node.attribute("index")]]
+        return [known[node.args[0]][node.attribute("index")]]
     if not isinstance(node.op, Op):
         return [DEGREE_1] * len(node.types)
     args = args_before_casts(node)
     kinds = tuple(None if arg is None else arg.tensor for arg in args)
     leaves = {
-        leaf: held[arg][0]
+        leaf: known[arg][0]
         for leaf, arg in zip(node.op.tensors(kinds), args, strict=False)
         if leaf is not None and arg is not None
     }

@@ -1,4 +1,7 @@
-"""Programs as expressions over their leaves."""
+"""Write a node or a program as one expression over its leaves.
+
+    MatMul(Relu(x), w)   ->   sum[k](max(0, x[i, k]) * w[k, j])
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,18 @@ Leaves: TypeAlias = Mapping[Node, Source] | Callable[[Node], Source | None]
 
 
 def input_tensor(node: Node) -> Tensor | None:
-    """The tensor that a program's input is."""
+    """Return the tensor of the name and type of a program's input, None for any other node."""
     if node.op is not INPUT:
         return None
     return Tensor(node.attribute("name"), node.tensor.shape, node.tensor.dtype)
 
 
 def build_expression(root: Node | Program, leaves: Leaves = input_tensor, nested: bool = True) -> Scope:
-    """What a node, or the only output of a program, computes of its leaves.
+    """Return what a node, or the only output of a program, computes from its leaves.
 
-    A leaf is a node that `leaves` gives a source for; by default inputs are tensors of their names.  Every
-    other node is a scope that its readers read, one object however many they are; `nested=False` gives the
-    canonical form, where most are put in their readers.
+    A leaf is a node for which `leaves` gives a source; by default inputs are tensors of their names.  Every
+    other node becomes one scope that all its readers share.  `nested=False` returns the canonical form, where
+    most scopes are substituted into their readers.
 
     Raises ValueError for a node that is no leaf and has no expression, and for a program of several outputs.
     """
@@ -37,21 +40,21 @@ def build_expression(root: Node | Program, leaves: Leaves = input_tensor, nested
         if len(root.roots) != 1:
             raise ValueError(f"the program has {len(root.roots)} outputs")
         root = root.roots[0]
-    (found,) = build_expressions([root], leaves)
-    return found if nested else canonicalize(found)
+    (scope,) = build_expressions([root], leaves)
+    return scope if nested else canonicalize(scope)
 
 
 def build_expressions(roots: Iterable[Node], leaves: Leaves = input_tensor) -> tuple[Scope, ...]:
-    """As `expression`, of several nodes: what they share is one scope."""
-    leaf = leaves.get if isinstance(leaves, Mapping) else leaves
+    """Return the expressions of several nodes, as `build_expression` does; shared nodes are shared scopes."""
+    source_of = leaves.get if isinstance(leaves, Mapping) else leaves
     roots = tuple(roots)
     known: dict[Node, Source] = {}
     waiting = list(roots)
     while waiting:
         node = waiting[-1]
-        found = known.get(node) or leaf(node)
-        if found is None:
-            # an output of a node with several is computed of that node's arguments
+        source = known.get(node) or source_of(node)
+        if source is None:
+            # an output of a node with several outputs is computed from the arguments of that node
             owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
             if owner is None or not isinstance(owner.op, Op):
                 raise ValueError(f"{node!r} is no leaf and has no expression")
@@ -61,9 +64,9 @@ def build_expressions(roots: Iterable[Node], leaves: Leaves = input_tensor) -> t
                 continue
             kinds = owner.arg_types()
             pairs = zip(owner.op.tensors(kinds), owner.args, strict=False)
-            given = {tensor: known[arg] for tensor, arg in pairs if tensor is not None and arg is not None}
-            found = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], given)
-        known[node] = found
+            sources = {tensor: known[arg] for tensor, arg in pairs if tensor is not None and arg is not None}
+            source = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], sources)
+        known[node] = source
         waiting.pop()
     return tuple(_as_scope(known[root]) for root in roots)
 
