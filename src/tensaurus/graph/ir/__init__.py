@@ -1,1 +1,1 @@
-"""Nodes, programs and constants, and their text."""
+"""The graph of operators: nodes, programs, constants, and their text form."""

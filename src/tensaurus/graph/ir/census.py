@@ -1,4 +1,4 @@
-"""Counts the typed and the opaque nodes of a program, and the bytes of its constants."""
+"""Count the typed and the opaque nodes of a program, and the bytes of its constants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensaurus.ops import TensorType
 
 @dataclass
 class Census:
-    """Nodes with a declaration, and opaque ones by operator; bodies of If, Loop and Scan included."""
+    """How many nodes are typed, and how many of each operator are opaque, bodies included."""
 
     typed: int = 0
     opaque: Counter[str] = field(default_factory=Counter)
@@ -24,62 +24,66 @@ class Census:
 
 def constant_bytes(program: Program) -> int:
     """Return the bytes of constants that the program and its bodies read, after constant folding."""
-    bodies = [body for node in program.opaque for _, body in node.attribute("form").bodies]
     args = (arg for node in program.active for arg in node.args)
-    read = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
-    kinds = [kind for node in read for kind in node.types if isinstance(kind, TensorType)]
-    return sum(map(tensor_bytes, kinds)) + sum(map(constant_bytes, bodies))
+    constants = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
+    return sum(map(_output_bytes, constants)) + sum(map(constant_bytes, _bodies_of(program)))
 
 
 def stored_bytes(program: Program) -> int:
-    """Return the bytes of the constants that a file of the program and of the bodies in it stores.
+    """Return the bytes of the constants that a file of the program and its bodies stores, without folding.
 
-    Unlike `constant_bytes`, what is computed from constants counts as the constants: Tile(w, 60) as w.
+    Unlike in `constant_bytes`, an expression over constants counts as its constants: Tile(w, 60) as w.
     """
-    bodies = [body for node in program.opaque for _, body in node.attribute("form").bodies]
-    kinds = [node.types[0] for node in program.nodes if node.op is CONSTANT]
-    own = sum(tensor_bytes(kind) for kind in kinds if isinstance(kind, TensorType))
-    return own + sum(map(stored_bytes, bodies))
+    constants = (node for node in program.nodes if node.op is CONSTANT)
+    return sum(map(_output_bytes, constants)) + sum(map(stored_bytes, _bodies_of(program)))
 
 
-def bytes_to_store(program: Program, own: Set[Node]) -> int:
-    """Return the bytes of the constants that a file of the program needs to store.
+def bytes_to_store(program: Program, original_nodes: Set[Node]) -> int:
+    """Return the fewest bytes of constants that a file of the program must store, bodies not counted.
 
-    Expressions over constants are folded, except those that the original has (`own`), where that is smaller.
-    Bodies of If, Loop and Scan are not counted.
+    Expressions over constants are folded; those that the original model has may also stay as they are, where
+    their constants take fewer bytes.
     """
     args = [arg for node in program.active for arg in node.args]
     total = 0
     for node in dict.fromkeys([*args, *program.roots]):
         if node is not None and node.static:
-            size = sum(tensor_bytes(kind) for kind in node.types if isinstance(kind, TensorType))
-            if node in own:
-                leaves = [leaf.types[0] for leaf in topological_order([node]) if leaf.op is CONSTANT]
-                size = min(size, sum(tensor_bytes(kind) for kind in leaves if isinstance(kind, TensorType)))
+            size = _output_bytes(node)
+            if node in original_nodes:
+                leaves = (leaf for leaf in topological_order([node]) if leaf.op is CONSTANT)
+                size = min(size, sum(map(_output_bytes, leaves)))
             total += size
     return total
 
 
+def _bodies_of(program: Program) -> list[Program]:
+    return [body for node in program.opaque for _, body in node.attribute("form").bodies]
+
+
+def _output_bytes(node: Node) -> int:
+    return sum(tensor_bytes(kind) for kind in node.types if isinstance(kind, TensorType))
+
+
 def tensor_bytes(kind: TensorType) -> int:
-    """Bytes of a tensor's elements; sizes that are not known count as 1."""
+    """Return the bytes of a tensor's elements; symbolic sizes count as 1."""
     size = 1 if kind.dtype in ("bool", "string") else numpy_dtype(kind.dtype).itemsize
     return size * prod(n for n in kind.shape if isinstance(n, int))
 
 
 def count_nodes(program: Program) -> Census:
-    """Counts over the program and the bodies in it."""
-    tally = Census()
+    """Count the nodes of the program and of the bodies in it."""
+    census = Census()
 
     def count(part: Program) -> None:
         for node in part.nodes:
             if node.is_declared:
-                tally.typed += 1
+                census.typed += 1
             elif node.op is OPAQUE:
                 form = node.attribute("form")
-                tally.opaque[form.operator] += 1
-                tally.reasons[form.operator, form.reason] += 1
+                census.opaque[form.operator] += 1
+                census.reasons[form.operator, form.reason] += 1
                 for _, body in form.bodies:
                     count(body)
 
     count(program)
-    return tally
+    return census

@@ -1,4 +1,4 @@
-"""What compiling an expression gives."""
+"""A kernel: the machine code that an expression was compiled to."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ __all__ = ["Kernel"]
 
 @dataclass(frozen=True)
 class Kernel:
-    """One compiled eOperator: `code` is a relocatable object that defines the C function `name`.
+    """A compiled eOperator.
 
-    `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`, compiled by Halide with
-    the features no_runtime, user_context, no_asserts and no_bounds_query.  Dimension 0 of a buffer is the
-    last axis of the tensor; all are dense.
-
-    An input that is packed has, in `packing`, the scope over x0 that packs it, and must be constant; `scope`
-    is what the kernel computes of the packed inputs, and None where it is the eOperator's own.
-
-    One that is `flushing` takes subnormal numbers for 0, and makes 0 of them, where a processor does so.
+    name      "eop_" + 16 hex digits of a hash of scope, types, schedule and target
+    inputs    types of x0, x1, ...; their sizes are numbers
+    code      a relocatable object that defines the C function
+              `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`.  Halide compiled
+              it with the features no_runtime, user_context, no_asserts and no_bounds_query.  All buffers are
+              dense, and dimension 0 of a buffer is the last axis of the tensor.
+    cpu       the processor features that the code needs, as `cpu_features.required_features` reads them
+    packing   for each input that is read in another layout, the expression over x0 that packs it; such an
+              input must be constant, so that it is packed once
+    scope     the expression of the output over the packed inputs; None where it is the eOperator's own
+    flushing  whether the code reads subnormal numbers as 0, and writes 0 instead of them
     """
 
-    name: str  # "eop_" + 16 hex digits of a hash of scope, types, schedule and target
-    inputs: tuple[TensorType, ...]  # of x0, x1, ...; sizes are numbers
+    name: str
+    inputs: tuple[TensorType, ...]
     output: TensorType
     code: bytes
-    cpu: str  # what it needs of a processor, as `cpu_features.required_features` reads it
+    cpu: str
     scope: Scope | None = None
     packing: tuple[Scope | None, ...] = ()
     flushing: bool = False

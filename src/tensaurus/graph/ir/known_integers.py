@@ -1,7 +1,9 @@
-"""Which integers a node is known to hold: constants, and sizes that may still be symbols.
+"""Evaluate integer nodes at import: constants, and sizes that may be symbols.
 
-A Reshape whose shape is computed from Shape(x) is static as soon as these values are known, whether x's
-sizes are numbers or symbols.
+    Shape(x) of a float32[N, 3, 8, 8]            [N, 3, 8, 8]
+    Concat(Gather(Shape(x), 0), [-1])            [N, -1]
+
+A Reshape has a known shape as soon as the elements of its second argument are known, symbols included.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from tensaurus.ops import Op, TensorType, Untypable
 
 KnownElements: TypeAlias = MutableMapping[Node, Array | None]
 
-MAX_ELEMENTS = 4096  # elements of a value worth knowing
+MAX_ELEMENTS = 4096  # larger values are not evaluated: they are no shapes, and take time
 
 
 class SizeField(Exact):
-    """Integers that may hold symbols."""
+    """The field of integers and symbolic sizes.  Raises Untypable where a symbol decides about a result."""
 
     name = "sizes"
 
@@ -94,7 +96,7 @@ class SizeField(Exact):
 
 
 class _SizeEvaluation(Evaluation):
-    """The evaluator where literals may be sizes that no axis occurs in: elements of the field of sizes."""
+    """The evaluator over `SizeField`: a literal may be a symbolic size, which is then one element."""
 
     def const(self, value: Any) -> Labelled:
         if isinstance(value, Poly) and any(isinstance(a, Symbol) for a in atoms(value)):
@@ -103,7 +105,11 @@ class _SizeEvaluation(Evaluation):
 
 
 def known_elements(node: Node, memo: KnownElements) -> Array | None:
-    """The node's elements: integers, bool, float64, or objects where symbols remain; None where unknown."""
+    """Return the node's elements, None where they are not known.
+
+    The array holds integers, booleans or float64, or Python objects where symbols remain.  `memo` keeps the
+    results of all nodes on the way.
+    """
     waiting = [node]
     while waiting:
         last = waiting[-1]
@@ -126,7 +132,7 @@ def known_elements(node: Node, memo: KnownElements) -> Array | None:
 
 
 def _needed_arguments(node: Node) -> dict[Tensor, Node] | None:
-    """The arguments whose elements the node's elements depend on; None where they cannot be known."""
+    """Return the arguments that the node's elements depend on, None where the elements cannot be known."""
     kind = node.types[0]
     if not isinstance(kind, TensorType) or not kind.static or len(node.types) != 1:
         return None
@@ -140,7 +146,7 @@ def _needed_arguments(node: Node) -> dict[Tensor, Node] | None:
     if owner is None or not isinstance(owner.op, Op):
         return None
     try:
-        leaves = owner.op.tensors(_kinds(owner))
+        leaves = owner.op.tensors(owner.arg_types())
         inside = set(tensors(_expression_of(node)))
     except Untypable:
         return None
@@ -155,19 +161,15 @@ def _owner(node: Node) -> Node | None:
     return node.args[0] if node.op is ITEM else node
 
 
-def _kinds(owner: Node) -> tuple[TensorType | None, ...]:
-    return owner.arg_types()
-
-
 def _expression_of(node: Node) -> Scope:
     owner = _owner(node)
     assert owner is not None and isinstance(owner.op, Op)
     index = node.attribute("index") if node.op is ITEM else 0
-    return owner.op.scopes(_kinds(owner), owner.attrs)[index]
+    return owner.op.scopes(owner.arg_types(), owner.attrs)[index]
 
 
 def _evaluate(node: Node, values: Mapping[Tensor, Any]) -> Array:
-    """The elements, rounded to their own type: a size computed in float32 must be what float32 gives."""
+    """Return the elements, rounded to their type: a size computed in float32 must be as float32 gives it."""
     if node.op is CONSTANT:
         return np.asarray(node.attribute("data").array)
     kind, scope = node.tensor, _expression_of(node)
@@ -186,9 +188,9 @@ def _evaluate(node: Node, values: Mapping[Tensor, Any]) -> Array:
 
 
 def _narrow(value: Array, dtype: str) -> Array:
-    """Numbers of their type where no symbol is left.
+    """Return the array in its native type where no symbol is left, else as objects.
 
-    Symbols are sizes, and as sizes they and what is computed of them are taken to be below 2^31.
+    Symbols are sizes: they, and sizes computed from them, are assumed to be below 2^31.
     """
     if value.dtype.kind != "O":
         return to_native(value, dtype)

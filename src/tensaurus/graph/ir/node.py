@@ -1,4 +1,7 @@
-"""Immutable, interned nodes: inside one process identity is equality."""
+"""Nodes of a program: operators applied to nodes, immutable and interned.
+
+Two equal nodes are one object, so that `is` compares whole expressions; this holds inside one process.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from tensaurus.ops import Op, TensorType, Untypable
 
 @dataclass(frozen=True)
 class OtherType:
-    """A value that is no tensor of known rank: a sequence, an optional, an unshaped tensor.
+    """The type of a value that is no tensor of known rank: a sequence, an optional, a tensor without a shape.
 
-    `proto` is the serialised TypeProto, empty where even that is unknown.
+    `proto` is the serialised TypeProto, empty where the model does not state any type.
     """
 
     proto: bytes = b""
@@ -33,7 +36,7 @@ Type: TypeAlias = TensorType | OtherType
 
 @dataclass(frozen=True)
 class Leaf:
-    """The operators of nodes that compute nothing the algebra can see."""
+    """The operator of a node without a declaration: see the constants below."""
 
     name: str
 
@@ -41,17 +44,19 @@ class Leaf:
         return self.name
 
 
-INPUT = Leaf("input")  # attribute name
-CONSTANT = Leaf("constant")  # attribute data
-OPAQUE = Leaf("opaque")  # attribute form
-ITEM = Leaf("item")  # attribute index: one output of a node that has several
+INPUT = Leaf("input")  # of a program; attribute `name`
+CONSTANT = Leaf("constant")  # attribute `data` (`TensorData`)
+OPAQUE = Leaf("opaque")  # kept as ONNX states it; attribute `form` (`OpaqueForm`)
+ITEM = Leaf("item")  # one output of a node that has several; attribute `index`
 
 
 class Node:
-    """An operator applied to nodes.  `types` has one entry per output; most nodes have one.
+    """An operator applied to nodes.  Build nodes with `apply`, `constant`, `source`, `item` and `opaque`.
 
-    Build nodes with `apply`, `constant`, `source`, `item` and `opaque`: equal nodes are one object.
-    An absent optional input is None.
+    args    arguments; an optional input that is absent is None
+    types   one for each output; most nodes have one output
+    static  whether the node depends on constants alone: it is then computed ahead of time, free at run time
+    serial  number of creation: arguments have smaller numbers than the nodes that read them
     """
 
     __slots__ = ("op", "args", "attrs", "types", "static", "serial", "__weakref__")
@@ -60,27 +65,27 @@ class Node:
     args: tuple[Node | None, ...]
     attrs: tuple[tuple[str, Any], ...]
     types: tuple[Type, ...]
-    static: bool  # depends on constants alone, and is computed ahead of time, free at run time
-    serial: int  # order of creation: arguments come before the nodes that use them
+    static: bool
+    serial: int
 
     @property
     def type(self) -> Type:
-        """The type of the only output."""
+        """Return the type of the only output.  Raises ValueError where there are several."""
         if len(self.types) != 1:
             raise ValueError(f"{self.op} has {len(self.types)} outputs")
         return self.types[0]
 
     @property
     def tensor(self) -> TensorType:
-        """The type of the only output, which must be a tensor of known rank."""
+        """Return the type of the only output.  Raises Untypable where it is no tensor of known rank."""
         if not isinstance(self.type, TensorType):
             raise Untypable(f"{self.op} yields no tensor of known rank")
         return self.type
 
     def arg_types(self) -> tuple[TensorType | None, ...]:
-        """Types of the arguments as declarations take them, None for one that is absent.
+        """Return the types of the arguments as declarations take them, None for an absent argument.
 
-        Raises Untypable where one is no tensor of known rank.
+        Raises Untypable where an argument is no tensor of known rank.
         """
         return tuple(None if arg is None else arg.tensor for arg in self.args)
 
@@ -88,6 +93,7 @@ class Node:
         return item(self, index)
 
     def attribute(self, name: str) -> Any:
+        """Return the value of an attribute.  Raises KeyError where the node has none of this name."""
         for key, value in self.attrs:
             if key == name:
                 return value
@@ -95,12 +101,12 @@ class Node:
 
     @property
     def identity(self) -> int | None:
-        """A number of its own for a node with effects or randomness, which is equal to no other."""
+        """Return the unique number of a node with effects or randomness, which equals no other; else None."""
         return next((value for key, value in self.attrs if key == "identity"), None)
 
     @property
     def is_declared(self) -> bool:
-        """True where the operator has an expression."""
+        """Return whether the operator is declared, and thus has an expression."""
         return isinstance(self.op, Op)
 
     def __repr__(self) -> str:
@@ -132,7 +138,10 @@ def _intern(
 def apply(
     op: Op, args: Sequence[Node | None], attrs: Mapping[str, Any] | None = None, outputs: int = 1
 ) -> Node:
-    """The operator on these arguments; `outputs` counts those wanted, 0 means all.  Raises Untypable."""
+    """Return the operator applied to arguments, with the first `outputs` outputs (0 for all).
+
+    Raises Untypable where the operator does not accept the arguments' types or the attributes.
+    """
     inputs = list(args)
     while inputs and inputs[-1] is None:
         inputs.pop()
@@ -145,15 +154,15 @@ def apply(
 
 
 def replace_args(node: Node, args: tuple[Node | None, ...]) -> Node:
-    """The same operator and attributes on other arguments, retyped where their types differ."""
+    """Return the node with other arguments.  Its types are inferred again where those of arguments differ."""
     if args == node.args:
         return node
     if isinstance(node.op, Op):
-        same = all(
+        has_same_types = all(
             a is b or (a is not None and b is not None and a.types == b.types)
             for a, b in zip(args, node.args, strict=True)
         )
-        if same:
+        if has_same_types:
             return _intern(node.op, args, node.attrs, node.types)
         return apply(node.op, args, dict(node.attrs), len(node.types))
     if node.op is ITEM:
@@ -163,18 +172,18 @@ def replace_args(node: Node, args: tuple[Node | None, ...]) -> Node:
 
 
 def source(name: str, type: Type) -> Node:
-    """A named input of a program."""
+    """Return a named input of a program."""
     return _intern(INPUT, (), (("name", name),), (type,))
 
 
 def constant(value: TensorData | np.ndarray[Any, Any]) -> Node:
-    """A tensor whose elements are known."""
+    """Return a constant tensor."""
     data = value if isinstance(value, TensorData) else TensorData(value)
     return _intern(CONSTANT, (), (("data", data),), (TensorType(data.dtype, data.shape),))
 
 
 def item(node: Node, index: int) -> Node:
-    """One output of a node; the node itself where it has one."""
+    """Return one output of a node; the node itself where it has a single output."""
     if len(node.types) == 1 and index == 0:
         return node
     return _intern(ITEM, (node,), (("index", index),), (node.types[index],))
@@ -187,9 +196,9 @@ def opaque(
     effects: bool = False,
     identity: int | None = None,
 ) -> Node:
-    """An operator that we carry without knowing it; one with effects is equal to no other.
+    """Return a node that no rewrite may touch, as its operator is unknown or could not be typed.
 
-    `identity` is that of a node with effects that is built again.
+    A node with `effects` (or randomness) equals no other; `identity` restores its number when it is rebuilt.
     """
     attrs: tuple[tuple[str, Any], ...] = (("form", form),)
     if effects or identity is not None:

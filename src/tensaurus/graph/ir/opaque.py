@@ -1,4 +1,4 @@
-"""What we carry of an operator that we do not know, or know but cannot type."""
+"""The content of an opaque node: an operator without a declaration, or one that could not be typed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 @dataclass(frozen=True)
 class OpaqueForm:
-    """node     the serialised NodeProto: operator, domain, attributes; no names, no bodies
-    inputs   how many of the node's arguments are its own inputs; the rest are captured by its bodies
-    outputs  which outputs are wanted (ONNX may leave out any)
+    """An operator as the model states it, to be written back unchanged on export.
+
+    node     the serialised NodeProto with operator, domain and attributes, without names and bodies
+    inputs   number of arguments that are inputs of the operator; its bodies capture the other arguments
+    outputs  for each output, whether it is read (ONNX may leave out any)
     bodies   (attribute, program) of If, Loop and Scan; every body lists all captured values, in order
-    reason   why the operator is opaque; no part of its identity
+    reason   why the node is opaque, for reports; it does not distinguish nodes
     """
 
     node: bytes
@@ -27,16 +29,17 @@ class OpaqueForm:
 
     @property
     def proto(self) -> onnx.NodeProto:
+        """Return the operator as ONNX's message."""
         proto = onnx.NodeProto()
         proto.ParseFromString(self.node)
         return proto
 
     @property
     def operator(self) -> str:
-        """domain.Operator, as reports name it."""
+        """Return domain.Operator, as reports name the node."""
         return operator_name(self.proto)
 
 
 def operator_name(proto: onnx.NodeProto) -> str:
-    """domain.Operator, without ONNX's own domain."""
+    """Return domain.Operator, or Operator alone for ONNX's own domain."""
     return f"{proto.domain}.{proto.op_type}" if proto.domain not in ONNX_DOMAINS else proto.op_type

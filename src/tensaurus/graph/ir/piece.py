@@ -1,4 +1,7 @@
-"""A part of a program that a runtime computes at once: one operator, or several that it fuses."""
+"""A piece: a part of a program that a runtime computes at once, such as one operator or a fused chain.
+
+Pieces are the units whose run times are measured, and added up to the cost of a program.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +25,34 @@ __all__ = ["Piece"]
 
 @dataclass(frozen=True)
 class Piece:
-    """What lies between a root and the leaves that it reads; of a piece of one operator, its arguments."""
+    """All nodes between `leaves`, which the piece reads, and `root`, which it computes."""
 
     root: Node
     leaves: tuple[Node, ...]
 
     @classmethod
     def of(cls, node: Node) -> Piece:
-        """The node alone."""
+        """Return the piece of one node, whose leaves are its arguments."""
         return cls(node, tuple(dict.fromkeys(arg for arg in node.args if arg is not None)))
 
     @cached_property
     def inner(self) -> tuple[Node, ...]:
-        """The nodes of the piece, arguments first."""
-        return tuple(node for node in _inner_nodes(self.root, self.leaves))
+        """Return the nodes of the piece, arguments first."""
+        return tuple(_inner_nodes(self.root, self.leaves))
 
     @cached_property
     def has_eoperators(self) -> bool:
-        """Whether eOperators are among them, which take seconds to tune before they run."""
+        """Return whether eOperators are in the piece: they must be tuned for seconds before they run."""
         return any(node.op is eop for node in self.inner)
 
     @cached_property
     def label(self) -> str:
-        """The names of its operators; expressions are told apart by what they do, as kernels for them are."""
+        """Return the sorted operator names, with the kind of work of each eOperator."""
         return " ".join(sorted({_operator_label(node) for node in self.inner if not node.static} - {""}))
 
     @cached_property
     def text(self) -> str:
-        """The key of its measured times: its operators, and the types of what it reads."""
+        """Return the key of the piece's measured times: its operators, and the types of its leaves."""
         if self.inner == (self.root,):
             return workload(self.root)
         names = {
@@ -58,16 +61,16 @@ class Piece:
         }
         return format_program(Program(tuple(names.values()), (("y", self.with_leaves(names)),)))
 
-    def with_sizes(self, of: Callable[[Any], int]) -> Piece:
-        """The piece at the numbers that `of` gives its symbols; itself where it does not type there."""
-        leaves = {leaf: _substitute_leaf(leaf, f"leaf {place}", of) for place, leaf in enumerate(self.leaves)}
+    def with_sizes(self, size_of: Callable[[Any], int]) -> Piece:
+        """Return the piece with numbers for its symbols; the piece itself where it cannot be typed then."""
+        leaves = {leaf: _substitute_leaf(leaf, f"leaf {k}", size_of) for k, leaf in enumerate(self.leaves)}
         built: dict[Node, Node] = dict(leaves)
         try:
             for node in self.inner:
                 args = tuple(None if arg is None else built.get(arg, arg) for arg in node.args)
-                attrs = {name: _substitute(value, of) for name, value in node.attrs}
-                same = args == node.args and all(attrs[name] is value for name, value in node.attrs)
-                if same or not isinstance(node.op, Op):
+                attrs = {name: _substitute(value, size_of) for name, value in node.attrs}
+                is_same = args == node.args and all(attrs[name] is value for name, value in node.attrs)
+                if is_same or not isinstance(node.op, Op):
                     built[node] = replace_args(node, args)
                 else:
                     built[node] = apply(node.op, args, attrs, len(node.types))
@@ -78,7 +81,7 @@ class Piece:
         return Piece(built[self.root], tuple(dict.fromkeys(leaves.values())))
 
     def with_leaves(self, new: dict[Node, Node]) -> Node:
-        """The root over other leaves of the same types."""
+        """Return the root over other leaves of the same types."""
         built = dict(new)
         for node in self.inner:
             args = tuple(None if arg is None else built.get(arg, arg) for arg in node.args)
@@ -87,7 +90,7 @@ class Piece:
 
 
 def _operator_label(node: Node) -> str:
-    """The operator's name; "" of leaves and items."""
+    """Return the operator's name, of an eOperator with the kind of its work; "" for leaves and items."""
     if not isinstance(node.op, Op):
         return ""
     return node.op.name if node.op is not eop else f"{node.op} {_work_label(node.attribute('scope'))}"
@@ -95,7 +98,7 @@ def _operator_label(node: Node) -> str:
 
 @lru_cache(10_000)
 def _work_label(scope: Scope) -> str:
-    """Whether it adds up products, reduces by something else, or computes each element of single ones."""
+    """Return the kind of work of an expression: sums of products, other reductions, or elementwise."""
     if multiply_adds(scope) != 0:
         return "products"
     return "reductions" if any(isinstance(body, Reduce) for body in bodies(scope)) else "map"
@@ -116,7 +119,7 @@ def _inner_nodes(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
 
 
 def _substitute_leaf(leaf: Node, name: str, of: Callable[[Any], int]) -> Node:
-    """A leaf of the same type at numbers."""
+    """Return an input of the leaf's type with numbers for symbols; constants stay."""
     kind = leaf.types[0]
     if leaf.static or not isinstance(kind, TensorType) or kind.static:
         return leaf

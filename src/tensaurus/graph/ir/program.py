@@ -1,4 +1,4 @@
-"""A whole program: named inputs, named outputs, and what ONNX says around them."""
+"""A whole model as a graph of nodes, with named inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from typing import Any
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node, replace_args
 
 
-def topological_order(roots: Iterable[Node], given: Iterable[Node] = ()) -> list[Node]:
-    """Every node that the roots need besides those given, each once, arguments first; deterministic."""
+def topological_order(roots: Iterable[Node], leaves: Iterable[Node] = ()) -> list[Node]:
+    """Return every node that the roots need, arguments first, without `leaves` and what only these need.
+
+    The order is the same in every process.
+    """
     order: list[Node] = []
-    seen: set[Node] = set(given)
+    seen: set[Node] = set(leaves)
     stack: list[tuple[Node, int]] = [(root, 0) for root in reversed(list(roots))]
     while stack:
         node, place = stack.pop()
@@ -37,11 +40,13 @@ def topological_order(roots: Iterable[Node], given: Iterable[Node] = ()) -> list
 
 @dataclass(frozen=True)
 class Program:
-    """inputs are INPUT nodes in order; outputs are (name, node) in order.
+    """A model, or a body of If, Loop or Scan.
 
-    `captured` are inputs of a control-flow body that it reads from the enclosing program.
-    `names` are the names that nodes had in the model: hints for reports and export, no part of the meaning.
-    `frame` is what ONNX keeps around a graph (`onnx_io.Frame`).
+    inputs    INPUT nodes, in order
+    outputs   (name, node), in order
+    captured  of a body: the inputs that stand for values of the enclosing program
+    names     names of nodes in the model, for reports and export; they do not distinguish programs
+    frame     everything that ONNX stores beside the nodes (`onnx_frame.Frame`)
     """
 
     inputs: tuple[Node, ...]
@@ -52,39 +57,40 @@ class Program:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes that the outputs need, arguments first."""
+        """Return all nodes that the outputs need, arguments first."""
         return tuple(topological_order(node for _, node in self.outputs))
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """The nodes of the outputs, in order."""
+        """Return the nodes of the outputs, in order."""
         return tuple(node for _, node in self.outputs)
 
     @cached_property
     def uses(self) -> Counter[Node]:
-        """How many arguments and outputs read each node."""
+        """Return how many arguments and outputs read each node."""
         count: Counter[Node] = Counter(arg for node in self.nodes for arg in node.args if arg is not None)
         count.update(node for _, node in self.outputs)
         return count
 
     @cached_property
     def static(self) -> frozenset[Node]:
-        """Nodes that depend on constants alone."""
+        """Return the nodes that depend on constants alone."""
         return frozenset(node for node in self.nodes if node.static)
 
     @property
     def active(self) -> Iterator[Node]:
-        """Nodes that compute at run time: neither leaves, nor projections, nor static."""
+        """Yield the nodes that compute at run time: no leaves, items or constant expressions."""
         for node in self.nodes:
             if node.op not in (INPUT, CONSTANT, ITEM) and not node.static:
                 yield node
 
     @property
     def opaque(self) -> list[Node]:
+        """Return the opaque nodes, those in bodies not included."""
         return [node for node in self.nodes if node.op is OPAQUE]
 
     def replace_nodes(self, changes: Mapping[Node, Node]) -> Program:
-        """The program with nodes replaced; replacements must not read what they replace."""
+        """Return the program with nodes replaced; a replacement must not read the node that it replaces."""
         return self.rebuild(lambda node, args: changes.get(node) or replace_args(node, args))
 
     def rebuild(
@@ -92,21 +98,21 @@ class Program:
         build: Callable[[Node, tuple[Node | None, ...]], Node],
         became: dict[Node, Node] | None = None,
     ) -> Program:
-        """Every node rebuilt, arguments first, by build(node, new arguments).
+        """Return the program with every node replaced by build(node, new arguments), arguments first.
 
-        `became` is filled with what each node became.
+        `became` is filled with the new node for each old one.
         """
         new: dict[Node, Node] = {} if became is None else became
         names = dict(self.names)
         for node in self.nodes:
             args = tuple(None if a is None else new[a] for a in node.args)
-            new[node] = made = build(node, args)
-            if made is not node and node in names:
-                names.setdefault(made, names[node])
+            new[node] = built = build(node, args)
+            if built is not node and node in names:
+                names.setdefault(built, names[node])
         outputs = tuple((name, new[node]) for name, node in self.outputs)
         return replace(self, outputs=outputs, names=names)
 
     def with_outputs(self, nodes: Sequence[Node]) -> Program:
-        """The same interface computed by other nodes."""
+        """Return the program with the same interface and other nodes as outputs."""
         pairs = tuple((name, node) for (name, _), node in zip(self.outputs, nodes, strict=True))
         return replace(self, outputs=pairs)

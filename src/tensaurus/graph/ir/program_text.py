@@ -1,14 +1,14 @@
-"""Programs as text, and back: one node a line, arguments first.
+"""Write programs as text, and parse that text: one node a line, arguments first.
 
     program  ::=  line ...
     line     ::=  symbol('N', 1)                      each symbolic size, with its least value
                |  n0 = input('x') -> type             in order; `captured` where a body reads it from outside
-               |  n1 = constant(type, number, ...)    few numbers stand here, more go by their digest
-               |  n2 = constant(type, '5f0c...')      the elements are in the table
+               |  n1 = constant(type, number, ...)    up to 8 numbers
+               |  n2 = constant(type, '5f0c...')      the digest of more numbers, which are in the table
                |  n3 = Conv(n0, n1, None, group=1, ...) -> type, ...
-             |  n3 = eop(n0, n1, scope='L[...](...)') -> type      an expression is quoted
+               |  n3 = eop(n0, n1, scope='L[...](...)') -> type      an expression is quoted
                |  n4 = n3[1]                          one output of several
-               |  n5 = opaque('91d3...', n0) -> type  the form is in the table
+               |  n5 = opaque('Op', '91d3...', n0) -> type      the digest of its form, which is in the table
                |  output('y', n4)
     type     ::=  float32[2, N, (N + 1) // 2]  |  other('0a02...')
 
@@ -53,7 +53,7 @@ from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
 from tensaurus.ops import TensorType, registry
 from tensaurus.system.syntax import parse_expression, parse_statements
 
-MAX_INLINE_NUMBERS = 8  # numbers of a constant that stand in the text itself
+MAX_INLINE_NUMBERS = 8  # a constant with more numbers is written as its digest, to keep texts short
 
 _INLINE_DTYPES = {
     "bool": bool,
@@ -63,7 +63,7 @@ _INLINE_DTYPES = {
 
 
 def format_program(program: Program) -> str:
-    """The text of a program, alike for equal programs."""
+    """Return the text of a program.  Equal programs have equal texts."""
     order = [*program.inputs, *program.captured]
     order += [node for node in topological_order([n for _, n in program.outputs]) if node not in set(order)]
     names = {node: f"n{k}" for k, node in enumerate(order)}
@@ -94,7 +94,7 @@ def format_program(program: Program) -> str:
 
 
 def digest_table(program: Program) -> dict[str, TensorData | OpaqueForm]:
-    """What the text of the program names by digest: elements of constants and forms of opaque nodes."""
+    """Return what the text of a program holds as digests: elements of constants and forms of opaque nodes."""
     entries: dict[str, TensorData | OpaqueForm] = {}
     for node in program.nodes:
         if node.op is CONSTANT:
@@ -108,13 +108,13 @@ def digest_table(program: Program) -> dict[str, TensorData | OpaqueForm]:
 
 
 def workload(node: Node, plain: bool = False) -> str:
-    """The full text of one operator, attributes and types of arguments: the key of its measured times.
+    """Return an operator with attributes and types of arguments: the key of its measured times.
 
     Conv(float32[1, 3, 8, 8], const float32[6, 3, 3, 3], dilations=(1, 1), ...) -> float32[1, 6, 6, 6]
 
-    Whether an argument is constant decides how a runtime prepares it, its value does not, but for subnormal
-    numbers, which take longer (`const subnormal 2^-3`); an argument that occurs twice is `same k`, the place
-    where it occurred first.  `plain`: whatever their values.
+    `const` marks constant arguments, which a runtime prepares ahead of time.  Their values make no
+    difference, except subnormal numbers, which are slow (`const subnormal 2^-3`; `plain` leaves this out).
+    `same k` is an argument that already occurred at place k.
     """
     args: list[str] = []
     for place, arg in enumerate(node.args):
@@ -129,13 +129,13 @@ def workload(node: Node, plain: bool = False) -> str:
 
 
 def format_subnormals(leaf: Node) -> str:
-    """How the values of a constant make computing with them slower; "" where they do not."""
+    """Return "subnormal 2^-k " for a constant of which 1 in 2^k elements is subnormal, "" where few are."""
     rarity = subnormal_rarity(leaf.attribute("data")) if leaf.op is CONSTANT else -1
     return "" if rarity < 0 else f"subnormal 2^-{rarity} "
 
 
 def form_digest(form: OpaqueForm) -> str:
-    """The name of an opaque form: a hash of its operator, attributes and bodies."""
+    """Return a hash of the operator, attributes and bodies of an opaque node."""
     state = hashlib.blake2b(form.node, digest_size=16)
     state.update(f"{form.inputs} {form.outputs}".encode())
     for name, body in form.bodies:
@@ -144,7 +144,7 @@ def form_digest(form: OpaqueForm) -> str:
 
 
 def _format_call(node: Node, args: list[str]) -> str:
-    """The operator on arguments, and the types of its outputs."""
+    """Return the call of an operator with the types of its outputs."""
     pieces = list(args)
     if node.op is OPAQUE:
         form: OpaqueForm = node.attribute("form")
@@ -157,13 +157,14 @@ def _format_call(node: Node, args: list[str]) -> str:
 
 
 def format_type(kind: Type) -> str:
+    """Return the text of a type, such as float32[2, N]."""
     if isinstance(kind, OtherType):
         return f"other({kind.proto.hex()!r})"
     return f"{kind.dtype}[{', '.join(show_size(n, {}) for n in kind.shape) or '()'}]"
 
 
 def format_attribute(value: Any) -> str:
-    """An attribute as text that `parse_program` reads back exactly."""
+    """Return the text of an attribute, which `parse_program` reads back exactly."""
     if isinstance(value, tuple):
         return f"({', '.join(map(format_attribute, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, Arithmetic):
@@ -182,7 +183,7 @@ def _symbols(value: Any) -> set[Symbol]:
 
 
 def _inline_numbers(data: TensorData) -> list[Any] | None:
-    """The elements, where they are few and their text is exact."""
+    """Return the elements to write in the text, None where they are many or their text is not exact."""
     if data.dtype not in _INLINE_DTYPES or prod(data.shape) > MAX_INLINE_NUMBERS:
         return None
     numbers = data.array.ravel().tolist()
@@ -199,7 +200,7 @@ def _format_data(data: TensorData) -> str:
 
 
 def parse_program(text: str, table: Mapping[str, TensorData | OpaqueForm] | None = None) -> Program:
-    """The program with this text.  Declared nodes are typed again.  Raises ValueError naming the line."""
+    """Return the program with this text; its nodes are typed again.  Raises ValueError naming the line."""
     reader = _Parser(table or {})
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
@@ -211,6 +212,8 @@ def parse_program(text: str, table: Mapping[str, TensorData | OpaqueForm] | None
 
 
 class _Parser:
+    """Parses line by line; `nodes` and `symbols` hold the names that the lines so far defined."""
+
     def __init__(self, table: Mapping[str, TensorData | OpaqueForm]):
         self.table = table
         self.nodes: dict[str, Node] = {}
@@ -235,7 +238,7 @@ class _Parser:
                     raise ValueError(f"{name} is defined twice")
                 self.nodes[name] = self.build_node(value, kinds)
             case _:
-                raise ValueError("what is this?")
+                raise ValueError("the line is no symbol, node or output")
 
     def build_node(self, value: ast.expr, kinds: tuple[Type, ...]) -> Node:
         match value:
@@ -255,11 +258,11 @@ class _Parser:
                 return opaque(form, [self.argument(a) for a in args], kinds, identity=identity)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
                 attrs = {str(k.arg): self.value(k.value) for k in keywords}
-                made = apply(registry[name], [self.argument(a) for a in args], attrs, len(kinds) or 1)
-                if kinds and made.types != kinds:
-                    raise ValueError(f"its type is {', '.join(map(format_type, made.types))}")
-                return made
-        raise ValueError("no node")
+                node = apply(registry[name], [self.argument(a) for a in args], attrs, len(kinds) or 1)
+                if kinds and node.types != kinds:
+                    raise ValueError(f"its type is {', '.join(map(format_type, node.types))}")
+                return node
+        raise ValueError(f"{ast.unparse(value)} is no node")
 
     def node(self, name: ast.expr) -> Node:
         if not isinstance(name, ast.Name):
@@ -291,7 +294,7 @@ class _Parser:
         return TensorData(np.array(numbers, numpy_dtype(kind.dtype)).reshape(kind.shape))
 
     def value(self, value: ast.expr) -> Any:
-        """An attribute."""
+        """Return the value of an attribute."""
         match value:
             case ast.Tuple(elts=parts):
                 return tuple(map(self.value, parts))

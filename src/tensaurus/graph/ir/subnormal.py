@@ -1,6 +1,6 @@
-"""Subnormal numbers: those so close to zero that a float has no more leading digit for them.
+"""Find subnormal numbers in constants: floats so close to 0 that they have lost leading digits.
 
-Below 2^-126 in float32.  On Intel's processors each takes a multiplication some 150 cycles.
+In float32 they are below 2^-126.  On Intel processors a multiplication with one takes some 150 cycles.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ __all__ = [
 ]  # fmt: skip
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-MAX_RARITY = 14  # fewer of them than one in 2^14 are none: they take no time that could be told
+MAX_RARITY = 14  # fewer than one subnormal number in 2^14 counts as none: the time is not measurable
 
 _rarities: dict[bytes, int] = {}  # by the digest of a constant
-_smallest_magnitudes: dict[bytes, float] = {}  # likewise
+_smallest_magnitudes: dict[bytes, float] = {}  # by the digest of a constant
 
 
 def is_float(kind: Any) -> bool:
-    """Whether it is a tensor of an element type that has subnormal numbers and is computed with."""
+    """Return whether a type is a tensor of one of the FLOATS."""
     return isinstance(kind, TensorType) and kind.dtype in FLOATS
 
 
 def float_limits(dtype: str) -> Any:
-    """numpy's (or ml_dtypes') record of an element type of floats."""
+    """Return the limits of a float type (`finfo` of numpy or ml_dtypes)."""
     record: Any = ml_dtypes.finfo
     return record(numpy_dtype(dtype))
 
 
 def find_subnormals(array: Array, dtype: str) -> Array:
-    """Which elements are subnormal numbers of their type."""
+    """Return a mask of the elements that are subnormal numbers of their type."""
     return np.asarray((array != 0) & (np.abs(array) < array.dtype.type(float_limits(dtype).smallest_normal)))
 
 
 def smallest_magnitude(data: TensorData) -> float:
-    """The magnitude of the smallest element but for zeros, in units of the smallest normal number."""
+    """Return the smallest magnitude other than 0, in units of the smallest normal number."""
     if data.digest not in _smallest_magnitudes:
         sizes = np.abs(data.array)
         least = float(np.min(sizes, where=sizes > 0, initial=float_limits(data.dtype).max))
@@ -52,7 +52,7 @@ def smallest_magnitude(data: TensorData) -> float:
 
 
 def subnormal_rarity(data: TensorData) -> int:
-    """k where a share of the elements in (2^-(k+1), 2^-k] is subnormal; -1 where hardly any is."""
+    """Return k where the subnormal part of the elements is in (2^-(k+1), 2^-k], -1 where it is negligible."""
     if data.dtype not in FLOATS:
         return -1
     if data.digest not in _rarities:

@@ -1,4 +1,4 @@
-"""The elements of a constant: equal by content, kept as they came."""
+"""The elements of a constant: compared by content, stored as the model has them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tensaurus.ops.element_type import dtype_code, dtype_name
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# element types that ONNX packs several to a byte
+# bits of the element types that ONNX packs several to a byte
 PACKED_BITS = {name: bits for bits in (2, 4) for name in (f"int{bits}", f"uint{bits}", f"float{bits}e2m1")}
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """numpy's (or ml_dtypes') element type of ours."""
+    """Return numpy's (or ml_dtypes') element type of this name."""
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype_code(dtype)))
 
 
 def size_in_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """What the elements take as ONNX's raw data."""
+    """Return the bytes of a tensor as ONNX's raw data."""
     count = prod(shape)
     if dtype in PACKED_BITS:
         return (count * PACKED_BITS[dtype] + 7) // 8
@@ -33,9 +33,9 @@ def size_in_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 class TensorData:
-    """The elements of a constant.  Either an array or the TensorProto it came in.
+    """The elements of a constant: an array, or the TensorProto of the model.
 
-    Raises ValueError where the TensorProto contradicts itself.
+    Equal contents have equal digests.  Raises ValueError where the TensorProto contradicts itself.
     """
 
     __slots__ = ("_array", "_proto", "dtype", "shape", "digest")
@@ -78,16 +78,16 @@ class TensorData:
 
     @property
     def array(self) -> Array:
-        """The elements, of the constant's own dtype (read-only by convention)."""
+        """Return the elements in the constant's own dtype (read-only by convention)."""
         if self._array is None:
             assert self._proto is not None
-            text = self.dtype == "string"  # in ONNX any bytes, though it speaks of UTF-8
-            self._array = _decode_strings(self._proto) if text else numpy_helper.to_array(self._proto)
+            is_text = self.dtype == "string"  # may be any bytes, although ONNX's specification says UTF-8
+            self._array = _decode_strings(self._proto) if is_text else numpy_helper.to_array(self._proto)
         return self._array
 
     @property
     def raw(self) -> bytes | memoryview | None:
-        """The elements as ONNX's raw data; None where ONNX wrote them in another way."""
+        """Return the elements as ONNX's raw data, None where the model stores them in another field."""
         if self._proto is not None:
             return bytes(self._proto.raw_data) if self._proto.HasField("raw_data") else None
         array = self.array
@@ -97,8 +97,8 @@ class TensorData:
             array = array.astype(array.dtype.newbyteorder("<"))
         return array.reshape(-1).view(np.uint8).data
 
-    def outline(self, name: str) -> TensorProto:
-        """The constant as ONNX wrote it, under another name, without its elements."""
+    def proto_without_elements(self, name: str) -> TensorProto:
+        """Return the TensorProto of the constant under another name, without elements."""
         proto = TensorProto(name=name, data_type=dtype_code(self.dtype), dims=self.shape)
         if self._proto is not None:
             proto.metadata_props.extend(self._proto.metadata_props)
@@ -107,7 +107,7 @@ class TensorData:
         return proto
 
     def proto(self, name: str) -> TensorProto:
-        """The constant as ONNX wrote it, under another name."""
+        """Return the TensorProto of the constant under another name."""
         if self._proto is not None:
             proto = TensorProto()
             proto.CopyFrom(self._proto)
@@ -127,7 +127,7 @@ class TensorData:
         return f"{self.dtype}{list(self.shape)}#{self.digest.hex()[:12]}"
 
 
-UTF8_ERRORS = "surrogateescape"  # what is no UTF-8 stays what it is
+UTF8_ERRORS = "surrogateescape"  # bytes that are no UTF-8 come back unchanged
 
 
 def _decode_strings(proto: TensorProto) -> Array:

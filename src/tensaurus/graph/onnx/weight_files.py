@@ -41,7 +41,7 @@ class WeightFiles:
             beside = file.with_suffix(f".{os.getpid()}")
             beside.write_bytes(raw)  # what an interrupt leaves has another name
             beside.replace(file)
-        tensor = data.outline(name)
+        tensor = data.proto_without_elements(name)
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=file.name)
         return tensor
