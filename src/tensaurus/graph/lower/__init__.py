@@ -1,1 +1,1 @@
-"""Nodes in the form that a given opset has: operators, or their expansions."""
+"""Rewrite nodes to operators of a given opset."""

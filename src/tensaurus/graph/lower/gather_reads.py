@@ -1,4 +1,11 @@
-"""Elements of a node at indices over axes: slices and pads where the indices step evenly, else a Gather."""
+"""Read elements of a node at computed indices, by operators of ONNX.
+
+    x[2*i + 1]              ->   Slice(x, start 1, step 2)
+    x[i + r - 1 | 0]        ->   a Concat of one Slice of Pad(x) for each r, or a Gather of Pad(x)
+    x[table[i]]             ->   Gather(x, table)
+
+Slices and pads are used where indices step evenly, because runtimes copy them fastest; else a Gather.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +37,21 @@ __all__ = ["read_elements", "require_small", "tabulate_size"]
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-MAX_TABLE_ELEMENTS = 1 << 24  # elements of a table of indices
-MIN_GATHER_BLOCK = 8  # elements that a Gather copies at once, below which slices are faster
-MAX_SLICES = 16  # slices in place of one Gather
+MAX_TABLE_ELEMENTS = 1 << 24  # of a table of indices, which the model stores
+MIN_GATHER_BLOCK = 8  # a Gather that copies fewer elements at once is slower than several slices
+MAX_SLICES = 16  # more slices are slower than one Gather
 
 
-def tabulate_size(size: Size, places: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ...]]:
-    """The values of a size over the axes in it, in the order of their places."""
+def tabulate_size(size: Size, axis_order: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ...]]:
+    """Return the values of a size over the axes in it, and these axes in `axis_order`."""
     require_small([size])
     found = Evaluation({}, Reals(), {}).index(size)
-    axes = tuple(sorted(found.axes, key=places.__getitem__))
+    axes = tuple(sorted(found.axes, key=axis_order.__getitem__))
     return np.asarray(found.align(axes)), axes
 
 
 def require_small(sizes: Iterable[Size]) -> None:
-    """Raises TensaurusError where the axes in these sizes have too many points for a table."""
+    """Raise TensaurusError where the axes in these sizes have too many points for a table."""
     axes = {a for size in sizes for a in atoms(size) if isinstance(a, Axis)}
     if (points := prod(map(length, axes))) > MAX_TABLE_ELEMENTS:
         raise TensaurusError(f"a table of {points} numbers is too large for a model")
@@ -52,18 +59,23 @@ def require_small(sizes: Iterable[Size]) -> None:
 
 @dataclass(frozen=True)
 class _Dimension:
-    """One dimension of what is read: its index, known ahead of time or computed."""
+    """One dimension of the tensor that is read, with its index over `axes`.
+
+    known     the values of the index, where they are known ahead of time
+    computed  the node that computes the index at run time otherwise
+    inside    whether a computed index is never beyond the edge
+    """
 
     place: int
     size: int
     axes: tuple[Axis, ...]
     known: Array | None = None
     computed: Labelled | None = None
-    inside: bool = True  # a computed index is never beyond the edge
+    inside: bool = True
 
 
 class _Run(NamedTuple):
-    """Every `step`-th element, pads before and after them."""
+    """Every `step`-th element from `first` on, with padding before and after."""
 
     first: int
     step: int
@@ -74,36 +86,39 @@ class _Run(NamedTuple):
 
 @dataclass(frozen=True)
 class _GroupPlan:
-    """What is taken from dimensions that are read together, as one: runs of elements, or those at indices.
+    """How to read a group of dimensions, which are first reshaped to one.
 
-    size   of the dimensions together
-    runs   one after another
-    at     indices; size itself stands for what is beyond the edge
+    size           of this one dimension
+    axes           the dimensions of the result
+    runs           runs of elements to concatenate, or
+    indices        the indices for a Gather; the index `size` stands for an element beyond the edge
+    has_fill_slot  whether one element is padded at the index `size`, to be read beyond the edge
+    valid          mask of the elements that are not beyond the edge, None where all are inside
     """
 
     size: int
     axes: tuple[Axis, ...]
     runs: tuple[_Run, ...] = ()
-    at: Node | None = None
-    slot: bool = False
-    valid: Labelled | None = None  # where it is not beyond the edge, unless that is nowhere
+    indices: Node | None = None
+    has_fill_slot: bool = False
+    valid: Labelled | None = None
 
 
 def read_elements(
     source: Node,
     indices: Sequence[Size],
     outside: Any,
-    places: Mapping[Axis, int],
-    computed: Callable[[Size], Labelled | None],
+    axis_order: Mapping[Axis, int],
+    compute_index: Callable[[Size], Labelled | None],
 ) -> Labelled:
-    """source[indices], `outside` beyond the edge; where that is None, what stands there does not matter.
+    """Return source[indices], with the value `outside` beyond the edge (any value where that is None).
 
-    `computed` gives an index that is read from another tensor, None for one that is known ahead of time.
+    `compute_index` returns the node of an index that is read from a tensor, None for any other index.
     """
     dtype = source.tensor.dtype
     beyond = 0 if outside is None else outside
     dimensions = [
-        _describe_dimension(place, size, index, places, computed)
+        _describe_dimension(place, size, index, axis_order, compute_index)
         for place, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
     ]
     nowhere = Labelled(literal(beyond, dtype), ())
@@ -111,15 +126,16 @@ def read_elements(
         return nowhere
     groups = _group_by_axes(dimensions)
     inner = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
-    picks = [
-        _plan_group(group, outside is None, places, size) for group, size in zip(groups, inner, strict=True)
+    plans = [
+        _plan_group(group, outside is None, axis_order, size)
+        for group, size in zip(groups, inner, strict=True)
     ]
-    if None in picks:
+    if None in plans:
         return nowhere
     fill = exact_attribute(beyond, dtype)
-    node = _build_read(source, groups, [p for p in picks if p is not None], 0 if fill is None else fill)
-    found = Labelled(node, tuple(a for p in picks if p is not None for a in p.axes))
-    for p in picks if fill is None else ():
+    node = _build_read(source, groups, [p for p in plans if p is not None], 0 if fill is None else fill)
+    found = Labelled(node, tuple(a for p in plans if p is not None for a in p.axes))
+    for p in plans if fill is None else ():
         if p is not None and p.valid is not None:
             found = apply_function("where", p.valid, found, nowhere)
     return found
@@ -135,15 +151,15 @@ def _describe_dimension(
     place: int,
     size: int,
     index: Size,
-    places: Mapping[Axis, int],
-    computed: Callable[[Size], Labelled | None],
+    axis_order: Mapping[Axis, int],
+    compute_index: Callable[[Size], Labelled | None],
 ) -> _Dimension:
-    found = computed(index)
+    found = compute_index(index)
     if found is not None:
         low, high = interval(index)
         inside = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size
         return _Dimension(place, size, found.axes, computed=found, inside=inside)
-    data, axes = tabulate_size(index, places)
+    data, axes = tabulate_size(index, axis_order)
     return _Dimension(place, size, axes, known=data)
 
 
@@ -153,29 +169,30 @@ def _is_inside(d: _Dimension) -> Array:
 
 
 def _group_by_axes(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
-    """Dimensions whose indices share an axis, directly or not, in one group."""
+    """Return the dimensions in groups, so that indices of different groups share no axis."""
     groups: list[list[_Dimension]] = []
     for d in dimensions:
-        met = [g for g in groups if any(not set(d.axes).isdisjoint(other.axes) for other in g)]
-        groups = [g for g in groups if all(g is not m for m in met)]
-        groups.append([*(other for g in met for other in g), d])
+        joined = [g for g in groups if any(not set(d.axes).isdisjoint(other.axes) for other in g)]
+        groups = [g for g in groups if all(g is not other for other in joined)]
+        groups.append([*(other for g in joined for other in g), d])
     for g in groups:
         g.sort(key=lambda d: d.place)
     return sorted(groups, key=lambda g: g[0].place)
 
 
 def _plan_group(
-    group: Sequence[_Dimension], careless: bool, places: Mapping[Axis, int], inner: int
+    group: Sequence[_Dimension], ignores_edge: bool, axis_order: Mapping[Axis, int], inner: int
 ) -> _GroupPlan | None:
-    """What a group's indices take; None where all of it is beyond the edge.
+    """Return how to read a group of dimensions, None where every element is beyond the edge.
 
-    inner  elements that stand together for one index: a Gather copies so many at once
+    ignores_edge  whether elements beyond the edge may have any value
+    inner         number of contiguous elements for each index, which a Gather copies at once
     """
     size = prod(d.size for d in group)
-    axes = tuple(sorted({a for d in group for a in d.axes}, key=places.__getitem__))
+    axes = tuple(sorted({a for d in group for a in d.axes}, key=axis_order.__getitem__))
     require_small(map(polynomial, axes))
     if any(d.computed is not None for d in group):
-        return _plan_computed(group, size, axes, careless)
+        return _plan_computed(group, size, axes, ignores_edge)
     strides = [prod(d.size for d in group[k + 1 :]) for k in range(len(group))]
     shape = [length(a) for a in axes]
     parts = [_align(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
@@ -185,7 +202,7 @@ def _plan_group(
     )
     if not valid.any():
         return None
-    # axes by what a step along them skips: then a reshape, or a slice, may say it all
+    # with axes in the order of their strides, a reshape or one slice may be enough
     steps = {a: _index_step(linear, k) for k, a in enumerate(axes)}
     ordered = sorted(axes, key=lambda a: -steps[a])
     perm = [axes.index(a) for a in ordered]
@@ -201,17 +218,18 @@ def _plan_group(
         if None not in runs:
             windows = (ordered[k], *ordered[:k], *ordered[k + 1 :])
             return _GroupPlan(size, windows, tuple(run for run in runs if run is not None), valid=mask)
-    spare = 0 if careless else size
+    spare = 0 if ignores_edge else size
     at = constant(np.ascontiguousarray(np.where(valid, linear, spare), dtype=np.int64))
-    return _GroupPlan(size, tuple(ordered), at=at, slot=mask is not None and not careless, valid=mask)
+    has_fill_slot = mask is not None and not ignores_edge
+    return _GroupPlan(size, tuple(ordered), indices=at, has_fill_slot=has_fill_slot, valid=mask)
 
 
-def _align(data: Array, own: Sequence[Axis], axes: Sequence[Axis]) -> Array:
-    return data.reshape([length(a) if a in own else 1 for a in axes])
+def _align(data: Array, data_axes: Sequence[Axis], axes: Sequence[Axis]) -> Array:
+    return data.reshape([length(a) if a in data_axes else 1 for a in axes])
 
 
 def _index_step(linear: Array, place: int) -> int:
-    """What one step along a dimension adds to the index."""
+    """Return by how much the index grows for one step along a dimension."""
     if linear.shape[place] < 2:
         return 0
     spot = [0] * linear.ndim
@@ -221,7 +239,7 @@ def _index_step(linear: Array, place: int) -> int:
 
 
 def _find_run(linear: Array, valid: Array) -> _Run | None:
-    """Indices of which those that are valid are evenly spaced and without gaps."""
+    """Return the run of the valid indices, None where they have gaps or are not evenly spaced."""
     spots = np.flatnonzero(valid)
     if not len(spots):
         return None
@@ -236,9 +254,9 @@ def _find_run(linear: Array, valid: Array) -> _Run | None:
 
 
 def _plan_computed(
-    group: Sequence[_Dimension], size: int, axes: tuple[Axis, ...], careless: bool
+    group: Sequence[_Dimension], size: int, axes: tuple[Axis, ...], ignores_edge: bool
 ) -> _GroupPlan:
-    """Indices that are computed when the model runs."""
+    """Return how to read a group of dimensions of which an index is computed when the model runs."""
     linear: Labelled | None = None
     valid: Labelled | None = None
     for k, d in enumerate(group):
@@ -252,9 +270,9 @@ def _plan_computed(
         linear = part if linear is None else apply_function("add", linear, part)
     assert linear is not None
     if valid is not None:
-        linear = apply_function("where", valid, linear, _integer(0 if careless else size))
-    slot = valid is not None and not careless
-    return _GroupPlan(size, axes, at=linear.whole(axes), slot=slot, valid=valid)
+        linear = apply_function("where", valid, linear, _integer(0 if ignores_edge else size))
+    has_fill_slot = valid is not None and not ignores_edge
+    return _GroupPlan(size, axes, indices=linear.whole(axes), has_fill_slot=has_fill_slot, valid=valid)
 
 
 def _integer(value: int) -> Labelled:
@@ -262,25 +280,25 @@ def _integer(value: int) -> Labelled:
 
 
 def _build_read(
-    source: Node, groups: Sequence[Sequence[_Dimension]], picks: Sequence[_GroupPlan], fill: Any
+    source: Node, groups: Sequence[Sequence[_Dimension]], plans: Sequence[_GroupPlan], fill: Any
 ) -> Node:
-    """The groups' dimensions brought together, cut, padded, and gathered."""
+    """Return the read: the dimensions of each group become one, which is sliced, padded and gathered."""
     node = transpose_node(source, [d.place for group in groups for d in group])
-    node = reshape_node(node, [p.size for p in picks])
-    alone = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.slot)) for p in picks]
+    node = reshape_node(node, [p.size for p in plans])
+    alone = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.has_fill_slot)) for p in plans]
     node = _slice_and_pad(node, alone, fill)
-    for place, p in reversed(list(enumerate(picks))):
-        if p.at is not None:
-            node = apply(gather, [node, p.at], {"axis": place})
+    for place, p in reversed(list(enumerate(plans))):
+        if p.indices is not None:
+            node = apply(gather, [node, p.indices], {"axis": place})
         elif len(p.runs) > 1:
             whole = [_Run(0, 1, n, 0, 0) for n in _known_shape(node)]
             parts = [_slice_and_pad(node, [*whole[:place], run, *whole[place + 1 :]], fill) for run in p.runs]
             node = apply(concat, parts, {"axis": place})
-    return reshape_node(node, [length(a) for p in picks for a in p.axes])
+    return reshape_node(node, [length(a) for p in plans for a in p.axes])
 
 
 def _slice_and_pad(node: Node, runs: Sequence[_Run], fill: Any) -> Node:
-    """A run of each dimension."""
+    """Return one run of each dimension."""
     cuts = [
         (place, run.first, run.first + (run.length - 1) * run.step + 1, run.step)
         for place, (run, size) in enumerate(zip(runs, _known_shape(node), strict=True))

@@ -1,4 +1,8 @@
-"""Nodes whose dimensions are named by axes, and what elementwise functions and reductions make of them."""
+"""Nodes whose dimensions are named by axes, and operations on them that match dimensions by name.
+
+    apply_function("mul", a[i, k], b[k, j])                ->   a node over [i, k, j]
+    contract_factors([a[i, k], b[k, j]], gone=[k], ...)    ->   MatMul(a, b), over [i, j]
+"""
 
 from __future__ import annotations
 
@@ -22,12 +26,12 @@ __all__ = [
     "transpose_node",
 ]  # fmt: skip
 
-SUM_DTYPE = "int64"  # in which integers are added whose own type ONNX does not add
+SUM_DTYPE = "int64"  # reductions of integer types that ONNX does not reduce are computed in this type
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A node whose dimensions are these axes, in this order."""
+    """A node with the axis of each dimension."""
 
     node: Node
     axes: tuple[Axis, ...]
@@ -37,13 +41,16 @@ class Labelled:
         return self.node.tensor.dtype
 
     def aligned(self, axes: Sequence[Axis]) -> Node:
-        """Its dimensions in this order, of length 1 for axes that it lacks; leading ones are left out."""
+        """Return the node with dimensions in this order, ready to broadcast.
+
+        An axis that the node lacks has length 1, or no dimension in front of its first axis.
+        """
         first = next((k for k, a in enumerate(axes) if a in self.axes), len(axes))
         node = transpose_node(self.node, [self.axes.index(a) for a in axes if a in self.axes])
         return reshape_node(node, [length(a) if a in self.axes else 1 for a in axes[first:]])
 
     def whole(self, axes: Sequence[Axis]) -> Node:
-        """Its dimensions in this order, repeated along axes that it lacks."""
+        """Return the node with dimensions in this order, its values repeated along axes that it lacks."""
         shape = [length(a) if a in self.axes else 1 for a in axes]
         repeats = tuple(1 if a in self.axes else length(a) for a in axes)
         node = reshape_node(self.aligned(axes), shape)
@@ -51,47 +58,50 @@ class Labelled:
 
 
 def length(a: Axis) -> int:
-    """The extent of an axis.  Raises TensaurusError where it is not known."""
+    """Return the extent of an axis.  Raises TensaurusError where it is no number."""
     if not isinstance(a.extent, int):
         raise TensaurusError(f"an expression over the open size {a.extent} cannot be written in ONNX")
     return a.extent
 
 
 def order_axes(item: Labelled, axes: Sequence[Axis]) -> Labelled:
-    """With its dimensions in this order, those that it lacks left out."""
-    kept = tuple(a for a in axes if a in item.axes)
-    return Labelled(transpose_node(item.node, [item.axes.index(a) for a in kept]), kept)
+    """Return the node with its dimensions in the order of `axes`."""
+    ordered = tuple(a for a in axes if a in item.axes)
+    return Labelled(transpose_node(item.node, [item.axes.index(a) for a in ordered]), ordered)
 
 
 def transpose_node(node: Node, perm: Sequence[int]) -> Node:
-    """Dimension d of the output is dimension perm[d]."""
+    """Return the node transposed: dimension d of the output is dimension perm[d] of the node."""
     return node if list(perm) == list(range(len(perm))) else apply(transpose, [node], {"perm": tuple(perm)})
 
 
 def reshape_node(node: Node, shape: Sequence[int]) -> Node:
-    """The same elements in another shape."""
+    """Return the same elements in another shape."""
     return node if node.tensor.shape == tuple(shape) else apply(reshape, [node], {"shape": tuple(shape)})
 
 
 def union_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
-    """The axes of all, in the order of those that have most."""
+    """Return the axes of all items; those of the item with most axes come first."""
     return tuple(dict.fromkeys(a for item in sorted(items, key=lambda x: -len(x.axes)) for a in item.axes))
 
 
 def apply_function(fn: str, *items: Labelled) -> Labelled:
-    """A scalar function of each element."""
+    """Return a scalar function of each element, over the axes of all arguments."""
     axes = union_axes(items)
     made = call_function(fn, *(item.aligned(axes) for item in items))
     return Labelled(reshape_node(made, tuple(map(length, axes))), axes)
 
 
 def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
-    """Reduced over axes, none of them empty; those that it lacks repeat its value."""
+    """Return the item reduced over axes, none of them of length 0.
+
+    Along an axis that the item lacks, its value repeats: the sum is multiplied by the length, and so on.
+    """
     places = [k for k, a in enumerate(item.axes) if a in axes]
     result = item
     if places:
-        left = tuple(a for a in item.axes if a not in axes)
-        result = Labelled(_reduce_dimensions(monoid, item.node, places), left)
+        remaining = tuple(a for a in item.axes if a not in axes)
+        result = Labelled(_reduce_dimensions(monoid, item.node, places), remaining)
     repeats = prod(length(a) for a in axes if a not in item.axes)
     if repeats == 1 or monoid in ("max", "min"):
         return result
@@ -107,13 +117,13 @@ def _reduce_dimensions(monoid: str, node: Node, places: Sequence[int]) -> Node:
     except Untypable:
         if not is_integer(dtype) or dtype == SUM_DTYPE:
             raise
-        # sums and products wrap around: what is right modulo 2^64 is right modulo every smaller power of two
+        # sums and products wrap around: a result that is right modulo 2^64 is right modulo 2^32, 2^16, 2^8
         wide = call_function(f"to_{SUM_DTYPE}", node)
         return call_function(f"to_{dtype}", call_reduction(monoid, wide, places))
 
 
 def _power(item: Labelled, exponent: int) -> Labelled:
-    """The product of so many copies."""
+    """Return the item to a positive integer power."""
     if exponent == 1:
         return item
     half = _power(item, exponent // 2)
@@ -122,22 +132,25 @@ def _power(item: Labelled, exponent: int) -> Labelled:
 
 
 def contract_factors(factors: Sequence[Labelled], gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
-    """The sum over `gone` of the product of the factors, two at a time; `order` is that of the result."""
+    """Return the sum over the axes `gone` of the product of the factors, by products of two factors.
+
+    Axes in `order` come in this order in the result, if that costs no transposition.
+    """
     queue = sorted(factors, key=lambda f: len(f.axes))
-    left = set(gone)
+    remaining = set(gone)
     result = queue.pop(0)
     while queue:
         mates = [k for k, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
         other = queue.pop(mates[0])
-        elsewhere = {a for f in queue for a in f.axes}
-        now = [a for a in gone if a in left and a not in elsewhere and (a in result.axes or a in other.axes)]
-        result = _contract_pair(result, other, now, order)
-        left.difference_update(now)
-    return reduce_axes("sum", result, [a for a in gone if a in left])
+        pair_axes = {*result.axes, *other.axes}.difference(*(f.axes for f in queue))
+        summed = [a for a in gone if a in remaining and a in pair_axes]
+        result = _contract_pair(result, other, summed, order)
+        remaining.difference_update(summed)
+    return reduce_axes("sum", result, [a for a in gone if a in remaining])
 
 
 def _contract_pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
-    """The sum over `gone` of a * b: a matrix product wherever that saves the product of all pairs."""
+    """Return the sum over `gone` of a * b, as a matrix product wherever both have a summed axis."""
     a = reduce_axes("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
     b = reduce_axes("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
     inner = [x for x in gone if x in a.axes and x in b.axes]
@@ -146,10 +159,10 @@ def _contract_pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequen
     if not _has_matmul(a.node, b.node):
         return reduce_axes("sum", apply_function("mul", a, b), inner)
     known = [x for x in order if x in a.axes or x in b.axes]
-    kept = [*known, *(x for x in union_axes([a, b]) if x not in known and x not in inner)]
-    if kept and kept[-1] in a.axes and kept[-1] not in b.axes:
+    outer = [*known, *(x for x in union_axes([a, b]) if x not in known and x not in inner)]
+    if outer and outer[-1] in a.axes and outer[-1] not in b.axes:
         a, b = b, a
-    batch, rows, columns = _split_dimensions(a, b, kept)
+    batch, rows, columns = _split_dimensions(a, b, outer)
     m, n, depth = (prod(map(length, xs)) for xs in (rows, columns, inner))
     left = _as_matrices(a, batch, [*rows, *inner], (m, depth))
     right = _as_matrices(b, batch, [*inner, *columns], (depth, n))
@@ -159,39 +172,42 @@ def _contract_pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequen
 
 
 def _split_dimensions(
-    a: Labelled, b: Labelled, kept: Sequence[Axis]
+    a: Labelled, b: Labelled, outer: Sequence[Axis]
 ) -> tuple[list[Axis], list[Axis], list[Axis]]:
-    """Which of the dimensions that are kept, in order, are of the batch, rows of a and columns of b.
+    """Return which axes of the result are of the batch, rows of a, and columns of b.
 
-    What only one side has may be of the batch where that saves moving the result, if it comes first there.
+    A leading axis that only one side has may be of the batch where that saves transposing the result.
     """
-    shared = [x for x in kept if x in a.axes and x in b.axes]
-    last = len(kept)
-    while last and kept[last - 1] in b.axes and kept[last - 1] not in a.axes:
+    shared = [x for x in outer if x in a.axes and x in b.axes]
+    last = len(outer)
+    while last and outer[last - 1] in b.axes and outer[last - 1] not in a.axes:
         last -= 1
     first = last
-    while first and kept[first - 1] in a.axes and kept[first - 1] not in b.axes:
+    while first and outer[first - 1] in a.axes and outer[first - 1] not in b.axes:
         first -= 1
-    if (first < last or first == 0) and set(shared) <= set(kept[:first]):
-        return list(kept[:first]), list(kept[first:last]), list(kept[last:])
-    rows = [x for x in kept if x not in b.axes]
-    return shared, rows, [x for x in kept if x not in a.axes]
+    if (first < last or first == 0) and set(shared) <= set(outer[:first]):
+        return list(outer[:first]), list(outer[first:last]), list(outer[last:])
+    rows = [x for x in outer if x not in b.axes]
+    return shared, rows, [x for x in outer if x not in a.axes]
 
 
 def _as_matrices(
     item: Labelled, batch: Sequence[Axis], inside: Sequence[Axis], shape: tuple[int, int]
 ) -> Node:
-    """The dimensions of a matrix behind those of the batch, of length 1 for those that it lacks."""
-    own = [x for x in batch if x in item.axes]
-    present = [x for x in (*own, *inside) if x in item.axes]
+    """Return the item as matrices of this shape, behind the axes of the batch.
+
+    An axis of the batch that the item lacks has length 1; an item without any is one matrix.
+    """
+    batch_axes = [x for x in batch if x in item.axes]
+    present = [x for x in (*batch_axes, *inside) if x in item.axes]
     node = transpose_node(item.node, [item.axes.index(x) for x in present])
-    if not own:
+    if not batch_axes:
         return reshape_node(node, shape)
     return reshape_node(node, [*(length(x) if x in item.axes else 1 for x in batch), *shape])
 
 
 def _has_matmul(a: Node, b: Node) -> bool:
-    """Whether ONNX multiplies matrices of these elements."""
+    """Return whether ONNX's MatMul accepts the element types of these nodes."""
     try:
         check_types(matmul, (a.tensor, b.tensor), NEWEST)
     except NotInOpset:

@@ -1,4 +1,10 @@
-"""Every node in a form that the opset has: itself, or its expansion."""
+"""Replace each node that an opset lacks by nodes that the opset has.
+
+    Gelu(x) in opset 17   ->   Mul(Mul(0.5, x), Add(1, Erf(Div(x, sqrt 2))))
+
+An expansion comes from the rules (`Expand`); an operator that ONNX lacks altogether is written by its
+expression.  An eOperator with a kernel stays: it is exported as a custom operator.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +28,19 @@ from tensaurus.system.errors import TensaurusError
 
 __all__ = ["Expand", "Kernels", "can_export", "lower_program", "no_kernels", "node_in_opset"]
 
-# An operator that an opset lacks, as nodes that compute the same; None where nothing is known.
+# Returns equal nodes for an operator that the opset lacks, None where no expansion is known.
 Expand: TypeAlias = Callable[[Node, int], Node | None]
 
-# The kernel that a node of an expression is to be run by; None where it is to be expanded.
+# Returns the kernel that computes an eOperator, None where the eOperator is to be expanded.
 Kernels: TypeAlias = Callable[[Node], Kernel | None]
 
 
+# Rebuilds a node on new arguments.
 BuildNode: TypeAlias = Callable[[Node, tuple[Node | None, ...]], Node]
 
 
 def no_kernels(node: Node) -> None:
-    """Every expression is expanded."""
+    """Return None for every node, so that all eOperators are expanded."""
 
 
 def node_in_opset(
@@ -44,18 +51,20 @@ def node_in_opset(
     symbolic: Callable[[Size | tuple[Size, ...]], str],
     fresh: Callable[[str], str] | None = None,
 ) -> tuple[NodeProto, list[TensorProto]]:
-    """The node in this opset, and the initializers of its static inputs.  Raises NotInOpset."""
+    """Return the node as this opset has it, with initializers for attributes that became inputs.
+
+    Raises NotInOpset where the opset lacks the operator, its types or its attributes.
+    """
     assert isinstance(node.op, Op)
-    held = {n: a for n, a in zip(names, node.args, strict=True) if n is not None and a is not None}
+    arg_of = {n: a for n, a in zip(names, node.args, strict=True) if n is not None and a is not None}
 
     def constant_of(name: str) -> Array | None:
-        found = held.get(name)
-        return found.attribute("data").array if found is not None and found.op is CONSTANT else None
+        arg = arg_of.get(name)
+        return arg.attribute("data").array if arg is not None and arg.op is CONSTANT else None
 
-    kinds = node.arg_types()
     return node_proto(
         node.op,
-        kinds,
+        node.arg_types(),
         node.attrs,
         names,
         outputs,
@@ -73,11 +82,11 @@ def lower_program(
     became: dict[Node, Node] | None = None,
     kernels: Kernels = no_kernels,
 ) -> Program:
-    """The program with every node that the opset lacks, and that has no kernel, replaced by its expansion.
+    """Return the program with every node that the opset lacks, and that has no kernel, expanded.
 
-    `became` is filled with what each node became.
+    `became` is filled with the new node for each old one.  Raises TensaurusError where no expansion is known.
     """
-    written: set[tuple[object, ...]] = set()  # what one node of its kind shows of all
+    known_kinds: set[tuple[object, ...]] = set()  # operator and types: the opset has one node, so it has all
 
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
         made = replace_args(node, args)
@@ -87,29 +96,29 @@ def lower_program(
             return _pack_arguments(made, kernel, lower)
         reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
         kind = (made.op, made.attrs, reads, len(made.types))
-        if kind in written:
+        if kind in known_kinds:
             return made
         try:
             names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
             node_in_opset(made, opset, names, [f"o{k}" for k in range(len(made.types))], "sizes{}".format)
         except NotInOpset as error:
             try:
-                found = _find_expansion(made, opset, expand)
+                expansion = _find_expansion(made, opset, expand)
             except TensaurusError as reason:
                 raise TensaurusError(f"{error}: {reason}", node=program.names.get(node)) from error
-            if found is None or found is made:
+            if expansion is None or expansion is made:
                 raise TensaurusError(
                     f"{error}, and it has no expansion into ONNX operators", node=program.names.get(node)
                 ) from error
-            return _rebuild_above(found, made.args, lower)
-        written.add(kind)
+            return _rebuild_above(expansion, made.args, lower)
+        known_kinds.add(kind)
         return made
 
     return program.rebuild(lower, became)
 
 
 def _pack_arguments(node: Node, kernel: Kernel, build: BuildNode) -> Node:
-    """The node that the kernel computes: over arguments that are packed, where it has them so."""
+    """Return the node that the kernel computes: its arguments in the layouts that the kernel reads."""
     if kernel.scope is None:
         return node
     args: list[Node | None] = []
@@ -122,7 +131,7 @@ def _pack_arguments(node: Node, kernel: Kernel, build: BuildNode) -> Node:
 
 
 def _find_expansion(node: Node, opset: int, expand: Expand | None) -> Node | None:
-    """What an operator that an opset lacks is written as; of one that ONNX lacks its expression tells."""
+    """Return the expansion of an operator; one that ONNX lacks is expanded by its expression if need be."""
     found = expand(node, opset) if expand is not None else None
     if found is None and isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
         return lower_node(node)
@@ -130,7 +139,7 @@ def _find_expansion(node: Node, opset: int, expand: Expand | None) -> Node | Non
 
 
 def can_export(nodes: Iterable[Node], opset: int, expand: Expand | None) -> bool:
-    """Whether what ONNX lacks of these nodes has an expansion, over arguments of their types."""
+    """Return whether every node has an expansion in the opset, or is an operator of ONNX."""
     for node in nodes:
         if isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
             args = [
@@ -146,7 +155,7 @@ def can_export(nodes: Iterable[Node], opset: int, expand: Expand | None) -> bool
 
 
 def _rebuild_above(root: Node, stop: Sequence[Node | None], build: BuildNode) -> Node:
-    """The expression rebuilt down to the nodes at which it stops."""
+    """Return the root with all nodes between it and `stop` rebuilt."""
     new = {node: node for node in stop if node is not None}
     for node in topological_order([root], new):
         new[node] = build(node, tuple(a and new[a] for a in node.args))

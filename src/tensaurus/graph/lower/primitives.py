@@ -1,4 +1,8 @@
-"""Nodes of the operators that scalar functions and reductions are written with: those that compute them."""
+"""Build nodes for scalar functions, reductions and constants of expressions.
+
+The operator is found by its declaration: the function "max" is the operator whose expression is
+max(x[i], y[i]).  So no table of names is needed, and new declarations are found at once.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +32,17 @@ __all__ = [
 
 
 def exact_number(value: Any) -> Fraction:
-    """Return a number that an attribute gave; raises Untypable where laws of the reals do not hold of it."""
+    """Return an attribute as an exact number.  Raises Untypable for infinities and NaN."""
     if isinstance(value, float) and not isfinite(value):
         raise Untypable(f"{value} is no real number")
     return Fraction(value)
 
 
 def literal(value: Any, dtype: str) -> Node:
-    """A scalar constant; a rational that the dtype cannot hold stays an exact quotient until export.
+    """Return a scalar constant; a rational that the dtype cannot hold becomes an exact quotient.
 
-    Of infinities integers have their least and largest.  Raises Untypable for what is no number of the type.
+    An infinity of an integer type is its least or largest number.  Raises Untypable for a value that the type
+    does not have.
     """
     kind = numpy_dtype(dtype)
     if dtype == "bool":
@@ -59,7 +64,7 @@ def literal(value: Any, dtype: str) -> Node:
 
 
 def _exact_integer(value: int, dtype: str) -> Node:
-    """An integer as a sum of those that the dtype holds, or rounded where it is beyond them."""
+    """Return an integer as a sum of integers that the dtype holds, or infinite where it is too large."""
     near = np.asarray(float(value), numpy_dtype(dtype))
     if not isfinite(near) or int(near) == value:
         return constant(near)
@@ -67,7 +72,7 @@ def _exact_integer(value: int, dtype: str) -> Node:
 
 
 def rational_constant(values: Sequence[int | Fraction], shape: tuple[int, ...], dtype: str) -> Node:
-    """A constant; where the dtype cannot hold one of its rationals, all are quotients until export."""
+    """Return a constant tensor; an exact quotient of two where the dtype cannot hold all of its rationals."""
     exact = [Fraction(value) for value in values]
     kind = numpy_dtype(dtype)
     near = np.array([float(value) for value in exact]).astype(kind)
@@ -78,7 +83,7 @@ def rational_constant(values: Sequence[int | Fraction], shape: tuple[int, ...], 
 
 
 def exact_attribute(value: Any, dtype: str) -> int | float | bool | None:
-    """A number of the type as an attribute; None where it would be rounded."""
+    """Return a number as an attribute of this element type, None where it would be rounded."""
     if is_integer(dtype):
         return int(integer_literal(value, dtype))
     if dtype == "bool":
@@ -88,26 +93,26 @@ def exact_attribute(value: Any, dtype: str) -> int | float | bool | None:
 
 
 def call_function(fn: str, *args: Node) -> Node:
-    """A scalar function of the algebra on broadcast arguments.  Raises Untypable where ONNX has none such."""
+    """Return a scalar function of broadcast arguments.  Raises Untypable where no operator computes it."""
     operator, attrs = _find_function(fn, tuple(arg.tensor.dtype for arg in args))
     return apply(operator, args, dict(attrs))
 
 
 def call_reduction(monoid: str, x: Node, axes: Sequence[int]) -> Node:
-    """The sum, max, min or prod over some axes, which go."""
+    """Return the sum, max, min or prod over some axes, which the result lacks."""
     return apply(_find_reduction(monoid, x.tensor.dtype), [x], {"axes": tuple(axes), "keepdims": 0})
 
 
 @cache
 def _find_function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[str, Any], ...]]:
-    """The operator of ONNX, and its attributes, whose expression is this function of elements that meet."""
+    """Return the operator of ONNX, and its attributes, whose expression is this function elementwise."""
 
     def computes(scope: Scope, inputs: tuple[Tensor, ...]) -> bool:
         places = tuple(map(polynomial, scope.axes))
         return scope.body == Call(fn, tuple(Read(x, places[len(places) - x.rank :]) for x in inputs))
 
-    shapes = ((), (2, 3)), ((2, 3), (2, 3)), ((2, 3), (3,))  # of the first, and of the others
-    met = [
+    shapes = ((), (2, 3)), ((2, 3), (2, 3)), ((2, 3), (3,))  # of the first argument, and of the others
+    samples = [
         tuple(TensorType(dtype, rest if place else first) for place, dtype in enumerate(dtypes))
         for first, rest in shapes
     ]
@@ -115,7 +120,7 @@ def _find_function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[st
         (operator, attrs)
         for operator in registry.values()
         for attrs in _candidate_attributes(operator, fn)
-        if all(_matches(operator, kinds, attrs, computes) for kinds in met)
+        if all(_matches(operator, kinds, attrs, computes) for kinds in samples)
     ]
     if not fitting:
         raise Untypable(f"no operator of ONNX computes {fn} of {' and '.join(dtypes)}")
@@ -125,7 +130,7 @@ def _find_function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[st
 
 @cache
 def _find_reduction(monoid: str, dtype: str) -> Op:
-    """The operator of ONNX whose expression is this reduction along axes."""
+    """Return the operator of ONNX whose expression is this reduction along axes."""
     kinds = (TensorType(dtype, (2, 3)),)
 
     def computes(scope: Scope, inputs: tuple[Tensor, ...]) -> bool:
@@ -143,7 +148,7 @@ def _find_reduction(monoid: str, dtype: str) -> Op:
 
 
 def _candidate_attributes(operator: Op, fn: str) -> Iterator[dict[str, Any]]:
-    """Attributes to try: none, and those of examples, with the wanted element type for theirs."""
+    """Yield attributes to try: none, and those of the operator's examples, with the target element type."""
     target = cast_target(fn)
     yield {}
     for text in operator.examples:
@@ -160,7 +165,7 @@ def _matches(
     attrs: dict[str, Any],
     computes: Callable[[Scope, tuple[Tensor, ...]], bool],
 ) -> bool:
-    """Whether ONNX has the operator for these types, and it computes that."""
+    """Return whether ONNX has the operator for these types, and `computes` accepts its expression."""
     if operator.domain or len(kinds) > len(operator.inputs) and not operator.is_variadic:
         return False
     try:

@@ -1,9 +1,12 @@
-"""A scope as operators that ONNX has, whatever it computes: how an operator that ONNX lacks is exported.
+"""Write any expression as operators of ONNX, to export operators that ONNX lacks.
 
     sum[r](x[i + r - 1 | 0] * w[r])   ->   MatMul(Gather(Pad(x), i + r), w)
 
-Every body becomes a node whose dimensions are the axes in it: a read takes slices or a Gather, whatever its
-index, a sum of products is a matrix product, and a choice a Concat where it cuts one axis, else a Where.
+Every part of an expression becomes a node whose dimensions are the axes in that part:
+
+    a read               slices or a Gather, whatever its index
+    a sum of products    a matrix product
+    a choice             a Concat where it cuts one axis in two, else a Where
 """
 
 from __future__ import annotations
@@ -60,73 +63,83 @@ from tensaurus.system.errors import TensaurusError
 __all__ = ["lower_node", "lower_scope"]
 
 NEUTRAL: Mapping[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
-MIN_UNROLLED_OUTPUTS = 1 << 12  # elements of a sum, from which on a node for each of its terms is worth it
-MAX_UNROLLED_TERMS = 64  # such terms
-UNROLLED_DTYPES = ("float32", "float64")  # what every runtime adds and compares element by element
-TRAPPING_DIVISIONS = frozenset({"div", "mod", "fmod"})
+MIN_UNROLLED_OUTPUTS = 1 << 12  # a smaller result is not worth one node for each term of its sum
+MAX_UNROLLED_TERMS = 64  # a longer sum would make too many nodes
+UNROLLED_DTYPES = ("float32", "float64")  # types that every runtime adds and compares elementwise
+TRAPPING_DIVISIONS = frozenset({"div", "mod", "fmod"})  # by 0 these stop the process for integers
 
 
 def lower_node(node: Node) -> Node:
-    """A declared node of one output by its expression.  Raises TensaurusError where that is not possible."""
+    """Return a declared node of one output as operators of ONNX that compute its expression.
+
+    Raises TensaurusError where the expression cannot be written so.
+    """
     assert isinstance(node.op, Op)
     kinds = node.arg_types()
-    given = {
+    args = {
         leaf: arg
         for leaf, arg in zip(node.op.tensors(kinds), node.args, strict=False)
         if leaf is not None and arg is not None
     }
     if len(node.types) != 1:
         raise TensaurusError(f"{node.op} has several outputs, each with its own expression")
-    return lower_scope(node.op.scopes(kinds, node.attrs)[0], given)
+    return lower_scope(node.op.scopes(kinds, node.attrs)[0], args)
 
 
-def lower_scope(scope: Scope, given: Mapping[Tensor, Node]) -> Node:
-    """The scope of these nodes, its tensors.  Raises TensaurusError for what no operator of ONNX computes."""
+def lower_scope(scope: Scope, args: Mapping[Tensor, Node]) -> Node:
+    """Return the expression as nodes over `args`.  Raises TensaurusError where ONNX lacks an operator."""
     try:
-        return _Lowering(given).scope(scope)
+        return _Lowering(args).scope(scope)
     except Untypable as error:
         raise TensaurusError(str(error)) from error
 
 
 class _Lowering:
-    """One scope and those in it.
+    """Lowers one scope and the scopes that it reads.
 
-    places    of all axes, in the order in which they were met
-    careless  of branches that a choice may throw away: nothing in them may fail
+    args           the node of each tensor
+    inner          the node of each inner scope by its `id`, with the scope so that it stays alive
+    axis_order     number of each axis, in the order in which they occur
+    branch_depth   how many choices are around the current expression: both branches are computed, and one is
+                   thrown away, so that neither may stop the process
     """
 
-    def __init__(self, given: Mapping[Tensor, Node]):
-        self.given = given
+    def __init__(self, args: Mapping[Tensor, Node]):
+        self.args = args
         self.inner: dict[int, tuple[Scope, Node]] = {}
-        self.places: dict[Axis, int] = {}
-        self.careless = 0
+        self.axis_order: dict[Axis, int] = {}
+        self.branch_depth = 0
 
-    def meet(self, *axes: Axis) -> None:
+    def add_axes(self, *axes: Axis) -> None:
         for a in axes:
-            self.places.setdefault(a, len(self.places))
+            self.axis_order.setdefault(a, len(self.axis_order))
 
     def scope(self, scope: Scope) -> Node:
         shape, dtype = [length(a) for a in scope.axes], dtype_of(scope)
         if 0 in shape:
             return constant(np.zeros(shape, numpy_dtype(dtype)))
         flat = split_axes(scope)
-        self.meet(*flat.axes)
+        self.add_axes(*flat.axes)
         made = self.body(flat.body, dtype, flat.axes)
         return reshape_node(made.whole(flat.axes), shape)
 
     def source(self, source: Source, dtype: str) -> Node:
         if isinstance(source, Tensor):
-            return self.given[source]
+            return self.args[source]
         if isinstance(source, Table):
             return rational_constant(source.values, source.shape, dtype)
         if id(source) not in self.inner:
-            careless, self.careless = self.careless, 0
+            depth, self.branch_depth = self.branch_depth, 0
             self.inner[id(source)] = source, self.scope(source)
-            self.careless = careless
+            self.branch_depth = depth
         return self.inner[id(source)][1]
 
     def body(self, body: Body, dtype: str, order: tuple[Axis, ...] = ()) -> Labelled:
-        """The body, its literals of this dtype where nothing else says; `order` is a wish."""
+        """Return the body as a node.
+
+        dtype  type of literals beside which no tensor states a type
+        order  preferred order of axes
+        """
         kind = literal_dtype(body)
         dtype = dtype if kind in ("int", "real") else kind
         if kind == "int" and next(reads(body), None) is None:
@@ -136,7 +149,8 @@ class _Lowering:
                 return Labelled(literal(value, dtype), ())
             case Read(source, indices, outside):
                 beyond = None if outside is None else outside.value
-                return read_elements(self.source(source, dtype), indices, beyond, self.places, self.computed)
+                node = self.source(source, dtype)
+                return read_elements(node, indices, beyond, self.axis_order, self.index_node)
             case Call(fn, args):
                 return self.call(fn, args, dtype, order)
             case Select():
@@ -146,10 +160,10 @@ class _Lowering:
         raise TypeError(type(body))
 
     def numbers(self, body: Body, dtype: str) -> Labelled:
-        """What is known ahead of time: integers over axes."""
+        """Return a body that reads no tensor as a constant: integers over axes."""
         require_small(size for part in bodies(body) for size in sizes(part))
         found = Evaluation({}, Reals(), {}).body(body)
-        axes = tuple(sorted(found.axes, key=self.places.__getitem__))
+        axes = tuple(sorted(found.axes, key=self.axis_order.__getitem__))
         data = np.asarray(found.align(axes))
         if not axes:
             return Labelled(literal(data.item(), dtype), ())
@@ -171,7 +185,7 @@ class _Lowering:
             dtype = "float64" if "real" in wanted else "int64"
         dtype = met[0] if met else dtype
         found_args = [self.body(a, dtype, order) for a in args]
-        if self.careless and fn in TRAPPING_DIVISIONS and is_integer(dtype):
+        if self.branch_depth and fn in TRAPPING_DIVISIONS and is_integer(dtype):
             # runtimes divide integers by the processor's instruction, which a zero stops
             zero, one = (Labelled(literal(n, dtype), ()) for n in (0, 1))
             is_zero = apply_function("eq", found_args[1], zero)
@@ -180,8 +194,8 @@ class _Lowering:
 
     # ------------------------------------------------------------------------------------ indices
 
-    def computed(self, size: Size) -> Labelled | None:
-        """An index that is read from a tensor."""
+    def index_node(self, size: Size) -> Labelled | None:
+        """Return the node of an index that is read from a tensor, None for any other index."""
         if not any(isinstance(a, Lookup) for a in unnested_atoms(size)):
             return None
         return self.body(_as_body(size), "int64")
@@ -204,22 +218,22 @@ class _Lowering:
             if any(isinstance(a, Lookup) for a in atoms(size)):
                 mask = self.body(Call("le", (Const(0), _as_body(size))), "bool")
             else:
-                data, axes = tabulate_size(size, self.places)
+                data, axes = tabulate_size(size, self.axis_order)
                 if (data >= 0).all():
                     continue
                 if (data < 0).all():
                     return self.body(select.other, dtype, order)
                 mask = Labelled(constant(np.ascontiguousarray(data >= 0)), axes)
-            self.careless += 1
+            self.branch_depth += 1
             chosen = [self.body(branch, dtype, order) for branch in (rest, select.other)]
-            self.careless -= 1
+            self.branch_depth -= 1
             return apply_function("where", mask, *chosen)
         return self.body(select.then, dtype, order)
 
     def joined(
         self, a: Axis, cut: int, above: bool, then: Body, other: Body, dtype: str, order: tuple[Axis, ...]
     ) -> Labelled:
-        """One branch before the cut of an axis, the other from it on."""
+        """Return a Concat along an axis: one branch before the cut, the other from there on."""
         extent = length(a)
         parts = [(0, cut, other if above else then), (cut, extent, then if above else other)]
         pieces, results = [], []
@@ -227,14 +241,13 @@ class _Lowering:
             if start == stop:
                 continue
             piece = axis(stop - start)
-            self.meet(piece)
+            self.add_axes(piece)
             at: dict[Any, Any] = {a: polynomial(piece) + start}
             places = tuple(piece if x == a else x for x in order)
             pieces.append(piece)
             results.append(self.body(replace_axes(body, at), dtype, places))
-        own = {x for r in results for x in r.axes if x not in pieces}
-        others = sorted(own, key=self.places.__getitem__)
-        full = [*others, a]
+        others = {x for r in results for x in r.axes if x not in pieces}
+        full = [*sorted(others, key=self.axis_order.__getitem__), a]
         if a in order:
             full = sorted(full, key=lambda x: (order.index(x) if x in order else -1))
         place = full.index(a)
@@ -252,13 +265,13 @@ class _Lowering:
     ) -> Labelled:
         if any(length(a) == 0 for a in axes):
             return Labelled(literal(NEUTRAL[monoid], dtype), ())
-        self.meet(*axes)
+        self.add_axes(*axes)
         windows = _window_axes(body, axes)
         others = tuple(a for a in axes if a not in windows)
-        kept = prod(length(a) for a in free_axes(body).difference(axes))
-        alone = not others or len(set(reads(body))) == 1  # no matrix product
-        is_long = kept >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
-        if alone and dtype in UNROLLED_DTYPES and is_long:
+        outputs = prod(length(a) for a in free_axes(body).difference(axes))
+        is_matrix_product = bool(others) and len(set(reads(body))) != 1
+        is_long = outputs >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
+        if not is_matrix_product and dtype in UNROLLED_DTYPES and is_long:
             inner = Reduce(monoid, others, body) if others else body
             return self.unrolled(monoid, windows, inner, dtype)
         if monoid != "sum":
@@ -267,12 +280,14 @@ class _Lowering:
         return contract_factors(factors, axes, order)
 
     def unrolled(self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str) -> Labelled:
-        """One point of these axes after another: what windows share is not copied for each of them.
+        """Return a reduction written out, one node for each point of these axes.
 
-        The terms have the order in which they are read: only their sum is turned.
+        So the elements that windows share are not copied for each window.  All terms have the axis order in
+        which their tensors are read: only the result is transposed.
         """
-        indices = [axes_in(index).intersection(self.places) for read in reads(body) for index in read.indices]
-        order = tuple(dict.fromkeys(a for each in indices for a in sorted(each, key=self.places.__getitem__)))
+        known = self.axis_order
+        indices = [axes_in(index).intersection(known) for read in reads(body) for index in read.indices]
+        order = tuple(dict.fromkeys(a for each in indices for a in sorted(each, key=known.__getitem__)))
         result: Labelled | None = None
         for spots in ndindex(*map(length, axes)):
             term = self.body(replace_axes(body, dict(zip(axes, spots, strict=True))), dtype, order)
@@ -282,7 +297,7 @@ class _Lowering:
 
 
 def _window_axes(body: Body, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Those of these axes along which a read meets its elements again at other places."""
+    """Return the axes along which a read overlaps itself, as r in x[i + r]."""
     found = set[Axis]()
     for read in reads(body):
         for index, size in zip(read.indices, read.source.shape, strict=True):
@@ -301,13 +316,13 @@ def _factors(body: Body) -> Iterator[Body]:
 
 
 def _guard_cut(size: Size) -> tuple[Axis, int, bool] | None:
-    """(axis, place, whether above) where a guard holds on one side of a place of one axis."""
+    """Return (axis, index, whether above) where a guard holds on one side of an index of an axis, else None."""
     inside = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
-    found = affine_coefficients(size, inside)
-    if found is None or len(found[0]) != 1 or any(isinstance(a, Lookup) for a in atoms(size)):
+    affine = affine_coefficients(size, inside)
+    if affine is None or len(affine[0]) != 1 or any(isinstance(a, Lookup) for a in atoms(size)):
         return None
-    ((a, slope),) = found[0].items()
-    rest = found[1]
+    slopes, rest = affine
+    ((a, slope),) = slopes.items()
     if not isinstance(slope, int) or not isinstance(rest, int):
         return None
     place = ceil(-rest / slope) if slope > 0 else rest // -slope + 1
@@ -315,7 +330,7 @@ def _guard_cut(size: Size) -> tuple[Axis, int, bool] | None:
 
 
 def _as_body(size: Size) -> Body:
-    """A size that reads a tensor, as an expression of int64."""
+    """Return a size as an expression of int64."""
     if not any(isinstance(a, Lookup) for a in atoms(size)):
         return Const(size)
     total: Body | None = None
@@ -333,7 +348,7 @@ def _atom_as_body(atom: Any) -> Body:
             return Call("to_int64", (read,))
         case Floor(top, bottom):
             above, below = _as_body(top), _as_body(bottom)
-            # a quotient of integers is rounded towards zero, so that the remainder goes first
+            # integer division rounds towards zero: subtract the remainder first
             return Call("div", (above - Call("mod", (above, below)), below))
         case Largest(first_and_others):
             first, *others = map(_as_body, first_and_others)
