@@ -574,7 +574,7 @@ def test_times_are_of_weights_like_the_models_own() -> None:
     assert keys["rare"] == "MatMul(float32[2, 5], const subnormal 2^-4 float32[5, 4]) -> float32[2, 4]"
     assert keys["many"] == "MatMul(float32[2, 5], const subnormal 2^-1 float32[5, 4]) -> float32[2, 4]"
     assert piece(2 * many).text == keys["many"]  # others of the same share are measured together
-    assert workload(piece(many).root, plain=True) == keys["usual"]
+    assert workload(piece(many).root, ignore_values=True) == keys["usual"]
 
 
 def test_times_of_several_operators_tell_them_apart() -> None:

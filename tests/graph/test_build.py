@@ -140,7 +140,7 @@ def test_what_is_not_raw_stays_as_it_came(tmp_path: Path) -> None:
 
 def test_programs_share_large_weights(tmp_path: Path) -> None:
     program = import_model(proto(LARGE), {"x": (2, LARGE)})
-    apart = Builds(tmp_path, shared=False)(program)
+    apart = Builds(tmp_path, shares_weights=False)(program)
     assert isinstance(apart.model, bytes) and not _outside(tmp_path)
     build = Builds(tmp_path)(program)
     assert build.proto() == apart.proto() and len(_outside(tmp_path)) == 1
@@ -319,7 +319,7 @@ def test_every_operator_has_its_tensors(name: str, opset: int) -> None:
 
 def test_one_program_is_exported_once(tmp_path: Path) -> None:
     first, *others = (small(make) for make in PROGRAMS.values())
-    builds = Builds(tmp_path, most=1)
+    builds = Builds(tmp_path, max_cached_bytes=1)
     build = builds(first)
     assert builds(first.with_outputs(first.roots)) is build
     for other in others:

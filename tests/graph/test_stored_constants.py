@@ -62,11 +62,11 @@ def test_what_grows_stays_an_expression_where_there_is_no_room(name: str) -> Non
     whole = Build(export_with_tensors(program)[0].SerializeToString()).constant_bytes
     assert whole > 3 * own, "this model does not grow"
     for most in (own, 2 * own, 3 * own):
-        bounded, _ = export_with_tensors(program, most=most)
+        bounded, _ = export_with_tensors(program, max_constant_bytes=most)
         onnx.checker.check_model(bounded, full_check=True)
         assert Build(bounded.SerializeToString()).constant_bytes <= most
     assert verify(model, bounded, kinds=("random",)).passed
-    fitting = Build(export_with_tensors(program, most=whole)[0].SerializeToString())
+    fitting = Build(export_with_tensors(program, max_constant_bytes=whole)[0].SerializeToString())
     assert fitting.constant_bytes == whole  # as long as it fits
 
 
@@ -75,7 +75,7 @@ def test_what_shrinks_is_folded_all_the_same() -> None:
     model = growing("s = ReduceSum (w, axes) a = Add (s, s) g = Tile (a, thirty)", "1, 600")
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axes"))
     for most, left in ((3000, ["Mul", "Relu"]), (1500, ["ReduceSum", "Add", "Tile", "Mul", "Relu"])):
-        made, _ = export_with_tensors(import_model(model), most=most)
+        made, _ = export_with_tensors(import_model(model), max_constant_bytes=most)
         assert [n.op_type for n in made.graph.node] == left
 
 

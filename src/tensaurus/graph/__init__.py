@@ -1,1 +1,1 @@
-"""Programs of interned nodes, what is known of them, and their way from and to ONNX."""
+"""Models as graphs of interned nodes: the nodes, analyses of them, and import from and export to ONNX."""

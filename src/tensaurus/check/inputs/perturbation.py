@@ -76,7 +76,7 @@ def perturb_model(
         copy = ModelProto()
         copy.CopyFrom(model)
     else:
-        copy = files.light(model, moved)
+        copy = files.store_initializers(model, moved)
     for tensor in _weights(copy):
         if tensor.data_location == TensorProto.EXTERNAL or (changed := moved(tensor)) is None:
             continue

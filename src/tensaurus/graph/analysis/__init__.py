@@ -1,1 +1,1 @@
-"""What is known of a whole program: constants, degrees, and how far constants move its results."""
+"""Analyses of whole programs: constant folding, degrees, and the effect of small changes of constants."""

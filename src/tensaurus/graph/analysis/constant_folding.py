@@ -37,7 +37,9 @@ SCRATCH_FACTOR = 16  # an intermediate result may have so many times the bytes o
 DISCONTINUOUS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
 
 
-def fold_constants(program: Program, became: dict[Node, Node] | None = None, most: float = inf) -> Program:
+def fold_constants(
+    program: Program, became: dict[Node, Node] | None = None, max_bytes: float = inf
+) -> Program:
     """Return the program with every maximal expression over constants replaced by a constant.
 
     Values are computed in float64 and rounded once.  Each step is rounded as in the model where a function
@@ -48,8 +50,8 @@ def fold_constants(program: Program, became: dict[Node, Node] | None = None, mos
       own answer counts;
     - results that are more than a mebibyte and sixteen times larger than their source (Expand of a scalar);
     - up to 16 elements that an opaque node reads: runtimes are stricter about a constant than about a value;
-    - where all constants would take more than `most` bytes, as few as possible of those that grow most, if
-      they consist of ONNX's own operators: Tile(w, 60) is stored as w, and computed when the model is loaded.
+    - where all constants would take more than `max_bytes`, as few as possible of the expressions that grow
+      most, if they consist of ONNX's own operators: Tile(w, 60) is stored as w, and computed at loading time.
 
     `became` is filled with the new node for each old one, unless nothing changed.
     """
@@ -79,14 +81,14 @@ def fold_constants(program: Program, became: dict[Node, Node] | None = None, mos
             args = tuple(old if _may_be_shape(old) else new for old, new in zip(node.args, args, strict=True))
         return folded.get(node) or replace_args(node, args)
 
-    if most < inf and stored_bytes(program.rebuild(build)) > most:
+    if max_bytes < inf and stored_bytes(program.rebuild(build)) > max_bytes:
         growing = sorted(filter(_can_stay_expression, folded), key=_added_bytes, reverse=True)
         low, high = 0, len(growing)  # the least number of unfolded expressions, by bisection
         everything = folded
         while low < high:
             middle = (low + high) // 2
             folded = _without(everything, growing[:middle])
-            if stored_bytes(program.rebuild(build)) > most:
+            if stored_bytes(program.rebuild(build)) > max_bytes:
                 low = middle + 1
             else:
                 high = middle

@@ -107,14 +107,14 @@ def digest_table(program: Program) -> dict[str, TensorData | OpaqueForm]:
     return entries
 
 
-def workload(node: Node, plain: bool = False) -> str:
+def workload(node: Node, ignore_values: bool = False) -> str:
     """Return an operator with attributes and types of arguments: the key of its measured times.
 
     Conv(float32[1, 3, 8, 8], const float32[6, 3, 3, 3], dilations=(1, 1), ...) -> float32[1, 6, 6, 6]
 
     `const` marks constant arguments, which a runtime prepares ahead of time.  Their values make no
-    difference, except subnormal numbers, which are slow (`const subnormal 2^-3`; `plain` leaves this out).
-    `same k` is an argument that already occurred at place k.
+    difference, except subnormal numbers, which are slow (`const subnormal 2^-3`; `ignore_values` leaves this
+    out).  `same k` is an argument that already occurred at place k.
     """
     args: list[str] = []
     for place, arg in enumerate(node.args):
@@ -124,7 +124,8 @@ def workload(node: Node, plain: bool = False) -> str:
             args.append(f"same {node.args.index(arg)}")
         else:
             kinds = ", ".join(map(format_type, arg.types))
-            args.append(f"const {'' if plain else format_subnormals(arg)}{kinds}" if arg.static else kinds)
+            values = "" if ignore_values or not arg.static else format_subnormals(arg)
+            args.append(f"const {values}{kinds}" if arg.static else kinds)
     return _format_call(node, args)
 
 
@@ -306,8 +307,8 @@ class _Parser:
                 return -self.value(inner)
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 return Fraction(self.value(left)) / self.value(right)
-            case ast.Constant(value=plain):
-                return plain
+            case ast.Constant(value=literal):
+                return literal
         raise ValueError(f"{ast.unparse(value)} is no attribute")
 
 

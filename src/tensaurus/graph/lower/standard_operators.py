@@ -316,7 +316,7 @@ def _factors(body: Body) -> Iterator[Body]:
 
 
 def _guard_cut(size: Size) -> tuple[Axis, int, bool] | None:
-    """Return (axis, index, whether above) where a guard holds on one side of an index of an axis, else None."""
+    """Return (axis, index, whether above) where a guard holds on one side of an index, else None."""
     inside = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
     affine = affine_coefficients(size, inside)
     if affine is None or len(affine[0]) != 1 or any(isinstance(a, Lookup) for a in atoms(size)):

@@ -1,1 +1,1 @@
-"""ONNX files read into programs, and programs written as ONNX files."""
+"""Import ONNX files as programs, and export programs as ONNX files."""

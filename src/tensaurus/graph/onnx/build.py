@@ -1,6 +1,7 @@
-"""What a backend compiles, a worker times and a result saves: a model with the libraries of its operators.
+"""A build: an ONNX model with the libraries of its custom operators, as backends compile and time it.
 
-Whoever only runs one needs neither onnx nor our operators: they are imported where a method needs them.
+Processes that only run builds need neither onnx nor the operators' declarations, so that methods import these
+modules where they need them.
 """
 
 from __future__ import annotations
@@ -26,10 +27,13 @@ __all__ = ["Build", "TensorMap"]
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What the tensors of an exported model are, by name; inputs and constants have no entry.
+    """Which node each tensor of an exported model stands for; inputs and constants have no entry.
 
-    written   the node that stands there, constants folded and expansions in the place of what they expand
-    computed  the nodes of the program that it is computed for: inside an expansion, that of the whole
+    Exporting folds constants and expands operators, so that a program and its model have different nodes.
+
+    written   by tensor name: the node that was written, after folding and expansion
+    computed  by tensor name: the program's own nodes that the tensor is computed for; for a tensor inside an
+              expansion, the node that was expanded
     """
 
     written: Mapping[str, Node] = field(default_factory=dict)
@@ -38,12 +42,12 @@ class TensorMap:
 
 @dataclass(frozen=True, eq=False)
 class Build:
-    """A model as runtimes take it; two of the same content are equal.
+    """A model as runtimes load it; two builds of the same content are equal.
 
-    model      an ONNX model's bytes, or the path of its file
-    libraries  shared objects with custom operators; the files must stay where they are
-    tensors    what its tensors are, where it was exported from a program; stays in this process
-    named      whether its external data are files that are named by their content (`graph/onnx/weight_files`)
+    model             an ONNX model's bytes, or the path of its file
+    libraries         shared objects with custom operators; the files must stay where they are
+    tensors           the node of each tensor, if the model was exported from a program; not sent to processes
+    is_content_named  whether its external data are files named by their content (`graph/onnx/weight_files`)
     """
 
     model: bytes | Path
@@ -58,18 +62,18 @@ class Build:
         folder: Path,
         libraries: Sequence[Path] = (),
         tensors: TensorMap = TensorMap(),
-        shared: bool = True,
+        shares_weights: bool = True,
     ) -> Build:
-        """The model's bytes; a file in the folder where that is too large for a message.
+        """Return a build of the model in memory, or in a file of the folder where it is too large.
 
-        Large initializers are files of their own where they are `shared` with others of the folder.
+        With `shares_weights`, large initializers are files of their own, shared by all builds of the folder.
         """
         from tensaurus.graph.onnx.model_file import TWO_GIGABYTES, save_model, weight_bytes
         from tensaurus.graph.onnx.weight_files import WeightFiles, is_outside
 
-        light = WeightFiles(folder).light(model) if shared else model
+        light = WeightFiles(folder).store_initializers(model) if shares_weights else model
         path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
-        if weight_bytes(light) >= TWO_GIGABYTES:  # of a message
+        if weight_bytes(light) >= TWO_GIGABYTES:
             save_model(model, path)
             return cls(path, tuple(libraries), tensors)
         written = bytes(light.SerializeToString(deterministic=True))
@@ -80,15 +84,18 @@ class Build:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Build:
-        """A model's file, with the libraries beside it that it names.  Raises TensaurusError."""
+        """Return the build of a model's file and the kernel libraries that it names.
+
+        Raises TensaurusError where a library is missing or was replaced.
+        """
         from tensaurus.graph.onnx.kernel_libraries import find_libraries
 
         return cls(Path(path), find_libraries(path))
 
     def proto(self, *, weights: bool = True) -> ModelProto:
-        """The model read again; of a file without `weights`, external data stays outside.
+        """Return the model as a message; without `weights`, external data of a file is not loaded.
 
-        Raises whatever onnx and the file system find wrong with it.
+        Raises the exceptions of onnx and of the file system.
         """
         import onnx
 
@@ -98,25 +105,24 @@ class Build:
         if weights:
             from tensaurus.graph.onnx.onnx_frame import tensors_of
 
-            for tensor in tensors_of(model):  # as it was before its elements were put outside
-                # to clear a field of what is not there would make it
+            for tensor in tensors_of(model):  # loading sets the field, which the model may not have had
                 if tensor.HasField("data_location") and tensor.data_location == onnx.TensorProto.DEFAULT:
                     tensor.ClearField("data_location")
         return model
 
     @property
     def size(self) -> int:
-        """Bytes of the model, without external data."""
+        """Return the bytes of the model, without external data."""
         return len(self.model) if isinstance(self.model, bytes) else self.model.stat().st_size
 
     @cached_property
     def total_bytes(self) -> int:
-        """Bytes of the model with its external data; without these where they cannot be read."""
-        beside = 0
+        """Return the bytes of the model with its external data, of which unreadable files count as 0."""
+        external = 0
         if isinstance(self.model, Path):
             with suppress(OSError, ValueError):  # protobuf's DecodeError is one
-                beside = sum(file.stat().st_size for file in self._external_files())
-        return self.size + beside
+                external = sum(file.stat().st_size for file in self._external_files())
+        return self.size + external
 
     @cached_property
     def constant_bytes(self) -> int:
@@ -130,7 +136,7 @@ class Build:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the content, external data and libraries included, wherever these lie.
+        """Return a hash of the content of the model, its external data and libraries, whatever their paths.
 
         Raises TensaurusError for a file that cannot be read.
         """
@@ -146,7 +152,7 @@ class Build:
         return parts[0] if len(parts) == 1 else sha256("\n".join(parts).encode()).hexdigest()
 
     def _external_files(self) -> list[Path]:
-        """The files of the model's external data, in the order of their names."""
+        """Return the files of the model's external data, in the order of their names."""
         from tensaurus.graph.onnx.onnx_frame import tensors_of
 
         assert isinstance(self.model, Path)
@@ -161,7 +167,7 @@ class Build:
         return hash(self.digest)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nodes do not cross the border of a process."""
+        """Return the state without nodes: they are interned in one process only."""
         return {**self.__dict__, "tensors": TensorMap()}
 
     def __repr__(self) -> str:

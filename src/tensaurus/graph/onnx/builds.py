@@ -1,4 +1,4 @@
-"""The builds of the programs of one model, each exported once."""
+"""Export the programs of one model as builds, each of them once."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tensaurus.ops.kernel_form import KERNELS
 __all__ = ["Builds", "LinkKernels"]
 
 LinkKernels = Callable[[Sequence[Kernel]], Path]
-"""Makes one shared library of kernels, and returns its path."""
+"""Links kernels to one shared library, and returns its path."""
 
 MAX_CACHED_BYTES = 1 << 30  # of all cached builds; beyond, the oldest are dropped and exported again
 
 
 class Builds:
-    """Builds of programs that share one frame; callable with a program."""
+    """Exports and caches builds of programs that share one frame; callable with a program."""
 
     def __init__(
         self,
@@ -41,27 +41,33 @@ class Builds:
         link: LinkKernels | None = None,
         libraries: Sequence[Path] = (),
         folded: bool = True,
-        most: int = MAX_CACHED_BYTES,
-        shared: bool = True,
-        stored: float = inf,
+        max_cached_bytes: int = MAX_CACHED_BYTES,
+        shares_weights: bool = True,
+        max_constant_bytes: float = inf,
     ):
-        """Large weights are written to the folder, `shared` by all that are asked for.
+        """Say how to export.
 
-        `link` makes one library of the kernels of each build.  `libraries` are those that the model itself
-        came with: a session takes them or ours.  `folded` computes what is constant; `most` are the bytes of
-        the models that are kept.  Constants are folded into at most `stored` bytes of a model.
+        folder              for models and weights that are too large for a message
+        expand, kernels     expansions of operators, and kernels of eOperators
+        link                links the kernels of one build to a library
+        libraries           of custom operators that the model itself came with
+        folded              whether constant expressions are folded
+        max_cached_bytes    of all cached builds; the oldest are dropped
+        shares_weights      whether large weights are written to the folder once, for all builds
+        max_constant_bytes  of the constants of one build; beyond, expressions over constants are not folded
         """
         self._folder, self._expand, self._kernels, self._link = folder, expand, kernels, link
         self._libraries = tuple(libraries)
-        self._folded, self._most, self._stored = folded, most, stored
-        self._weights = WeightFiles(folder) if shared else None
+        self._folded = folded
+        self._max_cached_bytes, self._max_constant_bytes = max_cached_bytes, max_constant_bytes
+        self._weights = WeightFiles(folder) if shares_weights else None
         self._known: dict[tuple[Node, ...], Build] = {}
         self._bytes = 0
 
     def __call__(self, program: Program) -> Build:
-        """The program as a runtime takes it.
+        """Return the program's build.
 
-        Raises TensaurusError for a node that its opset cannot say, and where kernels cannot be linked.
+        Raises TensaurusError for a node that the opset lacks, and where kernels cannot be linked.
         """
         found = self._known.get(program.roots)
         if found is None:
@@ -78,31 +84,30 @@ class Builds:
                 expand=self._expand,
                 kernels=kernel_of,
                 weights=self._weights,
-                most=self._stored,
+                max_constant_bytes=self._max_constant_bytes,
                 watch=written.append,
             )
             libraries: tuple[Path, ...] = ()
             if used:
                 flushing = self._flushing(written[0], model) if self._folded else frozenset()
-                assert self._link is not None, "who has kernels can link them"
+                assert self._link is not None, "kernels need a linker"
                 libraries = (self._link([replace(k, flushing=k.name in flushing) for k in used.values()]),)
             elif self._libraries and _has_kernels(model):
                 libraries = self._libraries
             found = Build.from_model(model, self._folder, libraries, tensors, self._weights is not None)
             self._known[program.roots] = found
             self._bytes += found.size
-            while self._bytes > self._most and len(self._known) > 1:
+            while self._bytes > self._max_cached_bytes and len(self._known) > 1:
                 self._bytes -= self._known.pop(next(iter(self._known))).size
         return found
 
-
     def _flushing(self, program: Program, model: ModelProto) -> frozenset[str]:
-        """The names of the kernels that may flush subnormal numbers wherever they stand."""
+        """Return the names of the kernels that may flush subnormal numbers in every node that calls them."""
         called = Counter(n.op_type for g in graphs_in(model.graph) for n in g.node if n.domain == KERNELS)
         expressions = (node for node in program.active if node.op is eop)
         nodes = {node: kernel.name for node in expressions if (kernel := self._kernels(node))}
-        may = Counter(nodes[node] for node in find_flushing_nodes(program, nodes))
-        return frozenset(name for name, count in called.items() if may[name] == count)
+        flushing = Counter(nodes[node] for node in find_flushing_nodes(program, nodes))
+        return frozenset(name for name, count in called.items() if flushing[name] == count)
 
 
 def _has_kernels(model: ModelProto) -> bool:

@@ -1,4 +1,8 @@
-"""One ONNX graph while its nodes become ours."""
+"""Import one ONNX graph: a model's graph, or a body of If, Loop or Scan.
+
+Each ONNX node becomes a typed node where its operator is declared and its sizes are known, else an opaque
+node that states why.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +41,16 @@ _NON_TENSOR_TYPES = frozenset({"sequence_type", "optional_type", "map_type", "sp
 
 
 class GraphImporter:
-    """One graph while it is imported: its names, and the importer of the graph around it for a body.
+    """Imports one graph, and by further importers (`outer` is this one) the bodies in it.
 
-    An `open` one is the branch of an If that is known to be taken: its nodes are those of the graph around.
+    A branch of an If that is known to be taken (`is_taken_branch`) becomes part of the graph around it.
+
+    names          the node of each value by its name
+    captured       by name: (input of this body, node of the graph around it)
+    input_symbols  sizes of inputs: sizes computed from them can be computed on export, too
+    known          elements of integer nodes (`known_integers`)
+    branch_names   names of nodes in branches that are taken
+    names_read     all values that are read in the graph and its bodies
     """
 
     def __init__(
@@ -50,43 +61,46 @@ class GraphImporter:
         outer: GraphImporter | None = None,
         *,
         graph: GraphProto,
-        open: bool = False,
+        is_taken_branch: bool = False,
     ):
         self.opsets, self.functions, self.types, self.outer = opsets, functions, types, outer
-        self.opset, self.open = opsets.get("", 1), open
+        self.opset, self.is_taken_branch = opsets.get("", 1), is_taken_branch
         self.counter: Iterator[int] = outer.counter if outer is not None else count()
         number = next(self.counter)
         self.infos, self.stated = types.infos[number], types.stated[number]
-        # sizes keep their names in a body without inputs; those of a loop may differ in each iteration
+        # A body without inputs shares the named sizes of its graph; those of a loop may differ in each turn.
         shared = outer is not None and not graph.input
         scope = outer.place.scope if outer is not None and shared else str(number or "")
         self.place: Location = Location(str(number), scope)
         self.names: dict[str, Node] = {}
-        self.captured: dict[str, tuple[Node, Node]] = {}  # name: (the body's input, the outer node)
-        self.given: set[Symbol] = set(outer.given) if outer is not None else set()
-        self.memo: KnownElements = outer.memo if outer is not None and open else {}
-        self.inner: dict[Node, str] = {}  # the names in branches taken
-        self.read = {name for g in graphs_in(graph) for node in g.node for name in node.input}
-        self.read.update(value.name for g in graphs_in(graph) for value in g.output)
+        self.captured: dict[str, tuple[Node, Node]] = {}
+        self.input_symbols: set[Symbol] = set(outer.input_symbols) if outer is not None else set()
+        self.known: KnownElements = outer.known if outer is not None and is_taken_branch else {}
+        self.branch_names: dict[Node, str] = {}
+        self.names_read = {name for g in graphs_in(graph) for node in g.node for name in node.input}
+        self.names_read.update(value.name for g in graphs_in(graph) for value in g.output)
 
-    def take(self, value: ValueInfoProto) -> None:
+    def add_input(self, value: ValueInfoProto) -> None:
         """Define an input of the graph."""
         stated = value.type if value.type.WhichOneof("value") else self.infos.get(value.name, TypeProto())
         kind = self.type_of(stated, value.name)
         self.names[value.name] = source(value.name, kind)
         if isinstance(kind, TensorType):
-            self.given.update(s for s in map(symbol_of, kind.shape) if s is not None)
+            self.input_symbols.update(s for s in map(symbol_of, kind.shape) if s is not None)
 
     def type_of(self, proto: TypeProto, name: str) -> Type:
+        """Return the type of a value.  Raises TensaurusError where its element type is unknown."""
         try:
             return self.types.of(proto, name, self.place)
         except ValueError as error:
             raise TensaurusError(f"the value {name} has a type that ONNX does not define: {error}") from error
 
-    def hints(self) -> dict[Node, str]:
-        return {**self.inner, **{node: name for name, node in reversed(self.names.items())}}
+    def node_names(self) -> dict[Node, str]:
+        """Return the first name of each node."""
+        return {**self.branch_names, **{node: name for name, node in reversed(self.names.items())}}
 
     def lookup(self, name: str) -> Node:
+        """Return the node of a value; a value of the graph around a body becomes an input of the body."""
         if name in self.names:
             return self.names[name]
         if name in self.captured:
@@ -94,35 +108,35 @@ class GraphImporter:
         if self.outer is None:
             raise TensaurusError(f"the value {name} is used before it is defined")
         node = self.outer.lookup(name)
-        if self.open or node.op is CONSTANT:
+        if self.is_taken_branch or node.op is CONSTANT:
             return node
         label = f"outer:{name}"
         while label in self.names:
             label = f"outer:{label}"
         inside = source(label, node.types[0])
         self.captured[name] = (inside, node)
-        value = known_elements(node, self.outer.memo)
+        value = known_elements(node, self.outer.known)
         if value is not None:
-            self.memo[inside] = value
+            self.known[inside] = value
         return inside
 
-    def run(self, graph: GraphProto, skip: set[str] | frozenset[str] = frozenset()) -> None:
-        """Define what the initializers and nodes of the graph define."""
+    def import_nodes(self, graph: GraphProto, skip: set[str] | frozenset[str] = frozenset()) -> None:
+        """Import the initializers, except those in `skip`, and the nodes of the graph."""
         for tensor in graph.initializer:
             if tensor.name not in skip:
                 self.names[tensor.name] = constant(_tensor_data(tensor))
         for sparse in graph.sparse_initializer:
             if sparse.values.name not in skip:
-                self.add(sparse_node(sparse))
+                self.import_node(sparse_node(sparse))
         for proto in graph.node:
             try:
-                self.add(proto)
+                self.import_node(proto)
             except TensaurusError as error:
                 error.node = error.node or proto.name or next(iter(proto.output), None)
                 raise
 
-    def add(self, proto: NodeProto) -> None:
-        """Define the outputs of one ONNX node."""
+    def import_node(self, proto: NodeProto) -> None:
+        """Import one ONNX node and define its outputs."""
         known_here = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
         tensor = constant_tensor(proto) if known_here else None
         if tensor is not None:
@@ -134,15 +148,15 @@ class GraphImporter:
                     raise TensaurusError(f"its {attribute.name} has another number of outputs than the node")
             if {attribute.name for attribute in proto.attribute} != set(choice.values()):
                 raise TensaurusError(f"it lacks the attribute {' or '.join(choice.values())}")
-            condition = known_elements(self.lookup(proto.input[0]), self.memo)
+            condition = known_elements(self.lookup(proto.input[0]), self.known)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         op = registry.get(proto.op_type) if (proto.domain, proto.op_type) not in self.functions else None
         if (scope := scope_text(proto)) is not None:
-            typed = partial(self.compiled, scope)
+            typed = partial(self.build_eoperator, scope)
         elif op is not None and op.domain == domain:
-            typed = partial(self.declared, op)
+            typed = partial(self.build_declared, op)
         else:
             return self.add_opaque(proto, why_undeclared(operator_name(proto)))
         try:
@@ -154,84 +168,89 @@ class GraphImporter:
         self.define(proto.output, [item(node, place) for place in range(len(node.types))])
 
     def take_branch(self, proto: NodeProto, taken: str) -> None:
-        """Define the outputs of an If whose condition is known: those of the branch in attribute `taken`."""
+        """Define the outputs of an If with a known condition, by importing the branch in attribute `taken`."""
         outputs: list[Node] = []
         for attribute in proto.attribute:
             if attribute.name == taken:
                 graph = attribute.g
-                inner = GraphImporter(
-                    self.opsets, self.functions, self.types, self, graph=graph, open=True
-                )
-                inner.run_body(graph)
+                common = self.opsets, self.functions, self.types
+                inner = GraphImporter(*common, self, graph=graph, is_taken_branch=True)
+                inner.import_body(graph)
                 outputs = [inner.lookup(value.name) for value in graph.output]
-                self.inner.update(inner.hints())
+                self.branch_names.update(inner.node_names())
             else:
-                for _ in graphs_in(attribute.g):
+                for _ in graphs_in(attribute.g):  # types are listed by the number of the graph
                     next(self.counter)
         self.define(proto.output, outputs)
 
     def define(self, names: Sequence[str], nodes: Sequence[Node]) -> None:
+        """Name nodes.  Raises TensaurusError for a name that is defined already."""
         for name, node in zip(names, nodes, strict=False):
             if name:
                 if name in self.names:
                     raise TensaurusError(f"the value {name} is defined twice")
                 self.names[name] = node
 
-    def declared(self, op: Op, proto: NodeProto) -> Node:
-        if any(name not in self.read for name in proto.output):
+    def build_declared(self, op: Op, proto: NodeProto) -> Node:
+        """Return the node of a declared operator.  Raises Untypable where it must stay opaque."""
+        if any(name not in self.names_read for name in proto.output):
             bare = NodeProto()
             bare.CopyFrom(proto)
-            bare.output[:] = [name if name in self.read else "" for name in proto.output]
+            bare.output[:] = [name if name in self.names_read else "" for name in proto.output]
             proto = bare
         names, attrs = from_onnx(op, proto, self.opset, self.constant_of, self.dtype_of)
         args = [self.argument(a, names) for a in names]
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
         node = apply(op, args, attrs, 0 if has_variadic_outputs(op, self.opset) else wanted)
         for size in _symbolic_sizes(node.attrs):
-            self.require(size, node)
-        self.compare(proto, node)
+            self.require_size(size, node)
+        self.check_types(proto, node)
         return node
 
-    def compiled(self, scope: str, proto: NodeProto) -> Node:
-        """The expression that a kernel was compiled from."""
+    def build_eoperator(self, scope: str, proto: NodeProto) -> Node:
+        """Return the eOperator that a kernel of an optimized model was compiled from."""
         node = apply(eop, [self.lookup(name) for name in proto.input], {"scope": scope})
-        self.compare(proto, node)
+        self.check_types(proto, node)
         return node
 
-    def compare(self, proto: NodeProto, node: Node) -> None:
-        """Raise Untypable where ONNX's inference or the model itself has other types for the outputs.
+    def check_types(self, proto: NodeProto, node: Node) -> None:
+        """Raise Untypable where ONNX's inference has other types for the outputs, or the model other dtypes.
 
-        Exporters leave stale shapes behind, which runtimes overlook: only inferred ones count.
+        The model's own shapes do not count: exporters leave stale ones, which runtimes ignore.
         """
         for name, kind in zip(proto.output, node.types, strict=False):
             if not name or not isinstance(kind, TensorType):
                 continue
             inferred, stated = (infos.get(name, TypeProto()) for infos in (self.infos, self.stated))
-            copied = stated.tensor_type.HasField("shape")  # perhaps to the inferred shape
+            may_be_copied = stated.tensor_type.HasField("shape")  # inference copies stated shapes
             differs = describe_contradiction(kind, stated, element=True)
-            if differs := differs or describe_contradiction(kind, inferred, element=copied):
+            if differs := differs or describe_contradiction(kind, inferred, element=may_be_copied):
                 raise Untypable(f"its output {name} is {differs}")
 
-    def require(self, size: Any, node: Node) -> None:
-        """Raise Untypable where a size could not be computed in front of the node on export."""
-        own = {polynomial(n) for a in node.args if a is not None for n in a.tensor.shape}
-        if polynomial(size) in own:
+    def require_size(self, size: Any, node: Node) -> None:
+        """Raise Untypable where a size could not be computed before the node on export.
+
+        It can from sizes of the node's arguments and of the graph's inputs.
+        """
+        dimensions = {polynomial(n) for a in node.args if a is not None for n in a.tensor.shape}
+        if polynomial(size) in dimensions:
             return
         for factors, _ in terms_of(size):
             for atom in factors:
-                if polynomial(atom) in own or isinstance(atom, Symbol) and atom in self.given:
+                if polynomial(atom) in dimensions or isinstance(atom, Symbol) and atom in self.input_symbols:
                     continue
                 if isinstance(atom, Floor):
-                    self.require(atom.top, node)
-                    self.require(atom.bottom, node)
+                    self.require_size(atom.top, node)
+                    self.require_size(atom.bottom, node)
                 elif isinstance(atom, Largest):
                     for arg in atom.args:
-                        self.require(arg, node)
+                        self.require_size(arg, node)
                 else:
                     raise Untypable(f"the size {atom} is known only at run time")
 
     def argument(self, name: Any, names: Sequence[Any]) -> Node | None:
-        if isinstance(name, np.ndarray):  # a constant that this opset writes as an attribute
+        """Return the node of an argument: a name, or a constant that this opset has as an attribute."""
+        if isinstance(name, np.ndarray):
             first = next((n for n in names if isinstance(n, str)), None)
             if first is None:
                 raise Untypable("a constant without a tensor that says its type")
@@ -242,14 +261,15 @@ class GraphImporter:
         return self.lookup(name).tensor.dtype
 
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Return the elements of a value in its type (symbols as objects), None where they are not known."""
         node = self.lookup(name)
-        value = known_elements(node, self.memo)
+        value = known_elements(node, self.known)
         if value is None or value.dtype.kind == "O":
             return value
         return value.astype(numpy_dtype(node.tensor.dtype), copy=False)
 
     def add_opaque(self, proto: NodeProto, reason: str) -> None:
-        """Define the outputs of a node that we carry as it is."""
+        """Import a node as opaque, with its bodies as programs, and define its outputs."""
         args: list[Node | None] = [self.lookup(name) if name else None for name in proto.input]
         bare = NodeProto()
         bare.CopyFrom(proto)
@@ -260,7 +280,7 @@ class GraphImporter:
             graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
             for graph in graphs:
                 inner = GraphImporter(self.opsets, self.functions, self.types, self, graph=graph)
-                inner.run_body(graph)
+                inner.import_body(graph)
                 imported.append((attribute.name, inner, graph))
             if attribute.type == AttributeProto.GRAPHS:
                 bare.attribute.add(name=attribute.name, type=AttributeProto.GRAPHS)
@@ -284,22 +304,22 @@ class GraphImporter:
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
         kinds = [self.infos[name].WhichOneof("value") for name in proto.output if name in self.infos]
-        one_of_many = (
+        has_effects = (
             (proto.domain, proto.op_type) in self.functions
             or not is_deterministic(proto, self.opsets.get(domain))
             or any(node.identity is not None for _, body in bodies for node in body.nodes)
-            # two merged outputs would need a copy, which old opsets have for tensors alone
+            # merging equal nodes may need a copy of an output, which old opsets have for tensors alone
             or (self.opset < 16 and not _NON_TENSOR_TYPES.isdisjoint(kinds))
         )
-        node = opaque(form, args, types, effects=one_of_many)
+        node = opaque(form, args, types, effects=has_effects)
         self.define(proto.output, [item(node, place) for place in range(len(types))])
 
     def output_types(
         self, proto: NodeProto, opset: int, args: Sequence[Node | None], bodies: Sequence[tuple[str, Program]]
     ) -> list[Type]:
-        """The types of an opaque node's outputs: what our own knowledge of its arguments adds to ONNX's."""
+        """Return the types of an opaque node's outputs: ONNX's inference given the types of arguments."""
         kinds = [None if a is None else a.types[0] for a in args]
-        values = [None if a is None else known_elements(a, self.memo) for a in args]
+        values = [None if a is None else known_elements(a, self.known) for a in args]
         plain = [None if v is None or v.dtype.kind == "O" else v for v in values]
         for place, (arg, value) in enumerate(zip(args, plain, strict=True)):
             if arg is not None and value is not None:
@@ -319,19 +339,19 @@ class GraphImporter:
 
     # ---------------------------------------------------------------------------------- bodies
 
-    def run_body(self, graph: GraphProto) -> None:
-        """Import a body."""
+    def import_body(self, graph: GraphProto) -> None:
+        """Import the inputs, nodes and outputs of a body."""
         initial = initializer_names(graph)
         for value in graph.input:
             if value.name in initial:
                 raise TensaurusError(f"{value.name} is an input and an initializer of the same body")
-            self.take(value)
-        self.run(graph)
+            self.add_input(value)
+        self.import_nodes(graph)
         for value in graph.output:
             self.lookup(value.name)
 
     def program(self, graph: GraphProto, captured: tuple[Node, ...]) -> Program:
-        """The body, whose nodes are all defined, as a program."""
+        """Return an imported body as a program."""
         shell = ModelProto()
         shell.graph.CopyFrom(graph_without_content(graph))
         for domain, version in self.opsets.items():
@@ -340,7 +360,7 @@ class GraphImporter:
             inputs=tuple(self.names[i.name] for i in graph.input),
             outputs=tuple((o.name, self.lookup(o.name)) for o in graph.output),
             captured=captured,
-            names=self.hints(),
+            names=self.node_names(),
             frame=Frame(shell, tuple(graph.input), tuple(graph.output)),
         )
 
@@ -353,7 +373,7 @@ def _tensor_data(tensor: TensorProto) -> TensorData:
 
 
 def symbol_of(size: Any) -> Symbol | None:
-    """The symbol that the size is, None for any other size."""
+    """Return the symbol that a size consists of, None for any other size."""
     terms = terms_of(size)
     if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
         atom = terms[0][0][0]
@@ -362,7 +382,7 @@ def symbol_of(size: Any) -> Symbol | None:
 
 
 def _symbolic_sizes(value: Any) -> Iterator[Any]:
-    """Every symbolic size in an attribute."""
+    """Yield every symbolic size in an attribute."""
     if isinstance(value, Arithmetic):
         yield value
     elif isinstance(value, tuple):

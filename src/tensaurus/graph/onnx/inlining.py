@@ -1,4 +1,7 @@
-"""Calls of a model's own functions, written out as the nodes that they stand for."""
+"""Inline the functions that a model defines itself, so that their nodes can be optimized.
+
+onnx inlines; this module first refuses recursion, too many nodes and ambiguous names, and repairs defaults.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ from tensaurus.graph.onnx.onnx_frame import bodies_of
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
-MAX_NODES = 200_000  # nodes of a model whose calls are written out: onnx takes seconds for so many
+MAX_NODES = 200_000  # of an inlined model: onnx takes seconds for so many nodes
 
 Key: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
 
 def inline_functions(model: ModelProto, file: str | Path | None = None) -> ModelProto:
-    """The model with every call of its functions written out; itself where it has none.
+    """Return the model with every call of its functions inlined; the model itself where it has no functions.
 
-    Raises TensaurusError, before anything is written out, for a function that calls itself, for a call that
-    gives or takes more values than its function has, and for more than `MOST` nodes.
+    Raises TensaurusError, before anything is inlined, for a function that calls itself, for a call with more
+    arguments or outputs than its function has, and for more than MAX_NODES nodes.
     """
     if not model.functions:
         return model
@@ -41,7 +44,7 @@ def inline_functions(model: ModelProto, file: str | Path | None = None) -> Model
 
 
 def _refuse_onnx_names(functions: Mapping[Key, FunctionProto]) -> None:
-    """Runtimes disagree on what a name means that is ONNX's and a function's: ONNX leaves that to them."""
+    """Refuse a function with the name of an ONNX operator: runtimes disagree on which of both is called."""
     for key in functions:
         domain, name, _ = key
         if defs.has(name, domain):
@@ -50,7 +53,7 @@ def _refuse_onnx_names(functions: Mapping[Key, FunctionProto]) -> None:
 
 
 def _restore_functions(flat: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
-    """Put back what a function calls that could not be written out, as it imports other operators."""
+    """Put back the functions that onnx could not inline, and so still calls, because of other opsets."""
     known = {_key(f.domain, f.name, f.overload) for f in flat.functions}
     waiting = list(flat.functions)
     while waiting:
@@ -63,7 +66,7 @@ def _restore_functions(flat: ModelProto, functions: Mapping[Key, FunctionProto])
 
 
 def _write_defaults(model: ModelProto) -> ModelProto:
-    """The model with every attribute that a call leaves to its function's default: onnx forgets those."""
+    """Return the model with the default attributes of functions written into each call: onnx forgets them."""
     copy = ModelProto()
     copy.CopyFrom(model)
     defaults = {_key(f.domain, f.name, f.overload): list(f.attribute_proto) for f in copy.functions}
@@ -75,7 +78,8 @@ def _write_defaults(model: ModelProto) -> ModelProto:
 
 
 def _limit_nodes(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> None:
-    sizes: dict[Key, int] = {}  # nodes that a call makes
+    """Raise TensaurusError where inlining would give more than MAX_NODES nodes, or never end."""
+    sizes: dict[Key, int] = {}  # number of nodes that a call becomes
     for key in _callees_first(functions):
         where = f"in the function {_format_key(key)}, "
         sizes[key] = _inlined_size(functions[key].node, functions, sizes, where)
@@ -103,7 +107,7 @@ def _inlined_size(
     sizes: Mapping[Key, int],
     where: str = "",
 ) -> int:
-    """How many nodes these are when their calls are written out."""
+    """Return the number of nodes after inlining."""
     total = 0
     for node in _nodes_and_bodies(nodes):
         callee = _callee(node)
@@ -124,7 +128,7 @@ def _inlined_size(
 
 
 def _nodes_and_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """The nodes and those of all bodies in them."""
+    """Yield the nodes, each followed by those of its bodies."""
     for node in nodes:
         yield node
         for body in bodies_of(node):

@@ -1,4 +1,7 @@
-"""The libraries of kernels beside a model's file, which its metadata name."""
+"""Save kernel libraries beside a model's file, and find them again.
+
+The model's metadata hold the name and SHA-256 of each library, so that another library is never loaded.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,14 @@ from tensaurus.system.files import file_hash, replace_file
 
 __all__ = ["METADATA_KEY", "find_libraries", "library_path", "require_library_path", "save_with_libraries"]
 
-METADATA_KEY = "tensaurus.kernels"  # of a JSON object: the SHA-256 of each library by its name
-_METADATA_FIELD = 14  # of a ModelProto
+METADATA_KEY = "tensaurus.kernels"  # its value is a JSON object {library name: SHA-256}
+_METADATA_FIELD = 14  # number of the field metadata_props in a ModelProto
 
 
 def find_libraries(model: str | Path) -> tuple[Path, ...]:
-    """The libraries that the model's file needs, beside it; none where it names none.
+    """Return the libraries that a model's file names, none where the file is no model.
 
-    The weights are not read.  Raises TensaurusError for a library that is missing or another one; what is no
-    model names none.
+    Weights are not read.  Raises TensaurusError for a library that is missing or has another content.
     """
     found = []
     for name, digest in _library_hashes(Path(model)).items():
@@ -46,20 +48,20 @@ def find_libraries(model: str | Path) -> tuple[Path, ...]:
                 file=model,
                 remedy="Copy a model together with its library, or optimize it again.",
             )
-        found.append(path.absolute())  # a name without a folder is looked for elsewhere
+        found.append(path.absolute())  # the loader searches other folders for a name without a folder
     return tuple(found)
 
 
 def library_path(model: str | Path, number: int = 0) -> Path:
-    """Where the library of a model's file goes: fast.kernels.so for fast.onnx."""
+    """Return the path of a library of a model's file: fast.kernels.so for fast.onnx."""
     path = Path(model)
     return path.with_name(f"{path.stem}.kernels{number or ''}.so")
 
 
 def require_library_path(model: str | Path, library: Path | None = None) -> None:
-    """Raise TensaurusError where a library beside the model's file would overwrite what others need.
+    """Raise TensaurusError where saving a library would overwrite a file that another model needs.
 
-    It may overwrite what this model's old file alone names, and what is the same.
+    A file of the same content may be overwritten, and one that only the old file of this model names.
     """
     _require_path(library_path(model), Path(model), library)
 
@@ -79,9 +81,10 @@ def _require_path(place: Path, model: Path, library: Path | None) -> None:
 
 
 def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence[Path]) -> None:
-    """Write the model, its metadata naming the libraries, and these beside it.
+    """Write the model with the names of its libraries in its metadata, and the libraries beside it.
 
-    All is written beside first and then renamed.  Raises TensaurusError.
+    Every file is written under another name first and then renamed.  Raises TensaurusError as
+    `require_library_path` does.
     """
     places = [library_path(path, number) for number in range(len(libraries))]
     with ExitStack() as stack:
@@ -93,22 +96,22 @@ def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence
 
 
 def _with_library_hashes(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
-    """The model with these libraries in its metadata, and no others."""
-    kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
-    if not libraries and len(kept) == len(model.metadata_props):
+    """Return the model with exactly these libraries in its metadata."""
+    others = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
+    if not libraries and len(others) == len(model.metadata_props):
         return model
-    made = ModelProto()
-    made.CopyFrom(model)
-    del made.metadata_props[:]
-    made.metadata_props.extend(kept)
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.metadata_props[:]
+    copy.metadata_props.extend(others)
     if libraries:
         hashes = {name: file_hash(library) for name, library in libraries.items()}
-        made.metadata_props.add(key=METADATA_KEY, value=json.dumps(hashes))
-    return made
+        copy.metadata_props.add(key=METADATA_KEY, value=json.dumps(hashes))
+    return copy
 
 
 def _library_hashes(model: Path) -> dict[str, str]:
-    """The SHA-256 of each library that a model's file names; none where it is no model."""
+    """Return the SHA-256 of each library that a model's file names, empty where the file is no model."""
     try:
         with model.open("rb") as file:
             for raw in _read_fields(file, _METADATA_FIELD):
@@ -121,9 +124,9 @@ def _library_hashes(model: Path) -> dict[str, str]:
 
 
 def _read_fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
-    """The bytes of each field of this number in a protobuf message; the others are skipped unread.
+    """Yield the bytes of each field with this number in a protobuf message, without reading other fields.
 
-    Raises ValueError for what is no message.
+    Raises ValueError where the file is no message.
     """
     end = file.seek(0, 2)
     file.seek(0)
@@ -146,7 +149,7 @@ def _read_fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
 
 
 def _read_varint(file: IO[bytes]) -> int | None:
-    """The next number; None at the end."""
+    """Return the next number, None at the end of the file."""
     value, shift = 0, 0
     while byte := file.read(1):
         value |= (byte[0] & 0x7F) << shift

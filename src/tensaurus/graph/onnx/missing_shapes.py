@@ -1,4 +1,4 @@
-"""Which sizes, were they known, would let more nodes be typed."""
+"""Suggest the option `--shape` where known input sizes would let more nodes be typed, and so optimized."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from tensaurus.ops import TensorType, registry
 
 
 def missing_shape_flags(program: Program) -> list[str]:
-    """The flags `--shape x=N,3,48,W` that fix the sizes on which declared operators wait; letters are free.
+    """Return flags such as `--shape x=N,3,48,W`, in which the user replaces letters by numbers.
 
-    A node waits where its operator has a declaration, it is opaque, and sizes of inputs occur in the types of
-    its arguments.  Empty where no flag would help.
+    They concern the symbolic sizes of inputs that occur in the arguments of opaque nodes whose operators are
+    declared.  Empty where no flag would help.
     """
-    waiting: set[Symbol] = set()
+    blocking: set[Symbol] = set()
     for node in program.opaque:
         if node.attribute("form").operator in registry:
-            waiting.update(s for arg in node.args if arg is not None for s in _symbols(arg))
+            blocking.update(s for arg in node.args if arg is not None for s in _symbols(arg))
     stated = {} if program.frame is None else {value.name: value for value in program.frame.inputs}
     flags = []
     for node in program.inputs:
         kind = node.types[0]
-        if not isinstance(kind, TensorType) or waiting.isdisjoint(_symbols(node)):
+        if not isinstance(kind, TensorType) or blocking.isdisjoint(_symbols(node)):
             continue
         name = node.attribute("name")
         dims = stated[name].type.tensor_type.shape.dim if name in stated else ()

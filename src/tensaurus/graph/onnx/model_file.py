@@ -1,4 +1,4 @@
-"""ONNX files: reading with every check, and writing, above 2 GB with the weights beside."""
+"""Read ONNX files with every check, and write them, above 2 GB with weights in a file of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensaurus.ops.element_type import dtype_name
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import replace_file
 
-TWO_GIGABYTES = 2**31 - 2**20
+TWO_GIGABYTES = 2**31 - 2**20  # bytes of weights in one message; protobuf allows 2^31 with everything else
 
 
 def load_model(path: str | Path) -> ModelProto:
@@ -48,7 +48,7 @@ def load_model(path: str | Path) -> ModelProto:
     external = _load_external(model, file)
     try:
         _run_checker(str(file) if external else raw, file)
-    except TensaurusError:  # of its form alone?
+    except TensaurusError:  # perhaps runtimes accept the model nevertheless
         sort_nodes(model.graph)
         check_model(normalize_model(model), file)
     return model
@@ -59,7 +59,7 @@ def check_model(model: ModelProto, file: str | Path | None = None) -> None:
     if weight_bytes(model) < TWO_GIGABYTES:
         _run_checker(model.SerializeToString(), file)
         return
-    light = light_copy(model)  # too large for the checker: it sees placeholders without elements
+    light = light_copy(model)  # a larger model is checked with empty tensors instead of its weights
     for tensor in tensors_of(light):
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.data_location = TensorProto.DEFAULT
@@ -77,21 +77,21 @@ def _run_checker(model: str | bytes, file: str | Path | None) -> None:
 
 
 def _format_checker_error(error: BaseException) -> str:
-    """What the checker says: its sentence, and the node around it."""
+    """Return the checker's message and the node that it concerns, in one line."""
     sentence, _, context = str(error).partition("==> Context:")
     words = " ".join(sentence.split())[:400] or type(error).__name__
     return f"{words} ({' '.join(context.partition('==>')[0].split())[:200]})" if context else words
 
 
 def _has_only_known_fields(model: ModelProto) -> bool:
-    """False where bytes of the file are no field that this version of ONNX knows: we would drop them."""
+    """Return whether this version of ONNX knows every field of the file: others would be lost on export."""
     messages = [model, *(m for g in graphs_in(model.graph) for m in (g, *g.node))]
     return not any(len(UnknownFieldSet(message)) for message in messages)
 
 
 def _text_fields(message: Message) -> Iterator[object]:
-    """Every text in a message; protobuf gives those that are not UTF-8 as bytes."""
-    if isinstance(message, TensorProto):  # whose elements are not to be copied
+    """Yield every text in a message; protobuf returns a text that is not UTF-8 as bytes."""
+    if isinstance(message, TensorProto):  # without its elements, which would be copied
         yield from (message.name, message.doc_string)
         yield from (text for entry in message.external_data for text in (entry.key, entry.value))
         return
@@ -108,7 +108,7 @@ def _text_fields(message: Message) -> Iterator[object]:
 
 
 def _load_external(model: ModelProto, file: Path) -> bool:
-    """Put external data into its tensors; True where there was any."""
+    """Load external data into the tensors; return whether there was any."""
     folder = file.absolute().parent.resolve()
     maps: dict[Path, mmap.mmap | bytes] = {}
     found = False
@@ -129,7 +129,7 @@ def _load_external(model: ModelProto, file: Path) -> bool:
 
 
 def _find_external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
-    """The file that holds the tensor, which must lie in the model's folder, links followed."""
+    """Return the file that holds a tensor.  It must be in the model's folder, also after following links."""
     label = f"the external data of tensor {tensor.name}"
     places = [entry.value for entry in tensor.external_data if entry.key == "location"]
     place = places[-1] if places else ""
@@ -166,7 +166,7 @@ def _map_file(target: Path, tensor: TensorProto, file: Path, opened: ExitStack) 
 
 
 def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, int]:
-    """Where the elements lie in a file of `size` bytes: (offset, length)."""
+    """Return (offset, length) of the elements in a file of `size` bytes."""
     label = f"the external data of tensor {tensor.name}"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     try:
@@ -194,7 +194,7 @@ def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, i
 
 
 def save_model(model: ModelProto, path: str | Path) -> None:
-    """Write the model, beside first and then renamed; above 2 GB its weights go to PATH.data."""
+    """Write the model under another name and then rename it; above 2 GB weights go to PATH.data."""
     if weight_bytes(model) < TWO_GIGABYTES:
         with replace_file(path) as beside:
             beside.write_bytes(model.SerializeToString(deterministic=True))
@@ -218,16 +218,16 @@ def save_model(model: ModelProto, path: str | Path) -> None:
 
 
 def _storable_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """The tensors whose elements a light copy may leave out."""
+    """Yield the tensors whose elements a light copy may leave out."""
     for graph in graphs_in(model.graph):
         yield from graph.initializer
         yield from (a.t for node in graph.node for a in node.attribute if a.HasField("t"))
 
 
 def weight_bytes(model: ModelProto) -> int:
-    """How many bytes the tensors take; those without raw data are small."""
+    """Return the bytes of the tensors with raw data; all others are small."""
     raw = (t for t in tensors_of(model) if t.HasField("raw_data"))
     try:
         return sum(size_in_bytes(dtype_name(t.data_type), tuple(t.dims)) for t in raw)
-    except (ValueError, KeyError, TypeError):  # an element type that does not exist: the checker says so
+    except (ValueError, KeyError, TypeError):  # an unknown element type, which the checker reports later
         return sum(len(t.raw_data) for t in tensors_of(model))

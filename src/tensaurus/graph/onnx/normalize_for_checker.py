@@ -1,4 +1,7 @@
-"""What ONNX's checker refuses for its form alone, though every runtime knows what is meant."""
+"""Repair formal errors before ONNX's checker runs: models that all runtimes accept but the checker refuses.
+
+Such models lack a name, an import of a domain, or the shape of an input, or list nodes in a wrong order.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ CHECKED_IR_VERSION = 4  # from this IR version on, initializers need not be inpu
 
 
 def normalize_model(model: ModelProto) -> ModelProto:
-    """A copy in the form that the checker asks for, to be checked in the model's place.
+    """Return a copy that the checker accepts, to be checked instead of the model.
 
-    It has a name and no metadata, imports every domain that its nodes use, and says a shape for every input
-    and output; its nodes and tensors are the model's.
+    The copy has a name and no metadata, imports every domain that its nodes use, and has a shape for every
+    input and output.  Nodes and tensors are unchanged.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -43,15 +46,15 @@ def normalize_model(model: ModelProto) -> ModelProto:
 
 
 def _newest_version(domain: str) -> int:
-    """The version of the domain that runtimes take where a model names none."""
+    """Return the newest version of a domain, which runtimes assume where a model names none."""
     schemas = (schema for schema in onnx.defs.get_all_schemas() if schema.domain == domain)
     return max((schema.since_version for schema in schemas), default=1)
 
 
 def sort_nodes(graph: GraphProto) -> None:
-    """Put the nodes of the graph and its bodies behind what they read, where they are not.
+    """Sort the nodes of the graph and of its bodies, so that each value is defined before it is read.
 
-    Nodes on a cycle stay where they are: the checker names one.
+    A graph with a cycle stays unsorted: the checker reports the cycle.
     """
     for part in graphs_in(graph):
         order = _topological_order(part)
@@ -62,7 +65,7 @@ def sort_nodes(graph: GraphProto) -> None:
 
 
 def _topological_order(graph: GraphProto) -> list[int] | None:
-    """Places of the nodes in an order that defines before it reads; None where theirs does, or none does."""
+    """Return the positions of the nodes in topological order; None where they are sorted, or on a cycle."""
     maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
     needs = [{maker[name] for name in _names_read(node) if name in maker} for node in graph.node]
     if all(before < place for place, others in enumerate(needs) for before in others):
@@ -85,7 +88,7 @@ def _topological_order(graph: GraphProto) -> list[int] | None:
 
 
 def _names_read(node: NodeProto) -> set[str]:
-    """The names that the node and the bodies in it read."""
+    """Return the names that a node and the bodies in it read."""
     names = set(node.input)
     for body in (inner for graph in bodies_of(node) for inner in graphs_in(graph)):
         names.update(name for reader in body.node for name in reader.input)

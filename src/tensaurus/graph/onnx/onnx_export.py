@@ -1,4 +1,4 @@
-"""From a program to ONNX: the same interface, the same opset, every node in the form that opset has."""
+"""Export a program as an ONNX model with the original's interface and opset."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tensaurus.ops.size_form import SizeForm
 
 __all__ = ["evaluate_node", "export_with_tensors", "export_model", "fold_constants", "save_model"]
 
-MIN_SHARED_ELEMENTS = 256  # elements of a constant that two bodies read and neither should repeat
-DEFAULT_OPSET = 14  # of ONNX's own operators, where a model imports none and needs a copy
+MIN_SHARED_ELEMENTS = 256  # a constant that several bodies read is written once if it has more elements
+DEFAULT_OPSET = 14  # of ONNX's operators, in a model that imports none but needs an Identity
 
 
 def export_model(
     program: Program, *, folded: bool = True, expand: Expand | None = None, kernels: Kernels = no_kernels
 ) -> ModelProto:
-    """The ONNX model of a whole program.  Raises TensaurusError for a node that its opset cannot say."""
+    """Return the ONNX model of a program.  Raises TensaurusError as `export_with_tensors` does."""
     return export_with_tensors(program, folded=folded, expand=expand, kernels=kernels)[0]
 
 
@@ -53,24 +53,26 @@ def export_with_tensors(
     expand: Expand | None = None,
     kernels: Kernels = no_kernels,
     weights: WeightFiles | None = None,
-    most: float = inf,
+    max_constant_bytes: float = inf,
     watch: Callable[[Program], None] = lambda program: None,
 ) -> tuple[ModelProto, TensorMap]:
-    """The ONNX model of a whole program, and what its tensors are; `weights` takes its large initializers.
+    """Return the ONNX model of a program, and the node of each of its tensors.
 
-    Constants are folded into at most `most` bytes, where they are not more unfolded.
+    folded              whether expressions over constants become constants
+    expand, kernels     expansions of operators that the opset lacks, and kernels of eOperators
+    weights             writes large initializers to files of their own
+    max_constant_bytes  folding stops here; the program's own constants may take more
+    watch               is called with the program that is written, after folding and expansion
 
-    It runs where the kernels that it was given are known.  `watch` is given the program as it is written.
-
-    Raises TensaurusError for a node that its opset cannot say.
+    Raises TensaurusError for a node that the opset lacks, and that has no expansion.
     """
     frame = program.frame
     names = {t.name for t in frame.defaults}
-    room = ConstantBudget(most - stored_bytes(program))
+    budget = ConstantBudget(max_constant_bytes - stored_bytes(program))
     writer = GraphWriter(
-        frame.opset, names, room, folded=folded, expand=expand, kernels=kernels, weights=weights
+        frame.opset, names, budget, folded=folded, expand=expand, kernels=kernels, weights=weights
     )
-    work = writer.prepared(program)
+    work = writer.prepare(program)
     watch(work)
     inputs = [i.attribute("name") for i in work.inputs]
     writer.used.update(inputs, (name for name, _ in work.outputs))
@@ -83,22 +85,22 @@ def export_with_tensors(
     graph.sparse_initializer.extend(writer.sparse)
     graph.input.extend(_interface_values(frame.inputs, work.inputs, frame.fixed))
     graph.output.extend(_interface_values(frame.outputs, [n for _, n in work.outputs], frame.fixed))
-    # from version 4 on an initializer need not be an input as well; ours are not
+    # from IR version 4 on an initializer need not be an input as well
     model.ir_version = max(model.ir_version, 4)
-    own = any(node.domain in ONNX_DOMAINS for node in graph.node)
-    if own and not any(entry.domain in ONNX_DOMAINS for entry in model.opset_import):
-        # one that imports nothing, which IR versions before 3 cannot, is of the first opset
+    uses_onnx = any(node.domain in ONNX_DOMAINS for node in graph.node)
+    if uses_onnx and not any(entry.domain in ONNX_DOMAINS for entry in model.opset_import):
+        # a model without any import (before IR version 3) has the first opset
         version = DEFAULT_OPSET if model.opset_import else frame.opset
         model.opset_import.add(domain="", version=version)
     if writer.runs_kernels and all(entry.domain != KERNELS for entry in model.opset_import):
         model.opset_import.add(domain=KERNELS, version=1)
-    return model, writer.tensors(program, work)
+    return model, writer.tensor_map(program, work)
 
 
 def _interface_values(
     values: Sequence[ValueInfoProto], nodes: Sequence[Node], fixed: bool
 ) -> Iterator[ValueInfoProto]:
-    """The inputs or outputs as the model stated them, with the sizes that --shape fixed."""
+    """Yield the inputs or outputs as the model states them, with the sizes that --shape fixed."""
     for value, node in zip(values, nodes, strict=True):
         entry = ValueInfoProto()
         entry.CopyFrom(value)
@@ -117,27 +119,36 @@ def _interface_values(
 
 @dataclass
 class ConstantBudget:
-    """How many bytes of constants more a model may store than it does; shared by all of its bodies."""
+    """How many more bytes of constants folding may add, to a model and its bodies together."""
 
-    left: float
+    remaining: float
 
     def fold(self, program: Program, became: dict[Node, Node]) -> Program:
-        """Fold as much of the program as there is room for."""
+        """Return the program with constants folded, as far as the remaining bytes allow."""
         before = stored_bytes(program)
-        made = fold_constants(program, became, before + self.left)
-        if made is not program:
-            self.left -= stored_bytes(made) - before
-        return made
+        folded = fold_constants(program, became, before + self.remaining)
+        if folded is not program:
+            self.remaining -= stored_bytes(folded) - before
+        return folded
 
 
 class GraphWriter:
-    """One graph while it is written; a body has the writer of the graph around it as `outer`."""
+    """Writes one graph; for a body, `outer` is the writer of the graph around it.
+
+    used      all names of the model
+    names     the name of each node that has one
+    visible   names of the values that are defined before the next node
+    items     the items of each node with several outputs
+    hints     names of nodes in the original model
+    reading   the node that is being written, which may need a symbolic size
+    became    the node that is written for each of the program's nodes
+    """
 
     def __init__(
         self,
         opset: int,
         used: set[str],
-        room: ConstantBudget,
+        budget: ConstantBudget,
         outer: GraphWriter | None = None,
         *,
         folded: bool,
@@ -145,29 +156,29 @@ class GraphWriter:
         kernels: Kernels,
         weights: WeightFiles | None = None,
     ):
-        self.opset, self.used, self.room, self.outer, self.weights = opset, used, room, outer, weights
+        self.opset, self.used, self.budget, self.outer, self.weights = opset, used, budget, outer, weights
         self.folded, self.expand, self.kernels = folded, expand, kernels
         self.runs_kernels = False
         self.names: dict[Node, str] = {}
-        self.visible: dict[Node, str] = {}  # values that exist where the next node will stand
+        self.visible: dict[Node, str] = {}
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.sparse: list[SparseTensorProto] = []
         self.items: dict[Node, dict[int, Node]] = defaultdict(dict)
         self.hints: Mapping[Node, str] = {}
-        self.reading: Node | None = None  # the node that needs a size
-        self.became: dict[Node, Node] = {}  # of the program's nodes, what is written for each
-        self.sizes = SizeForm(opset, self.dimension, self.place, self.fresh)
+        self.reading: Node | None = None
+        self.became: dict[Node, Node] = {}
+        self.sizes = SizeForm(opset, self.find_dimension, self.add_size_node, self.fresh_name)
 
-    def prepared(self, program: Program) -> Program:
-        """The program folded, with every node that the opset lacks replaced by its expansion."""
+    def prepare(self, program: Program) -> Program:
+        """Return the program with constants folded and every node that the opset lacks expanded."""
         folded: dict[Node, Node] = {}
         lower: dict[Node, Node] = {}
-        made = self.room.fold(program, folded) if self.folded else program
+        made = self.budget.fold(program, folded) if self.folded else program
         work = lower_program(made, self.opset, self.expand, lower, self.kernels)
-        constants: dict[Node, Node] = {}  # of expansions
+        constants: dict[Node, Node] = {}  # folded in expansions
         if self.folded and work.roots != made.roots:
-            work = self.room.fold(work, constants)
+            work = self.budget.fold(work, constants)
         self.became = {
             n: constants.get(lower[m], lower[m])
             for n in program.nodes
@@ -175,8 +186,8 @@ class GraphWriter:
         }
         return work
 
-    def fresh(self, hint: str) -> str:
-        """A name that no value has yet, the hint itself if it is free."""
+    def fresh_name(self, hint: str) -> str:
+        """Return a name that no value has yet: the hint itself if it is free."""
         name, count = hint, 0
         while name in self.used:
             count += 1
@@ -185,7 +196,7 @@ class GraphWriter:
         return name
 
     def write(self, program: Program, inputs: Sequence[str]) -> None:
-        """Write every node, and name inputs and outputs as the caller says (`used` holds these names)."""
+        """Write every node; inputs and outputs have the given names, which `used` holds already."""
         self.hints = program.names
         for node, name in zip(program.inputs, inputs, strict=True):
             self.names[node] = self.visible[node] = name
@@ -196,7 +207,7 @@ class GraphWriter:
         copies: list[tuple[str, Node]] = []
         for name, node in program.outputs:
             if self.names.get(node) == name:
-                continue  # an input that is an output under the same name
+                continue  # an input that is also an output, under the same name
             if node.op in (INPUT, CONSTANT) or node in self.names:
                 copies.append((name, node))
             else:
@@ -205,13 +216,13 @@ class GraphWriter:
             self.name(node)
         for node in program.nodes:
             if node.op is OPAQUE:
-                self.emit_opaque(node)
+                self.write_opaque(node)
             elif isinstance(node.op, Op):
-                self.emit(node)
+                self.write_node(node)
         self.nodes += [copy_node(self.name(node), name) for name, node in copies]
 
     def name(self, node: Node) -> str:
-        """The name of a value, a constant written at its first use."""
+        """Return the name of a value; a constant is written at its first use."""
         found = self.names.get(node)
         if found is not None:
             return found
@@ -221,90 +232,93 @@ class GraphWriter:
             if node in above.names:
                 return above.names[node]
             above = above.outer
-        name = self.named(node, "constant")
+        name = self.name_or_create(node, "constant")
         data = node.attribute("data")
-        outside = self.weights and self.weights.outside(data, name)
-        self.initializers.append(outside or data.proto(name))
+        external = self.weights and self.weights.store(data, name)
+        self.initializers.append(external or data.proto(name))
         return name
 
-    def named(self, node: Node, hint: str) -> str:
+    def name_or_create(self, node: Node, hint: str) -> str:
+        """Return the node's name; a new one is the original's, or made from the hint."""
         if node not in self.names:
-            self.names[node] = self.fresh(self.hint(node) or hint)
+            self.names[node] = self.fresh_name(self.model_name(node) or hint)
         return self.names[node]
 
-    def hint(self, node: Node) -> str | None:
-        """The name that the node had in the model, here or around this body."""
-        return self.hints.get(node) or (self.outer.hint(node) if self.outer is not None else None)
+    def model_name(self, node: Node) -> str | None:
+        """Return the name that the node had in the model, in this graph or in one around it."""
+        return self.hints.get(node) or (self.outer.model_name(node) if self.outer is not None else None)
 
-    def outputs(self, node: Node, wanted: Sequence[bool] = ()) -> list[str]:
-        """The names of the node's outputs, empty for those not wanted."""
+    def output_names(self, node: Node, wanted: Sequence[bool] = ()) -> list[str]:
+        """Return the names of a node's outputs; one that is neither read nor `wanted` is left out ("")."""
         label = str(node.op.name).lower()
         if len(node.types) == 1:
-            return [self.named(node, label)]
+            return [self.name_or_create(node, label)]
         names = []
         for place in range(len(node.types)):
             read = self.items[node].get(place)
             if read is not None:
-                names.append(self.named(read, label))
+                names.append(self.name_or_create(read, label))
             else:
-                names.append(self.fresh(f"{label}_{place}") if not wanted or wanted[place] else "")
+                names.append(self.fresh_name(f"{label}_{place}") if not wanted or wanted[place] else "")
         return names
 
-    def emit(self, node: Node) -> None:
+    def write_node(self, node: Node) -> None:
+        """Write a declared node: as a call of its kernel, or as the opset has it."""
         self.reading = node
         kernel = self.kernels(node) if node.op is eop else None
         if kernel is not None:
             self.runs_kernels = True
-            names, (output,) = [self.name(a) for a in node.args if a is not None], self.outputs(node)
+            names, (output,) = [self.name(a) for a in node.args if a is not None], self.output_names(node)
             self.nodes.append(kernel_proto(kernel.name, node.attribute("scope"), names, output))
-            return self.reveal(node)
+            return self.mark_written(node)
         proto, initializers = node_in_opset(
             node,
             self.opset,
             [None if a is None else self.name(a) for a in node.args],
-            self.outputs(node),
+            self.output_names(node),
             self.sizes.tensor,
-            self.fresh,
+            self.fresh_name,
         )
         used = set(proto.input)
         proto.name = proto.output[0]
         self.initializers.extend(t for t in initializers if t.name in used)
         self.nodes.append(proto)
-        self.reveal(node)
+        self.mark_written(node)
 
-    def emit_opaque(self, node: Node) -> None:
+    def write_opaque(self, node: Node) -> None:
+        """Write an opaque node as the model stated it, with its bodies."""
         form: OpaqueForm = node.attribute("form")
         proto = form.proto
         proto.input.extend("" if a is None else self.name(a) for a in node.args[: form.inputs])
         captured = node.args[form.inputs :]
-        graphs = [(attribute, self.body(body, captured)) for attribute, body in form.bodies]
+        graphs = [(attribute, self.write_body(body, captured)) for attribute, body in form.bodies]
         lists = {a.name: a for a in proto.attribute if a.type == AttributeProto.GRAPHS}
         for attribute, graph in graphs:
             if attribute in lists:
                 lists[attribute].graphs.append(graph)
             else:
                 proto.attribute.add(name=attribute, type=AttributeProto.GRAPH).g.CopyFrom(graph)
-        proto.output.extend(self.outputs(node, form.outputs))
-        # equal nodes of two models are one, so that a node has no name of its own; of values each has one
+        proto.output.extend(self.output_names(node, form.outputs))
+        # interned nodes of two models are one object and have no name: take that of an output
         proto.name = next(filter(None, proto.output), "")
         sparse = sparse_initializer(proto)
         if sparse is not None:
             self.sparse.append(sparse)
         else:
             self.nodes.append(proto)
-        self.reveal(node)
+        self.mark_written(node)
 
-    def reveal(self, node: Node) -> None:
-        """The node is written: sizes may be read from its outputs from here on."""
+    def mark_written(self, node: Node) -> None:
+        """Let later nodes read sizes from the outputs of a node that was written."""
         for value in self.items[node].values() if len(node.types) > 1 else [node]:
             self.visible[value] = self.names[value]
 
-    def body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
-        """A body of If, Loop or Scan; its names differ from all others of the model."""
+    def write_body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
+        """Return a body of If, Loop or Scan; its names differ from all others of the model."""
         inner = GraphWriter(
             self.opset,
             self.used,
-            self.room,
+            self.budget,
             self,
             folded=self.folded,
             expand=self.expand,
@@ -313,9 +327,9 @@ class GraphWriter:
         for inside, outside in zip(program.captured, captured, strict=True):
             assert outside is not None
             inner.names[inside] = inner.visible[inside] = self.name(outside)
-        work = inner.prepared(program)
-        inputs = [self.fresh(i.attribute("name")) for i in work.inputs]
-        outputs = [self.fresh(name) for name, _ in work.outputs]
+        work = inner.prepare(program)
+        inputs = [self.fresh_name(i.attribute("name")) for i in work.inputs]
+        outputs = [self.fresh_name(name) for name, _ in work.outputs]
         pairs = zip(outputs, (node for _, node in work.outputs), strict=True)
         inner.write(replace(work, outputs=tuple(pairs)), inputs)
         self.runs_kernels |= inner.runs_kernels
@@ -335,8 +349,8 @@ class GraphWriter:
                 entry.name = name
         return graph
 
-    def tensors(self, program: Program, work: Program) -> TensorMap:
-        """What the tensors are of a program that was prepared, and written as `work`."""
+    def tensor_map(self, program: Program, work: Program) -> TensorMap:
+        """Return the node of each tensor, of a program that was prepared and written as `work`."""
         names = [*((name, node) for node, name in self.names.items()), *work.outputs]
         written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
         places = [(self.names.get(made), node) for node, made in self.became.items()]
@@ -347,26 +361,27 @@ class GraphWriter:
                 assert owner is not None
                 found.setdefault(name, set()).add(owner)
         named, made_here = set(found), {name for proto in self.nodes for name in proto.output if name}
-        for proto in reversed(self.nodes):  # what is computed for others only
-            meant = set[Node]().union(*(found.get(name, ()) for name in proto.output))
+        for proto in reversed(self.nodes):  # tensors inside expansions belong to the nodes that read them
+            readers = set[Node]().union(*(found.get(name, ()) for name in proto.output))
             for name in proto.input:
                 if name in made_here and name not in named:
-                    found.setdefault(name, set()).update(meant)
+                    found.setdefault(name, set()).update(readers)
         return TensorMap(written, {name: frozenset(nodes) for name, nodes in found.items()})
 
     # ------------------------------------------------------------------ sizes that are not numbers
 
-    def place(self, proto: NodeProto | TensorProto) -> None:
+    def add_size_node(self, proto: NodeProto | TensorProto) -> None:
+        """Write a node or a constant that computes a symbolic size."""
         if isinstance(proto, NodeProto):
             self.nodes.append(proto)
         else:
             self.initializers.append(proto)
 
-    def dimension(self, size: Size) -> tuple[str, int] | None:
-        """A value that has the size as a dimension, those first that the reading node reads."""
-        own = [a for a in self.reading.args if a is not None] if self.reading is not None else []
+    def find_dimension(self, size: Size) -> tuple[str, int] | None:
+        """Return (name, dimension) of a value that has the size, arguments of the current node first."""
+        args = [a for a in self.reading.args if a is not None] if self.reading is not None else []
         writer: GraphWriter | None = self
-        candidates = [(node, self.visible[node]) for node in own if node in self.visible]
+        candidates = [(node, self.visible[node]) for node in args if node in self.visible]
         while writer is not None:
             candidates += writer.visible.items()
             writer = writer.outer
@@ -380,7 +395,7 @@ class GraphWriter:
 
 
 def _shared_by_bodies(program: Program) -> list[Node]:
-    """Large constants that several bodies read: written around them, not in each."""
+    """Return large constants that several bodies read, to be written once in the graph around them."""
     count: Counter[Node] = Counter()
     for node in program.nodes:
         if node.op is OPAQUE:

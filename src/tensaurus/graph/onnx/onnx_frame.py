@@ -1,4 +1,4 @@
-"""What ONNX says around a graph, kept for export; and light copies of models, without their weights."""
+"""Read ONNX messages: frames (all that surrounds a graph), tensors, bodies, and copies without weights."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
-MAX_LIGHT_ELEMENTS = 4096  # elements of a tensor that a light copy keeps
+MAX_LIGHT_ELEMENTS = 4096  # a light copy keeps smaller tensors: inference may read them as shapes
 
 P = TypeVar("P", bound=Message)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What ONNX says around a graph: kept for export.
+    """Everything that a model has beside its nodes and weights: kept for export.
 
     model       the ModelProto without its graph's nodes, initializers and value infos
-    inputs      ValueInfoProtos of the graph's inputs, overridable initializers included
-    outputs     ValueInfoProtos of the graph's outputs
-    defaults    TensorProtos of initializers that a caller may override (inputs of the same name)
-    fixed       True where --shape fixed a size: the interface then states the fixed sizes
+    inputs      inputs of the graph, overridable initializers included
+    outputs     outputs of the graph
+    defaults    initializers that a caller may override (inputs of the same name)
+    fixed       whether --shape fixed a size: the interface then states the fixed sizes
     """
 
     model: ModelProto
@@ -40,12 +40,12 @@ class Frame:
 
 
 def opset_of(model: ModelProto) -> int:
-    """The version of ONNX's own operators that the model uses, 1 where it names none."""
+    """Return the version of ONNX's own operators that a model imports, 1 where it imports none."""
     return opsets_of(model).get("", 1)
 
 
 def opsets_of(model: ModelProto) -> dict[str, int]:
-    """The version of each domain that the model imports; ONNX's own domain is ""."""
+    """Return the version of each domain that a model imports; ONNX's own domain is ""."""
     opsets: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain in ONNX_DOMAINS else entry.domain
@@ -54,12 +54,12 @@ def opsets_of(model: ModelProto) -> dict[str, int]:
 
 
 def initializer_names(graph: GraphProto) -> set[str]:
-    """The names of a graph's initializers, dense or sparse."""
+    """Return the names of a graph's initializers, dense and sparse."""
     return {t.name for t in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
 
 
 def stated_sizes(kind: TypeProto) -> list[int | None] | None:
-    """The sizes of a tensor, None for one that is not known; None for a tensor of unknown rank."""
+    """Return the sizes of a tensor, None for each unknown size; None for a tensor of unknown rank."""
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     return [
@@ -69,7 +69,7 @@ def stated_sizes(kind: TypeProto) -> list[int | None] | None:
 
 
 def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs that the node's attributes hold."""
+    """Yield the graphs in a node's attributes."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -78,7 +78,7 @@ def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and all bodies in it, each before those within it."""
+    """Yield the graph and all bodies in it, each before those within it."""
     yield graph
     for node in graph.node:
         for body in bodies_of(node):
@@ -86,7 +86,7 @@ def graphs_in(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def attribute_tensors(nodes: Iterator[NodeProto] | list[NodeProto]) -> Iterator[TensorProto]:
-    """Every tensor in the attributes of the nodes, bodies left out."""
+    """Yield every tensor in the attributes of nodes, without bodies."""
     for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -98,7 +98,7 @@ def attribute_tensors(nodes: Iterator[NodeProto] | list[NodeProto]) -> Iterator[
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of the model: initializers and attributes, those in bodies and functions too."""
+    """Yield every tensor of a model: in initializers and attributes, bodies and functions."""
     roots = [model.graph]
     for info in model.training_info:
         roots += [info.initialization, info.algorithm]
@@ -118,19 +118,19 @@ CONTENT_FIELDS = frozenset({"node", "initializer", "sparse_initializer", "value_
 
 
 def graph_without_content(graph: GraphProto) -> GraphProto:
-    """The graph without nodes, values and interface: its name, its documentation, its metadata."""
+    """Return a graph's name, documentation and metadata, without nodes, values and interface."""
     return _copy_fields(graph, GraphProto(), {*CONTENT_FIELDS, "input", "output"})
 
 
 def light_copy(model: ModelProto) -> ModelProto:
-    """The model without the elements of large tensors, each then marked as external data."""
+    """Return the model without the elements of large tensors, which are marked as external data instead."""
     copy = _copy_fields(model, ModelProto(), ("graph",))
     _copy_light_graph(model.graph, copy.graph)
     return copy
 
 
 def _copy_fields(message: P, copy: P, skipped: Iterable[str] = ()) -> P:
-    """Every field but the skipped ones."""
+    """Copy every field that is not skipped, and return the copy."""
     for field, value in message.ListFields():
         if field.name in skipped:
             continue
@@ -177,7 +177,7 @@ _SMALL_ATTRIBUTES = frozenset(
 
 
 def copy_light_tensor(tensor: TensorProto, copy: TensorProto) -> None:
-    """The tensor, if it is large without its elements: with an empty place for external data."""
+    """Copy a tensor; a large one without elements, marked as external data."""
     if not tensor.HasField("raw_data") or prod(tensor.dims) <= MAX_LIGHT_ELEMENTS:
         copy.CopyFrom(tensor)
         return

@@ -1,7 +1,7 @@
-"""From ONNX to a program, losing nothing.
+"""Import an ONNX model as a program, without losing anything.
 
-An operator with a declaration becomes a node that the algebra understands; every other one is carried as
-it is (`opaque.OpaqueForm`), the bodies of If, Loop and Scan as programs of their own.
+A node whose operator is declared becomes a typed node, which rewrites may change.  Every other one becomes an
+opaque node (`opaque.OpaqueForm`), which is exported unchanged; bodies of If, Loop and Scan become programs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["import_model"]
 def import_model(
     model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, file: str | Path | None = None
 ) -> Program:
-    """The program of a checked model, which stays as it is.  `shapes` fixes sizes of inputs.
+    """Return the program of a checked model, which is not modified.  `shapes` fixes sizes of inputs.
 
-    Raises TensaurusError.
+    Raises TensaurusError, with `file`, where shapes contradict the model or the model contradicts itself.
     """
     light = light_copy(model)
     fix_shapes(light, shapes or {}, file)
@@ -49,10 +49,10 @@ def import_model(
     functions = frozenset((f.domain, f.name) for f in model.functions)
     importer = GraphImporter(opsets_of(model), functions, ValueTypes(light), graph=model.graph)
     try:
-        with pause_collector():  # nodes are many, and none is garbage
+        with pause_collector():  # collections would only cost time: no node is garbage
             for value in inputs:
-                importer.take(value)
-            importer.run(model.graph, overridable)
+                importer.add_input(value)
+            importer.import_nodes(model.graph, overridable)
         outputs = tuple((o.name, importer.lookup(o.name)) for o in graph.output)
         for value, (_, node) in zip(graph.output, outputs, strict=True):
             _require_stated_dtype(value, node.types[0])
@@ -62,13 +62,13 @@ def import_model(
     return Program(
         inputs=tuple(importer.names[i.name] for i in inputs),
         outputs=outputs,
-        names=importer.hints(),
+        names=importer.node_names(),
         frame=frame,
     )
 
 
 def _require_stated_dtype(output: ValueInfoProto, kind: Type) -> None:
-    """Raise TensaurusError where the model states another element type: a copy of it would not be typed."""
+    """Raise TensaurusError where the model states another element type for an output than it computes."""
     stated = output.type.tensor_type.elem_type
     if isinstance(kind, TensorType) and stated not in (0, dtype_code(kind.dtype)):
         raise TensaurusError(f"output {output.name} is {kind.dtype}, but declared as {_format_dtype(stated)}")

@@ -1,6 +1,7 @@
-"""ONNX's own shape inference, in a child process: it may take any time and memory on a hostile model.
+"""Run ONNX's shape inference in a child process, where time and memory are limited.
 
-It propagates the elements of integer tensors, too, as many as a model says that there are.
+Inference also propagates the elements of integer tensors.  A hostile model can state so many that inference
+takes any time and memory.
 """
 
 from __future__ import annotations
@@ -17,19 +18,22 @@ from tensaurus.system.child import Child, ChildError
 
 __all__ = ["infer_shapes"]
 
-ANSWER_SECONDS = 20.0  # seconds
-START_SECONDS = 60.0  # more, until the process has started on a busy machine
-MAX_MEMORY = 1 << 31  # bytes; a model comes without its weights
+ANSWER_SECONDS = 20.0  # for the inference of one model
+START_SECONDS = 60.0  # until the process has started, on a busy machine
+MAX_MEMORY = 1 << 31  # bytes of the child; models are sent without their weights
 
 
 class InferenceChild:
-    """What the child does."""
+    """The methods that the child process answers."""
 
     def ready(self) -> None:
-        """It has started."""
+        """Answer, to show that the process has started."""
 
     def infer(self, light: bytes, elements: bool) -> bytes | None:
-        """The model with what could be inferred, of the elements of shapes too; None where it is refused."""
+        """Return the model with inferred types, None where onnx refuses the model.
+
+        elements  whether the elements of shapes are propagated, too
+        """
         model = onnx.load_from_string(light)
         try:
             return bytes(onnx.shape_inference.infer_shapes(model, data_prop=elements).SerializeToString())
@@ -40,20 +44,20 @@ class InferenceChild:
 
 
 def infer_shapes(light: ModelProto) -> ModelProto:
-    """The model, which has no weights, with the types that ONNX infers; as it is where it refuses.
+    """Return a model without weights with the types that ONNX infers; unchanged where onnx refuses it.
 
-    With a warning where that takes too much time or memory: then elements are not propagated, and where that
-    is not enough, nothing is inferred.
+    Where inference takes too much time or memory, it runs again without propagating elements.  Where that
+    fails, too, nothing is inferred, and a warning says so.
     """
     source = light.SerializeToString()
     for elements in (True, False):
         with _lock:
             try:
                 inferred = _start_child(os.getpid()).ask("infer", source, elements)
-            except ChildError as error:  # it was closed, or has no memory left
+            except ChildError as error:  # time or memory ran out, or the child was closed
                 _start_child.cache_clear()
                 reason = error.reason
-            else:  # inference is advice: what it cannot type stays untyped
+            else:
                 return light if inferred is None else onnx.load_from_string(inferred)
     warnings.warn(f"shape inference failed, only declared types are known: {reason}", stacklevel=2)
     return light
@@ -64,7 +68,7 @@ _lock = Lock()
 
 @cache
 def _start_child(pid: int) -> Child:
-    """One for each process that asks."""
+    """Return the child of this process; the argument keeps a forked process from using its parent's."""
     target = f"{__name__}:InferenceChild"
     child = Child("ONNX's shape inference", target, timeout=ANSWER_SECONDS, memory=MAX_MEMORY)
     child.ask("ready", patience=START_SECONDS)

@@ -1,4 +1,4 @@
-"""The types of a model's values: ONNX's own inference, and our symbols for the sizes that it leaves open."""
+"""The types of a model's values: from ONNX's inference, with symbols for the sizes that are not numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tensaurus.ops.element_type import dtype_code, dtype_name
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError
 
-# what exporters write for a size that they do not know, and names that the text form needs itself
+# what exporters write for an unknown size, and names with a meaning in the text form of programs
 _RESERVED_NAMES = frozenset(
     {"none", "null", "unknown", "dynamic", "inf", "nan", "max", "min", "true", "false"}
 )
 
 
 def is_size_name(parameter: str) -> bool:
-    """True for a dim_param that names a size; `?`, `unk__7` and the like stand for any."""
+    """Return whether a dim_param names a size; `?`, `unk__7` and the like stand for any size."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", parameter, re.ASCII)
     return bool(plain) and not parameter.startswith("unk__") and parameter.lower() not in _RESERVED_NAMES
 
@@ -37,7 +37,7 @@ def is_size_name(parameter: str) -> bool:
 def fix_shapes(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], file: str | Path | None = None
 ) -> None:
-    """Write the given sizes into the model's inputs.  Raises TensaurusError where they contradict it."""
+    """Write sizes into the model's inputs.  Raises TensaurusError where they contradict the model."""
     initial = {t.name for t in model.graph.initializer}
     inputs = {i.name: i for i in model.graph.input if i.name not in initial}
     bound: dict[str, int] = {}
@@ -79,17 +79,17 @@ def fix_shapes(
 
 @dataclass(frozen=True)
 class Location:
-    """Where a value is: in which graph, and in which scope of named sizes."""
+    """The graph of a value, and the scope in which equal names of sizes mean equal sizes."""
 
     graph: str
     scope: str
 
 
 class ValueTypes:
-    """Types by graph (in order of `graphs_in`) and name, from a light copy of a model.
+    """The types of all values, from a light copy of a model.  Lists have one entry for each of `graphs_in`.
 
-    infos   what ONNX infers, and where it does not know what the model states
-    stated  what the model states of values that are no inputs
+    infos   by name: the type that ONNX infers, completed by the type that the model states
+    stated  by name: the type that the model states, of values that are no inputs
     """
 
     def __init__(self, light: ModelProto):
@@ -108,7 +108,7 @@ class ValueTypes:
             self.infos.append(names)
         self._symbols: dict[tuple[str, ...], Symbol] = {}
         self._taken: set[str] = set()
-        for graph in graphs_in(light.graph):  # names in the model keep their names as symbols
+        for graph in graphs_in(light.graph):  # symbols of unnamed sizes must not have these names
             self._taken.update(
                 dim.dim_param
                 for value in (*graph.input, *graph.output, *graph.value_info)
@@ -119,9 +119,9 @@ class ValueTypes:
     def of(
         self, proto: TypeProto, name: str, place: Location, sizes: Mapping[str, Size] = MappingProxyType({})
     ) -> Type:
-        """Our type of a value; `sizes` are those that some names stand for.
+        """Return the type of a value; `sizes` gives the size that some names stand for.
 
-        Sizes of the same name are equal within a scope; those without a name become symbols of their own.
+        Sizes of the same name are equal within a scope; each size without a name becomes another symbol.
         """
         tensor = proto.tensor_type
         if not proto.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
@@ -147,7 +147,10 @@ class ValueTypes:
         place: Location,
         stated: Sequence[TypeProto],
     ) -> list[Type]:
-        """The types of a node's outputs, from those of its arguments and the values of these where known."""
+        """Return the types of a node's outputs, inferred from types and known values of its arguments.
+
+        stated  the types that inference of the whole model, or the model itself, gives
+        """
         sizes: dict[str, Size] = {}
         types, data = {}, {}
         for name, kind, value in zip(node.input, kinds, values, strict=True):
@@ -164,7 +167,7 @@ class ValueTypes:
                 inferred = onnx.shape_inference.infer_node_outputs(
                     schema, node, types, data, opset_imports=imports
                 )
-            except Exception:  # no schema, or an inference that cannot: the whole model's stays
+            except Exception:  # no schema, or inference fails: keep the types in `stated`
                 inferred = {}
         merged = [
             _merge_types(inferred.get(name, TypeProto()), proto, sizes)
@@ -187,9 +190,9 @@ class ValueTypes:
 
 
 def describe_contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False) -> str:
-    """How a type differs from what is stated of it; empty where it does not, or nothing is.
+    """Return how a type contradicts a stated one, "" where it does not, or none is stated.
 
-    Sizes are compared where both are numbers, and not at all where the `element` type alone is asked for.
+    Sizes are compared where both are numbers; with `element`, only element types are compared.
     """
     tensor = stated.tensor_type
     if stated.WhichOneof("value") not in (None, "tensor_type"):
@@ -207,7 +210,7 @@ def describe_contradiction(kind: TensorType, stated: TypeProto, *, element: bool
 
 
 def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
-    """The type as ONNX writes it, symbolic sizes under names that `sizes` remembers."""
+    """Return the type as ONNX's message; names of symbolic sizes are added to `sizes`."""
     if isinstance(kind, OtherType):
         proto = TypeProto()
         proto.ParseFromString(kind.proto)
@@ -224,7 +227,7 @@ def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
 
 
 def _merge_types(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
-    """The inferred type, and what the model states of it where inference does not know."""
+    """Return the inferred type, completed by the stated one where nothing was inferred."""
     if stated is None or not stated.HasField("tensor_type"):
         return inferred if stated is None or inferred.WhichOneof("value") else stated
     if not inferred.HasField("tensor_type") or not inferred.tensor_type.elem_type:

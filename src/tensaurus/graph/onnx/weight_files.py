@@ -1,7 +1,7 @@
-"""Large tensors outside of the models that read them: a file each, once for all models of a folder.
+"""Write large weights to files of their own, once for all models of a folder.
 
-Candidates of a search differ in few of their weights.  A runtime maps such files into its memory; a message
-with all weights in it is copied half a dozen times on its way there.
+Candidates of a search share most of their weights.  A runtime maps such files into its memory, whereas a
+message with all weights is copied about six times on its way there.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from tensaurus.ops.element_type import dtype_name
 
 __all__ = ["WeightFiles", "is_outside"]
 
-MIN_FILE_BYTES = 1 << 20  # bytes of a tensor that stands outside
+MIN_FILE_BYTES = 1 << 20  # smaller tensors stay in the model
 
 
 class WeightFiles:
-    """The files of one folder, each named by what it holds; models that read them must lie there, too.
-
-    They stay as long as the folder.
-    """
+    """The weight files of one folder, named by their content; models that read them must be in the folder."""
 
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def outside(self, data: TensorData, name: str) -> TensorProto | None:
-        """The tensor without its elements, in a file now; None where it is small, or not raw data."""
+    def store(self, data: TensorData, name: str) -> TensorProto | None:
+        """Write a tensor to a file and return it as external data; None where it is small, or no raw data."""
         if data.dtype == "string" or size_in_bytes(data.dtype, data.shape) < MIN_FILE_BYTES:
             return None
         if (raw := data.raw) is None:
             return None
         file = self._folder / f"{data.digest.hex()}.weights"
         if not file.exists():
-            beside = file.with_suffix(f".{os.getpid()}")
-            beside.write_bytes(raw)  # what an interrupt leaves has another name
-            beside.replace(file)
+            partial = file.with_suffix(f".{os.getpid()}")  # so that an interrupt leaves no incomplete file
+            partial.write_bytes(raw)
+            partial.replace(file)
         tensor = data.proto_without_elements(name)
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=file.name)
         return tensor
 
-    def light(
+    def store_initializers(
         self, model: ModelProto, changed: Callable[[TensorProto], Array | None] = lambda tensor: None
     ) -> ModelProto:
-        """The model with its large initializers outside, with the elements that these are `changed` to; those
-        of bodies stay."""
+        """Return the model with its large initializers as external data; those of bodies stay inside.
+
+        `changed` returns new elements for an initializer, None to keep its elements.
+        """
         stored = light_copy(model)
         for tensor, light in zip(model.graph.initializer, stored.graph.initializer, strict=True):
             if light.data_location != TensorProto.EXTERNAL or tensor.data_location == TensorProto.EXTERNAL:
                 continue
             large = size_in_bytes(dtype_name(tensor.data_type), tuple(tensor.dims)) >= MIN_FILE_BYTES
             array = changed(tensor) if large else None
-            made = self.outside(TensorData(proto=tensor) if array is None else TensorData(array), tensor.name)
-            if made is not None:
-                light.external_data.extend(made.external_data)
+            data = TensorData(proto=tensor) if array is None else TensorData(array)
+            external = self.store(data, tensor.name)
+            if external is not None:
+                light.external_data.extend(external.external_data)
             else:
                 light.CopyFrom(tensor)
         for node, other in zip(model.graph.node, stored.graph.node, strict=True):
@@ -69,5 +69,5 @@ class WeightFiles:
 
 
 def is_outside(model: ModelProto) -> bool:
-    """Whether some of its initializers are."""
+    """Return whether some initializers of the model are external data."""
     return any(tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer)

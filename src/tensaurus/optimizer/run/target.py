@@ -99,17 +99,17 @@ class Target:
                 progress.note(f"no kernels are generated: {generated.reason_absent}")
             most, libraries = self.memory, original.libraries
             self.builds = Builds(
-                self._folder, expand, generated, linked_library, libraries=libraries, stored=most
+                self._folder, expand, generated, linked_library, libraries=libraries, max_constant_bytes=most
             )
-            self.standard_builds = Builds(self._folder, expand, most=0, stored=most)
+            self.standard_builds = Builds(self._folder, expand, max_cached_bytes=0, max_constant_bytes=most)
             pieces = Builds(
                 self._folder,
                 expand,
                 generated,
                 linked_library,
                 folded=False,
-                most=MAX_PIECE_MODEL_BYTES,
-                shared=False,
+                max_cached_bytes=MAX_PIECE_MODEL_BYTES,
+                shares_weights=False,
             )
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))

@@ -173,13 +173,13 @@ class OperatorCosts:
 
     def _runs_in_original(self, piece: Piece) -> bool:
         """Return whether the original has all operators of the piece, too, on the same types."""
-        return all(is_free(node) or workload(node, plain=True) in self._running for node in piece.inner)
+        return all(is_free(node) or workload(node, ignore_values=True) in self._running for node in piece.inner)
 
     def _operators(self, program: Program) -> Iterator[str]:
         """Yield the text of every operator, those of bodies too."""
         for node in program.nodes:
             if not is_free(node):
-                yield workload(self._at_sizes(Piece.of(node)).root, plain=True)
+                yield workload(self._at_sizes(Piece.of(node)).root, ignore_values=True)
             elif node.op is OPAQUE:
                 for _, body in node.attribute("form").bodies:
                     yield from self._operators(body)
