@@ -246,7 +246,7 @@ def _magnitudes(node: Node) -> Magnitudes | None:
     if not node.static:
         return None
     if node not in _bounds:
-        for part in topological_order([node], [arg for arg in node.args if arg in _bounds]):
+        for part in topological_order([node], [arg for arg in node.args if arg and arg in _bounds]):
             _bounds[part] = _compute_magnitudes(part)
     return _bounds[node]
 

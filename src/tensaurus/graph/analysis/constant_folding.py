@@ -172,9 +172,8 @@ def _element_bytes(node: Node) -> int:
 def _has_discontinuity(nodes: list[Node]) -> bool:
     """Return whether the last bit of a float may change more than the last bit of a result."""
     for node in nodes:
-        if isinstance(node.op, Op) and any(_is_float(a.tensor) for a in node.args if a is not None):
-            kinds = node.arg_types()
-            for scope in node.op.scopes(kinds, node.attrs):
+        if node.is_declared and any(_is_float(a.tensor) for a in node.args if a is not None):
+            for scope in node.scopes():
                 called = called_functions(scope)
                 if any(fn in DISCONTINUOUS or "int" in (cast_target(fn) or "") for fn in called):
                     return True

@@ -23,7 +23,7 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.analysis.constant_folding import evaluate_node
-from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
+from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.subnormal import FLOATS, float_limits, is_float
 from tensaurus.ops import Op, Untypable
@@ -122,8 +122,7 @@ class ChangeBound:
         return furthest
 
     def _values_read(self, node: Node) -> list[Node]:
-        owner = node.args[0] if node.op is ITEM else node
-        return [] if owner is None else [arg for arg in owner.args if arg is not None]
+        return [arg for arg in node.owner[0].args if arg is not None]
 
     def _changed_constant(self, node: Node, pairs: dict[Node, tuple[Array, Array]]) -> Influence:
         """Return the change of a constant expression, computed with the old and the new constants."""
@@ -144,26 +143,23 @@ class ChangeBound:
 
     def _changed_node(self, node: Node, reached: Mapping[Node, _ChangedNode], flushing: bool) -> Influence:
         """Return bounds of the change of a node that is computed at run time."""
-        owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
-        assert owner is not None
-        if not isinstance(owner.op, Op):
+        owner, index = node.owner
+        if not owner.is_declared:
             raise Sensitive("nothing is known of what it computes")
-        kinds = owner.arg_types()
-        scope = owner.op.scopes(kinds, owner.attrs)[place]
-        types = [kind.dtype for kind in (*kinds, node.tensor) if kind is not None and is_float(kind)]
+        scope, args = owner.scopes()[index], owner.tensor_args()
+        kinds = (*owner.arg_types(), node.tensor)
+        types = [kind.dtype for kind in kinds if kind is not None and is_float(kind)]
         unit = min(float(float_limits(dtype).eps) for dtype in types or ["float64"]) / 4 * ROUNDED_AWAY
         normals = (float(float_limits(dtype).smallest_normal) for dtype in types)
         flushed = max(normals, default=0.0) if flushing else 0.0
         sources: dict[Source, Influence] = {}
-        for tensor, arg in zip(owner.op.tensors(kinds), owner.args, strict=False):
-            if tensor is not None and arg is not None:
-                read = reached[arg].influence if arg in reached else self._unchanged(arg)
-                if flushing and is_float(arg.types[0]):
-                    read = read.or_zero(read.floor, flushed)
-                sources[tensor] = read
-        pairs = list(zip(owner.op.tensors(kinds), owner.args, strict=False))
-        moved = {tensor for tensor, arg in pairs if tensor and arg in reached}
-        if any(arg in self._vast_nodes for _, arg in pairs) and _multiplies(scope):
+        for tensor, arg in args.items():
+            read = reached[arg].influence if arg in reached else self._unchanged(arg)
+            if flushing and is_float(arg.types[0]):
+                read = read.or_zero(read.floor, flushed)
+            sources[tensor] = read
+        moved = {tensor for tensor, arg in args.items() if arg in reached}
+        if any(arg in self._vast_nodes for arg in args.values()) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
         infinities = self._infinity_analysis(owner, self._infinite_nodes)
         found = bound_influence(scope, sources, unit, flushed, moved, infinities)
@@ -201,20 +197,17 @@ class ChangeBound:
         for node in self.program.nodes:
             if node.static or not is_float(node.types[0]) or self._is_bounded(node):
                 continue
-            owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
-            if owner is None or not isinstance(owner.op, Op):
+            owner, index = node.owner
+            if not owner.is_declared:
                 found.add(node)
                 continue
-            scope = owner.op.scopes(owner.arg_types(), owner.attrs)[place]
-            if self._infinity_analysis(owner, found).arise_in(scope.body):
+            if self._infinity_analysis(owner, found).arise_in(owner.scopes()[index].body):
                 found.add(node)
         return frozenset(found)
 
     def _infinity_analysis(self, node: Node, found: Set[Node]) -> Infinities:
         """Return the analysis of infinite elements of a declared node, given the other infinite nodes."""
-        assert isinstance(node.op, Op)
-        pairs = zip(node.op.tensors(node.arg_types()), node.args, strict=False)
-        args: dict[Source, Node] = {tensor: arg for tensor, arg in pairs if tensor and arg}
+        args: dict[Source, Node] = dict(node.tensor_args().items())
         given = {tensor: self._bounds.get(arg, (-inf, inf)) for tensor, arg in args.items()}
         return Infinities(given, lambda tensor: args[tensor] in found or self._holds_infinity(args[tensor]))
 
@@ -244,14 +237,13 @@ class ChangeBound:
                 continue
             if all(abs(bound) <= VAST_FACTOR for bound in self._bounds.get(node, (inf,))):
                 continue
-            kinds = node.arg_types()
-            pairs = zip(node.op.tensors(kinds), node.args, strict=False)
-            static: dict[Source, Node] = {t: arg for t, arg in pairs if t and arg and arg.static}
-            inside = list(bodies(node.op.scopes(kinds, node.attrs)[0]))
+            inside = list(bodies(node.scopes()[0]))
             called = {body.fn for body in inside if isinstance(body, Call)}
             if "div" in called and any(isinstance(body, Reduce) for body in inside):
                 continue  # a softmax, a normalization
-            sizes = {tensor: self._constant_sizes(arg) for tensor, arg in static.items()}
+            sizes: dict[Source, tuple[float, float, float]] = {
+                tensor: self._constant_sizes(arg) for tensor, arg in node.tensor_args().items() if arg.static
+            }
             if any(arg in found for arg in node.args) or any(_makes_vast(body, sizes) for body in inside):
                 found.add(node)
         return frozenset(found)
@@ -278,13 +270,10 @@ class ChangeBound:
             if node.static or not isinstance(node.op, Op):
                 continue
             try:
-                kinds = node.arg_types()
                 given: dict[Source, tuple[float, float]] = {
-                    tensor: found.get(arg, (-inf, inf))
-                    for tensor, arg in zip(node.op.tensors(kinds), node.args, strict=False)
-                    if tensor is not None and arg is not None
+                    tensor: found.get(arg, (-inf, inf)) for tensor, arg in node.tensor_args().items()
                 }
-                found[node] = bounds(node.op.scopes(kinds, node.attrs)[0], given)
+                found[node] = bounds(node.scopes()[0], given)
             except (Untypable, ArithmeticError):
                 continue
         return found
@@ -329,7 +318,5 @@ def _evaluate(node: Node, values: Mapping[Node, Array]) -> Array:
 
 
 def _operator_label(node: Node) -> str:
-    owner = node.args[0] if node.op is ITEM else node
-    assert owner is not None
-    form = dict(owner.attrs).get("form")
-    return str(form.operator) if form is not None else str(owner.op)
+    owner, _ = node.owner
+    return str(owner.op if owner.op is not OPAQUE else owner.attribute("form").operator)

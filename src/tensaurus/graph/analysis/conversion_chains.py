@@ -47,13 +47,12 @@ def _cast_of(node: Node) -> Call | None:
     same_shape = after.rank == before.rank and all(map(is_same_size, after.shape, before.shape))
     if after.dtype == before.dtype or not same_shape:
         return None
-    kinds = node.arg_types()
-    scope = node.op.scopes(kinds, node.attrs)[0]
+    scope = node.scopes()[0]
     match scope.body:
         case Call(fn, (Read(source, indices, None),)) if cast_target(fn) is not None:
             is_elementwise = all(  # an axis of one element is read at 0
                 index == polynomial(a) or a.extent == 1 and is_same_size(index, 0)
                 for index, a in zip(indices, scope.axes, strict=True)
             )
-            return scope.body if is_elementwise and source == node.op.tensors(kinds)[0] else None
+            return scope.body if is_elementwise and source == node.op.tensors(node.arg_types())[0] else None
     return None

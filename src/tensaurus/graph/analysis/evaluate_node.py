@@ -34,11 +34,8 @@ def evaluate_node(node: Node, values: Mapping[Node, Array], field: Any) -> Array
     Conversions that keep every number are skipped, so that `values` holds the arguments of
     `conversion_chains.args_before_casts`.
     """
-    owner, index = node, 0
-    if node.op is ITEM:
-        assert node.args[0] is not None
-        owner, index = node.args[0], node.attribute("index")
-        if owner in values:
-            return values[owner]
+    owner, index = node.owner
+    if node.op is ITEM and owner in values:
+        return values[owner]
     scope, read = output_expression(owner, index)
     return interpret(scope, {leaf: values[arg] for leaf, arg in read.items()}, field)

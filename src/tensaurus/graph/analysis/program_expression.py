@@ -11,9 +11,8 @@ from typing import TypeAlias
 from tensaurus.expr.ir.scope import Scope, Source, Tensor, compute
 from tensaurus.expr.ir.walk import replace_tensors
 from tensaurus.expr.normal.canonicalize import canonicalize
-from tensaurus.graph.ir.node import INPUT, ITEM, Node
+from tensaurus.graph.ir.node import INPUT, Node
 from tensaurus.graph.ir.program import Program
-from tensaurus.ops import Op
 
 __all__ = ["Leaves", "build_expression", "build_expressions"]
 
@@ -55,17 +54,15 @@ def build_expressions(roots: Iterable[Node], leaves: Leaves = input_tensor) -> t
         source = known.get(node) or source_of(node)
         if source is None:
             # an output of a node with several outputs is computed from the arguments of that node
-            owner, place = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
-            if owner is None or not isinstance(owner.op, Op):
+            owner, index = node.owner
+            if not owner.is_declared:
                 raise ValueError(f"{node!r} is no leaf and has no expression")
             missing = [arg for arg in owner.args if arg is not None and arg not in known]
             if missing:
                 waiting += missing
                 continue
-            kinds = owner.arg_types()
-            pairs = zip(owner.op.tensors(kinds), owner.args, strict=False)
-            sources = {tensor: known[arg] for tensor, arg in pairs if tensor is not None and arg is not None}
-            source = replace_tensors(owner.op.scopes(kinds, owner.attrs)[place], sources)
+            sources = {tensor: known[arg] for tensor, arg in owner.tensor_args().items()}
+            source = replace_tensors(owner.scopes()[index], sources)
         known[node] = source
         waiting.pop()
     return tuple(_as_scope(known[root]) for root in roots)

@@ -26,7 +26,7 @@ def constant_bytes(program: Program) -> int:
     """Return the bytes of constants that the program and its bodies read, after constant folding."""
     args = (arg for node in program.active for arg in node.args)
     constants = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
-    return sum(map(_output_bytes, constants)) + sum(map(constant_bytes, _bodies_of(program)))
+    return sum(map(_output_bytes, constants)) + sum(map(constant_bytes, program.bodies))
 
 
 def stored_bytes(program: Program) -> int:
@@ -35,7 +35,7 @@ def stored_bytes(program: Program) -> int:
     Unlike in `constant_bytes`, an expression over constants counts as its constants: Tile(w, 60) as w.
     """
     constants = (node for node in program.nodes if node.op is CONSTANT)
-    return sum(map(_output_bytes, constants)) + sum(map(stored_bytes, _bodies_of(program)))
+    return sum(map(_output_bytes, constants)) + sum(map(stored_bytes, program.bodies))
 
 
 def bytes_to_store(program: Program, original_nodes: Set[Node]) -> int:
@@ -54,10 +54,6 @@ def bytes_to_store(program: Program, original_nodes: Set[Node]) -> int:
                 size = min(size, sum(map(_output_bytes, leaves)))
             total += size
     return total
-
-
-def _bodies_of(program: Program) -> list[Program]:
-    return [body for node in program.opaque for _, body in node.attribute("form").bodies]
 
 
 def _output_bytes(node: Node) -> int:

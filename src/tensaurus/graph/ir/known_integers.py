@@ -18,7 +18,7 @@ from tensaurus.expr.evaluate.fields import Array, Exact, Reals
 from tensaurus.expr.evaluate.interpret import Evaluation, interpret
 from tensaurus.expr.evaluate.labelled_arrays import Labelled
 from tensaurus.expr.ir.integer_types import integer_limits, to_native
-from tensaurus.expr.ir.scope import Scope, Tensor
+from tensaurus.expr.ir.scope import Tensor
 from tensaurus.expr.ir.walk import tensors
 from tensaurus.expr.sizes.size import (
     Arithmetic,
@@ -31,9 +31,9 @@ from tensaurus.expr.sizes.size import (
     polynomial,
     smallest,
 )
-from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
+from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.ops import TensorType, Untypable
 
 KnownElements: TypeAlias = MutableMapping[Node, Array | None]
 
@@ -142,37 +142,22 @@ def _needed_arguments(node: Node) -> dict[Tensor, Node] | None:
         return None
     if node.op is CONSTANT:
         return {}
-    owner = _owner(node)
-    if owner is None or not isinstance(owner.op, Op):
+    owner, index = node.owner
+    if not owner.is_declared:
         return None
     try:
-        leaves = owner.op.tensors(owner.arg_types())
-        inside = set(tensors(_expression_of(node)))
+        inside = set(tensors(owner.scopes()[index]))
+        return {leaf: arg for leaf, arg in owner.tensor_args().items() if leaf in inside}
     except Untypable:
         return None
-    return {
-        leaf: arg
-        for leaf, arg in zip(leaves, owner.args, strict=False)
-        if leaf is not None and arg is not None and leaf in inside
-    }
-
-
-def _owner(node: Node) -> Node | None:
-    return node.args[0] if node.op is ITEM else node
-
-
-def _expression_of(node: Node) -> Scope:
-    owner = _owner(node)
-    assert owner is not None and isinstance(owner.op, Op)
-    index = node.attribute("index") if node.op is ITEM else 0
-    return owner.op.scopes(owner.arg_types(), owner.attrs)[index]
 
 
 def _evaluate(node: Node, values: Mapping[Tensor, Any]) -> Array:
     """Return the elements, rounded to their type: a size computed in float32 must be as float32 gives it."""
     if node.op is CONSTANT:
         return np.asarray(node.attribute("data").array)
-    kind, scope = node.tensor, _expression_of(node)
+    owner, index = node.owner
+    kind, scope = node.tensor, owner.scopes()[index]
     floats = kind.dtype.startswith(("float", "bfloat"))
     objects = any(v.dtype.kind == "O" for v in values.values())
     if objects and floats:

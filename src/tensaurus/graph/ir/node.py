@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.graph.ir.tensor_data import TensorData
 from tensaurus.ops import Op, TensorType, Untypable
 
@@ -88,6 +89,25 @@ class Node:
         Raises Untypable where an argument is no tensor of known rank.
         """
         return tuple(None if arg is None else arg.tensor for arg in self.args)
+
+    def scopes(self) -> tuple[Scope, ...]:
+        """Return the expression of each output of a declared node.  Raises Untypable."""
+        assert isinstance(self.op, Op)
+        return self.op.scopes(self.arg_types(), self.attrs)
+
+    def tensor_args(self) -> dict[Tensor, Node]:
+        """Return the argument for each tensor in the expressions of a declared node.  Raises Untypable."""
+        assert isinstance(self.op, Op)
+        pairs = zip(self.op.tensors(self.arg_types()), self.args, strict=False)
+        return {tensor: arg for tensor, arg in pairs if tensor is not None and arg is not None}
+
+    @property
+    def owner(self) -> tuple[Node, int]:
+        """Return the node that computes this value and the number of its output: of an item its argument."""
+        if self.op is not ITEM:
+            return self, 0
+        assert self.args[0] is not None
+        return self.args[0], self.attribute("index")
 
     def __getitem__(self, index: int) -> Node:
         return item(self, index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -66,13 +65,6 @@ class Program:
         return tuple(node for _, node in self.outputs)
 
     @cached_property
-    def uses(self) -> Counter[Node]:
-        """Return how many arguments and outputs read each node."""
-        count: Counter[Node] = Counter(arg for node in self.nodes for arg in node.args if arg is not None)
-        count.update(node for _, node in self.outputs)
-        return count
-
-    @cached_property
     def static(self) -> frozenset[Node]:
         """Return the nodes that depend on constants alone."""
         return frozenset(node for node in self.nodes if node.static)
@@ -89,14 +81,17 @@ class Program:
         """Return the opaque nodes, those in bodies not included."""
         return [node for node in self.nodes if node.op is OPAQUE]
 
+    @property
+    def bodies(self) -> list[Program]:
+        """Return the bodies of the opaque nodes."""
+        return [body for node in self.opaque for _, body in node.attribute("form").bodies]
+
     def replace_nodes(self, changes: Mapping[Node, Node]) -> Program:
         """Return the program with nodes replaced; a replacement must not read the node that it replaces."""
         return self.rebuild(lambda node, args: changes.get(node) or replace_args(node, args))
 
     def rebuild(
-        self,
-        build: Callable[[Node, tuple[Node | None, ...]], Node],
-        became: dict[Node, Node] | None = None,
+        self, build: Callable[[Node, tuple[Node | None, ...]], Node], became: dict[Node, Node] | None = None
     ) -> Program:
         """Return the program with every node replaced by build(node, new arguments), arguments first.
 

@@ -56,7 +56,7 @@ from tensaurus.graph.lower.labelled_nodes import (
     reshape_node,
 )
 from tensaurus.graph.lower.primitives import literal, rational_constant
-from tensaurus.ops import Op, Untypable
+from tensaurus.ops import Untypable
 from tensaurus.ops.parts import concat
 from tensaurus.system.errors import TensaurusError
 
@@ -74,16 +74,9 @@ def lower_node(node: Node) -> Node:
 
     Raises TensaurusError where the expression cannot be written so.
     """
-    assert isinstance(node.op, Op)
-    kinds = node.arg_types()
-    args = {
-        leaf: arg
-        for leaf, arg in zip(node.op.tensors(kinds), node.args, strict=False)
-        if leaf is not None and arg is not None
-    }
     if len(node.types) != 1:
         raise TensaurusError(f"{node.op} has several outputs, each with its own expression")
-    return lower_scope(node.op.scopes(kinds, node.attrs)[0], args)
+    return lower_scope(node.scopes()[0], node.tensor_args())
 
 
 def lower_scope(scope: Scope, args: Mapping[Tensor, Node]) -> Node:

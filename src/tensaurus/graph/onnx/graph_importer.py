@@ -168,7 +168,7 @@ class GraphImporter:
         self.define(proto.output, [item(node, place) for place in range(len(node.types))])
 
     def take_branch(self, proto: NodeProto, taken: str) -> None:
-        """Define the outputs of an If with a known condition, by importing the branch in attribute `taken`."""
+        """Define the outputs of an If with a known condition: import the branch in attribute `taken`."""
         outputs: list[Node] = []
         for attribute in proto.attribute:
             if attribute.name == taken:

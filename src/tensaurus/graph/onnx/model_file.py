@@ -180,8 +180,7 @@ def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, i
         raise TensaurusError(f"{label} cannot be read: it holds text or has a negative size", file=file)
     if length != wanted:
         raise TensaurusError(
-            f"{label} has {length} bytes, but its type and shape {list(tensor.dims)} need {wanted}",
-            file=file,
+            f"{label} has {length} bytes, but its type and shape {list(tensor.dims)} need {wanted}", file=file
         )
     if start < 0 or start + length > size:
         raise TensaurusError(

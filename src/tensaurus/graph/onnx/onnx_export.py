@@ -136,9 +136,7 @@ class GraphWriter:
     """Writes one graph; for a body, `outer` is the writer of the graph around it.
 
     used      all names of the model
-    names     the name of each node that has one
     visible   names of the values that are defined before the next node
-    items     the items of each node with several outputs
     hints     names of nodes in the original model
     reading   the node that is being written, which may need a symbolic size
     became    the node that is written for each of the program's nodes
@@ -180,9 +178,7 @@ class GraphWriter:
         if self.folded and work.roots != made.roots:
             work = self.budget.fold(work, constants)
         self.became = {
-            n: constants.get(lower[m], lower[m])
-            for n in program.nodes
-            if (m := folded.get(n, n)) in lower
+            n: constants.get(lower[m], lower[m]) for n in program.nodes if (m := folded.get(n, n)) in lower
         }
         return work
 
@@ -340,8 +336,7 @@ class GraphWriter:
         graph.initializer.extend(inner.initializers)
         graph.sparse_initializer.extend(inner.sparse)
         for values, names, target in (
-            (frame.inputs, inputs, graph.input),
-            (frame.outputs, outputs, graph.output),
+            (frame.inputs, inputs, graph.input), (frame.outputs, outputs, graph.output)
         ):
             for value, name in zip(values, names, strict=True):
                 entry = target.add()
@@ -357,9 +352,7 @@ class GraphWriter:
         found: dict[str, set[Node]] = {}
         for name, node in [*places, *program.outputs]:
             if name is not None and name in written and node.op not in (INPUT, CONSTANT):
-                owner = node.args[0] if node.op is ITEM else node
-                assert owner is not None
-                found.setdefault(name, set()).add(owner)
+                found.setdefault(name, set()).add(node.owner[0])
         named, made_here = set(found), {name for proto in self.nodes for name in proto.output if name}
         for proto in reversed(self.nodes):  # tensors inside expansions belong to the nodes that read them
             readers = set[Node]().union(*(found.get(name, ()) for name in proto.output))
@@ -396,19 +389,11 @@ class GraphWriter:
 
 def _shared_by_bodies(program: Program) -> list[Node]:
     """Return large constants that several bodies read, to be written once in the graph around them."""
-    count: Counter[Node] = Counter()
-    for node in program.nodes:
-        if node.op is OPAQUE:
-            for _, body in node.attribute("form").bodies:
-                count.update(_constants_within(body))
+    count = Counter(node for body in program.bodies for node in _constants_within(body))
     shared = (node for node, times in count.items() if times > 1)
     return [node for node in shared if prod(node.attribute("data").shape) > MIN_SHARED_ELEMENTS]
 
 
 def _constants_within(program: Program) -> set[Node]:
-    found = {node for node in program.nodes if node.op is CONSTANT}
-    for node in program.nodes:
-        if node.op is OPAQUE:
-            for _, body in node.attribute("form").bodies:
-                found |= _constants_within(body)
-    return found
+    constants = {node for node in program.nodes if node.op is CONSTANT}
+    return constants.union(*map(_constants_within, program.bodies))

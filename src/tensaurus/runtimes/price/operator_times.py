@@ -173,7 +173,8 @@ class OperatorCosts:
 
     def _runs_in_original(self, piece: Piece) -> bool:
         """Return whether the original has all operators of the piece, too, on the same types."""
-        return all(is_free(node) or workload(node, ignore_values=True) in self._running for node in piece.inner)
+        running = self._running
+        return all(is_free(node) or workload(node, ignore_values=True) in running for node in piece.inner)
 
     def _operators(self, program: Program) -> Iterator[str]:
         """Yield the text of every operator, those of bodies too."""
