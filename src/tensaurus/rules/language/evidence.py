@@ -25,12 +25,8 @@ class Axiom:
     """An equality that is taken for granted."""
 
     kind: ClassVar[str] = "axiom"
+    is_exact: ClassVar[bool] = False  # an axiom claims nothing about fields other than the reals
     by: str = ""
-
-    @property
-    def is_exact(self) -> bool:
-        """Always False: an axiom claims nothing about fields other than the reals."""
-        return False
 
     def __str__(self) -> str:
         return _format_evidence(self.kind, self.by)
@@ -102,15 +98,11 @@ class Bounded:
     """
 
     kind: ClassVar[str] = "bounded"
+    is_exact: ClassVar[bool] = False  # the sides differ in every field
     by: str
     reach: float
     distance: float
     within: bool = False
-
-    @property
-    def is_exact(self) -> bool:
-        """Always False: the sides differ in every field."""
-        return False
 
     def __str__(self) -> str:
         moved = f"outputs move by {self.distance:.1g} at most" if self.distance else "all is rounded away"
@@ -159,12 +151,8 @@ class _WithoutProof:
     """Evidence of a rule that no proof or test supports."""
 
     kind: ClassVar[str]
+    is_exact: ClassVar[bool] = False
     by: str
-
-    @property
-    def is_exact(self) -> bool:
-        """Always False."""
-        return False
 
     def __str__(self) -> str:
         return _format_evidence(self.kind, self.by)

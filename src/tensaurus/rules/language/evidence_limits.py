@@ -108,8 +108,8 @@ class Limits:
     @cached_property
     def constant_attributes(self) -> Mapping[str, str]:
         """Attributes that had one value in all instances, with that value as text."""
-        _, _, varied = self.text.partition(NEVER_VARIED)
-        return dict(re.findall(r"([\w.]+)=(\([^()]*\)|[^\s,()]+)", varied))
+        _, _, pairs = self.text.partition(NEVER_VARIED)
+        return dict(re.findall(r"([\w.]+)=(\([^()]*\)|[^\s,()]+)", pairs))
 
     @cached_property
     def open_attributes(self) -> Sequence[OpenAttribute]:
@@ -128,13 +128,13 @@ class Limits:
 
     @cached_property
     def _limited_attributes(self) -> Sequence[OpenAttribute]:
-        """Open attributes of which a proof covers some values only: those that it names, or all if it names
-        ranks.
+        """Open attributes of which a proof covers only some values, by its text or since its ranks are
+        limited.
         """
         if isinstance(self.rule.evidence, Proved) and self.max_rank < inf:
             return self.open_attributes
-        varied = re.findall(r", ([\w ]+?) (?:as in|of up to|whole)", self.text)
-        names = {name for each in varied for name in each.split(" and ")}
+        groups = re.findall(r", ([\w ]+?) (?:as in|of up to|whole)", self.text)
+        names = {name for group in groups for name in group.split(" and ")}
         return [each for each in self.open_attributes if each.attribute in names]
 
     @cached_property
@@ -144,10 +144,7 @@ class Limits:
         return not (bounded or self.element_types or self.constant_attributes or self._limited_attributes)
 
     def covers(self, facts: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Return whether the evidence covers a match.
-
-        `facts` are those of the rule's variables, `values` the values of its attributes.
-        """
+        """Return whether the evidence covers a match, given facts of variables and values of attributes."""
         if self.has_no_limits:
             return True
         shapes = {name: facts[name].shape for name in self.rule.variables if name in facts}

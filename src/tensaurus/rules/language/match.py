@@ -135,9 +135,7 @@ def argument_orders(term: Term | None) -> list[Term | None]:
 
 
 def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
-    """Return whether the term matches the node, and extend the binding; a failed match leaves the binding
-    spoiled.
-    """
+    """Return whether the term matches the node; extend the binding, or leave it spoiled if not."""
     if term is None or node is None:
         return term is None and node is None
     match term:
@@ -174,9 +172,7 @@ def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: f
 
 
 def build_term(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
-    """Return the node of a term, with its first output, or with `every` output.  Raises Untypable or
-    Undefined.
-    """
+    """Return the node of a term, or its first output unless `every`.  Raises Untypable or Undefined."""
     match term:
         case None:
             return None
@@ -225,9 +221,7 @@ class Matcher:
                 yield binding
 
     def apply(self, roots: Sequence[Node], binding: Binding) -> tuple[Node, ...] | None:
-        """Return the right side under a binding; None where a condition, a type or the evidence refuses the
-        match.
-        """
+        """Return the right side under a binding; None if a condition, a type or the evidence refuses."""
         try:
             facts = binding.facts()
             if any(is_integer(facts[name].dtype) for name in self.added_divisors & facts.keys()):

@@ -103,9 +103,7 @@ def format_call(op: object, args: Sequence[str], attrs: Attributes) -> str:
 
 
 def format_nodes(*nodes: Node | None, depth: int = 4) -> str:
-    """Return programs as rules write them, with only the types of what is nested more than `depth` calls
-    deep.
-    """
+    """Return programs as rules write them; below `depth` nested calls only types are shown."""
     return ", ".join(_format_node(node, depth) for node in nodes)
 
 

@@ -30,6 +30,11 @@ def inner_first(term: Term | None) -> Iterator[Apply]:
             yield term
 
 
+def names_in(tree: ast.AST) -> set[str]:
+    """Return the names in an expression."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
 def attribute_expressions(term: Term | None) -> list[ast.expr]:
     """Return the expressions of a term's attributes."""
     return [tree for call in outer_first(term) for _, tree in call.attrs]

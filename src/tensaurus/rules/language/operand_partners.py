@@ -5,8 +5,7 @@
 
 Over the reals that changes nothing.  In float32 it does where a constant is chosen for its rounding
 (`graph/analysis/cancellation`): x * 1e30 * 1e-30 * 1e30 never overflows, but x * 1e30 * 1e30 * 1e-30 does;
-and
-(x + 12582912) - 12582912 + y rounds x, but x + y + 12582912 - 12582912 does not.
+and (x + 12582912) - 12582912 + y rounds x, but x + y + 12582912 - 12582912 does not.
 """
 
 from __future__ import annotations

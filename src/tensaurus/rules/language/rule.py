@@ -12,8 +12,8 @@ Tags:
     once     symmetric in its roots: matching one order of the roots is enough
 
 `a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
-`explore`.  `x?` is an optional input: where it is absent, 0 replaces it in arithmetic.
-`f(x) => ... for f in Relu Exp` is one rule for each operator, whose name ends with the operator's.
+`explore`.  `x?` is an optional input: where it is absent, 0 replaces it in arithmetic.  `f(x) => ... for f in
+Relu Exp` is one rule for each operator, whose name ends with the operator's.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tensaurus.rules.language.term import (
     RuleError,
     Term,
     Variable,
+    check_names,
     parse_expression,
     parse_terms,
-    require_known_names,
 )
 
 
@@ -66,6 +66,11 @@ class Rule:
         """The rule's line without its name, tags and evidence."""
         line = self.text.split("|")[0] if self.evidence is not None else self.text
         return " ".join(line.split(":", 1)[1].split())
+
+    @property
+    def expressions(self) -> list[ast.expr]:
+        """The conditions, and the expressions of attributes on both sides."""
+        return [*self.where, *(tree for root in self.lhs + self.rhs for tree in attribute_expressions(root))]
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -113,7 +118,7 @@ def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
         if strange := [name for root in rule.rhs for name in variables(root) if name not in given]:
             raise RuleError(f"the right side of {rule.name} reads {strange[0]}, which its left side lacks")
         for tree in (*rule.where, *(tree for root in rule.rhs for tree in attribute_expressions(root))):
-            require_known_names(tree, given)
+            check_names(tree, given)
     return [variant for rule in rules for variant in _optional_variants(rule)]
 
 
@@ -129,9 +134,7 @@ def _optional_variants(rule: Rule) -> Iterator[Rule]:
 
 
 def _without_optionals(term: Term, gone: set[str]) -> Term:
-    """Return the term with optional variables present, or (those in `gone`) absent: no input, 0 in
-    arithmetic.
-    """
+    """Return the term with optional variables present, or those in `gone` absent (0 in arithmetic)."""
     match term:
         case Variable(name, _):
             return Literal(Fraction(0)) if name in gone else Variable(name)

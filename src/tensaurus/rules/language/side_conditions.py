@@ -38,9 +38,7 @@ def _multiply(a: Any, b: Any) -> Any:
 
 
 def _check_divisor(b: Any) -> Any:
-    """Return the divisor.  Raises TypeError for a size that may not be positive: no quotient is defined for
-    it.
-    """
+    """Return the divisor.  Raises TypeError for a size that may not be positive."""
     if isinstance(b, Arithmetic) and not is_nonnegative(b - 1):
         raise TypeError(f"a division by {b}, which may not be positive")
     return b
@@ -202,9 +200,7 @@ def _evaluate(tree: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _element_thunks(tree: ast.GeneratorExp | ast.ListComp, names: Mapping[str, Any]) -> Iterator[Thunk]:
-    """Yield a function for each element in order, so that no element is computed that the answer does not
-    need.
-    """
+    """Yield a function for each element in order, so that no unneeded element is computed."""
     (loop,) = tree.generators
     for value in _evaluate(loop.iter, names):
         inner = {**names, **_bind_targets(loop.target, value)}
@@ -270,9 +266,7 @@ def _extreme(choose: Callable[[Any, Any], Any], values: Sequence[Any]) -> Any:
 
 
 def _channelwise(s: Fact, rank: int, channels: Any) -> bool:
-    """Return whether a tensor has one element for each channel (axis 1) of a tensor of this rank, or one in
-    all.
-    """
+    """Return whether `s` broadcasts as one element, or one for each channel (axis 1), to this rank."""
     places = enumerate(s.shape, -len(s.shape))
     return len(s.shape) <= rank and _all_hold(
         partial(_is_among, n, (1, channels) if place == 1 - rank else (1,)) for place, n in places

@@ -146,27 +146,27 @@ def _number(tree: ast.expr) -> Fraction | None:
     return None
 
 
-def require_known_names(tree: ast.AST, names: Collection[str]) -> None:
+def check_names(tree: ast.AST, names: Collection[str]) -> None:
     """Raise RuleError where an expression uses a name that is not in `names`, or an unknown function."""
     match tree:
         case ast.GeneratorExp(elt=each, generators=[loop]) | ast.ListComp(elt=each, generators=[loop]):
-            require_known_names(loop.iter, names)
+            check_names(loop.iter, names)
             inner = {*names, *(part.id for part in ast.walk(loop.target) if isinstance(part, ast.Name))}
             for part in (each, *loop.ifs):
-                require_known_names(part, inner)
+                check_names(part, inner)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             if name not in FUNCTIONS:
                 suggestion = _suggest(name, FUNCTIONS)
                 raise RuleError(f"{ast.unparse(tree)}: there is no function {name}{suggestion}")
             for arg in args:
-                require_known_names(arg, names)
+                check_names(arg, names)
         case ast.Call() | ast.Attribute() | ast.Lambda():
             raise RuleError(f"{ast.unparse(tree)} is no part of the language")
         case ast.Name(id=name) if name not in names:
             raise RuleError(f"{name} is not on the left side{_suggest(name, names)}")
         case _:
             for child in ast.iter_child_nodes(tree):
-                require_known_names(child, names)
+                check_names(child, names)
 
 
 def _suggest(name: str, names: Collection[str]) -> str:

@@ -7,8 +7,7 @@
 
 An attribute is unknown where the declaration computes with a symbol in its place.  This is tested on the
 operator's examples, so that no declaration has to state it.  The length of a tuple is a linear function of
-the
-first input's rank where all examples agree on one; otherwise all lengths up to MAX_RANK are tried.
+the first input's rank where all examples agree on one; otherwise all lengths up to MAX_RANK are tried.
 """
 
 from __future__ import annotations
@@ -54,9 +53,7 @@ NO_LIMIT = 2**31 - 1  # from this size on, a number of an example means "no limi
 
 
 class UnknownSize(Poly):
-    """A size whose value no code may use by accident: `==` asks `is_same_size`, and truth tests raise
-    TypeError.
-    """
+    """A size of unknown value: `==` asks `is_same_size`, and truth tests raise TypeError."""
 
     __slots__ = ()
 
@@ -91,9 +88,7 @@ def unknown_number(hint: str, low: int = NO_LOWER_BOUND) -> Any:
 
 
 def unknown_real(hint: str) -> Body:
-    """Return a scalar that stands for any real number: like a literal, it takes the type of the other
-    operand.
-    """
+    """Return a scalar that stands for any real number; like a literal, its type fits the other operand."""
     return Read(Tensor(new_name(f"{REAL_PREFIX}{hint}"), (), "real"), ())
 
 
@@ -153,10 +148,10 @@ def lower_bound(op: Op, name: str) -> int:
     given = [(kinds, attrs) for kinds, attrs in every if _is_integer_tuple(attrs[name]) and attrs[name]]
     others = [tuple(unknown_number(name) for _ in attrs[name]) for _, attrs in given]
     unknowns = [(kinds, {**attrs, name: own}) for (kinds, attrs), own in zip(given, others, strict=True)]
-    if not all(_accepts_some(op, kinds, attrs) for kinds, attrs in unknowns):
+    if not given or not all(_accepts_some(op, kinds, attrs) for kinds, attrs in unknowns):
         return NO_LOWER_BOUND
 
-    def below(bound: int) -> bool:
+    def accepts_below(bound: int) -> bool:
         """Return whether a smaller number is accepted at any position."""
         under = UnknownSize.of(bound - 1 - new_symbol(name, 0))
         return any(
@@ -166,7 +161,7 @@ def lower_bound(op: Op, name: str) -> int:
             for number, rest in ((bound - 1, attrs[name]), (under, own))
         )
 
-    return next((bound for bound in (1, 0) if not below(bound)), NO_LOWER_BOUND) if given else NO_LOWER_BOUND
+    return next((bound for bound in (1, 0) if not accepts_below(bound)), NO_LOWER_BOUND)
 
 
 def _accepts_some(
@@ -205,7 +200,6 @@ def is_sampled(op: Op, name: str) -> bool:
 
 
 def _is_integer_tuple(value: Any) -> bool:
-    """Return whether the value is a tuple of integers."""
     return isinstance(value, tuple) and all(isinstance(n, int) for n in value)
 
 
@@ -243,9 +237,7 @@ def representative_values(op: Op, name: str, rank: int) -> Iterator[Any]:
 def equal_length_attributes(op: Op) -> frozenset[str]:
     """Return attributes whose tuples must be equally long: the operator refuses one that is cut short."""
     examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
-    tuples = {
-        name for _, attrs in examples for name, v in attrs.items() if _is_integer_tuple(v) and v
-    }
+    tuples = {name for _, attrs in examples for name, v in attrs.items() if _is_integer_tuple(v) and v}
     pairs = {
         name
         for name in tuples
@@ -261,7 +253,6 @@ def equal_length_attributes(op: Op) -> frozenset[str]:
 
 
 def _accepts(op: Op, kinds: Any, attrs: dict[str, Any]) -> bool:
-    """Return whether the declaration accepts the attributes."""
     try:
         op.scopes(kinds, op.canonical(kinds, attrs))
     except (Untypable, *UNKNOWN_VALUE_ERRORS):

@@ -3,9 +3,9 @@
 A case has a rank for each variable, a value for each listed attribute, and a symbol for every other size and
 number.  The left side is built operator by operator.  If an operator refuses, it has asked whether sizes are
 equal or large enough: each question becomes two cases, one in which the answer is yes by the form of the
-sizes
-(`size_assumptions`), and one in which it is no.  The rule's conditions, its right side (each operator as soon
-as its variables are known), and the comparison of the types of both sides split cases in the same way.
+sizes (`size_assumptions`), and one in which it is no.  The rule's conditions, its right side (each operator
+as soon as its variables are known), and the comparison of the types of both sides split cases in the same
+way.
 
 Every instance of these ranks and listed values belongs to a case, if
 
@@ -39,7 +39,14 @@ from tensaurus.expr.sizes.size import Symbol, is_same_size, terms_of
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.rules.language.match import build_term
-from tensaurus.rules.language.occurrences import bound_names, inner_first, named_outputs, variables
+from tensaurus.rules.language.occurrences import (
+    attribute_expressions,
+    bound_names,
+    inner_first,
+    named_outputs,
+    names_in,
+    variables,
+)
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import FUNCTIONS, Undefined, evaluate_expression, holds
 from tensaurus.rules.language.term import Apply, Variable
@@ -119,9 +126,7 @@ class CaseSplit:
         self.steps = steps or StepBudget()
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(bound_names, rule.lhs))
-        self.conditions = [
-            (tree, {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} & given) for tree in rule.where
-        ]
+        self.conditions = [(tree, names_in(tree) & given) for tree in rule.where]
         self.outputs = [output for root in rule.lhs for output in named_outputs(root)]
         self.right_calls = [(a, _names_read(a)) for root in rule.rhs for a in inner_first(root)]
         self.refusals = 0
@@ -190,10 +195,10 @@ class CaseSplit:
             yield from self._introduce_attributes(term, wider)
 
     def _introduce_attributes(self, term: Apply, state: State) -> Iterator[State]:
-        bound_names = {name: tree.id for name, tree in term.attrs if isinstance(tree, ast.Name)}
+        open_names = {name: tree.id for name, tree in term.attrs if isinstance(tree, ast.Name)}
         fixed = {name for name, _ in term.attrs}
         known = set(state.values) | set(state.types)
-        single = [(name, key) for name, key in bound_names.items() if key not in known]
+        single = [(name, key) for name, key in open_names.items() if key not in known]
         rest = term.rest if term.rest is not None and term.rest not in known else None
         others = [name for name in term.op.attributes if name not in fixed] if rest is not None else []
         if not single and not others:
@@ -223,9 +228,7 @@ class CaseSplit:
         then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]],
         replacements: int = 0,
     ) -> Iterator[Case | Gap]:
-        """Yield what `then` makes of every case in which `run` succeeds, after so many replacements of
-        symbols.
-        """
+        """Yield what `then` makes of each case in which `run` succeeds."""
         self.steps.spend()
         if replacements > MAX_REPLACEMENTS:
             yield Gap("its sizes are nested too deeply")
@@ -346,17 +349,13 @@ def _require_known_attributes(term: Apply, binding: CaseBinding) -> None:
 
 def _names_read(term: Apply) -> set[str]:
     """Return the names that a term and its attributes read."""
-    trees = [tree for inner in inner_first(term) for _, tree in inner.attrs]
-    names = {n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)} - FUNCTIONS.keys()
-    loops = {
-        n.id
-        for tree in trees
-        for loop in ast.walk(tree) if isinstance(loop, ast.comprehension)
-        for n in ast.walk(loop.target) if isinstance(n, ast.Name)
-    }  # fmt: skip
+    trees = attribute_expressions(term)
+    names = set[str]().union(*map(names_in, trees)) - FUNCTIONS.keys()
+    loops = (loop for tree in trees for loop in ast.walk(tree) if isinstance(loop, ast.comprehension))
+    loop_names = set[str]().union(*(names_in(loop.target) for loop in loops))
     rests = {inner.rest for inner in inner_first(term) if inner.rest is not None}
     outputs = {name for name, _ in named_outputs(term)}
-    return (names - loops) | rests | outputs | set(variables(term))
+    return (names - loop_names) | rests | outputs | set(variables(term))
 
 
 def _order_questions(asked: Iterable[Question]) -> Iterator[Question]:
@@ -371,7 +370,6 @@ def _are_same_types(a: TensorType, b: TensorType) -> bool:
 
 
 def _asks_for_one(question: Question) -> bool:
-    """Return whether the question is if a size that is a symbol is 1."""
     (factors, coefficient), *rest = terms_of(question.subject) if question.kind == "zero" else (((), 0),)
     return len(factors) == 1 and isinstance(factors[0], Symbol) and coefficient == 1 and rest == [((), -1)]
 

@@ -3,8 +3,7 @@
     Transpose(Add(x, y)) = Add(Transpose(x), Transpose(y))
 
 An operator m moves elements if every element of its result is one element of its inputs, chosen by indices
-and
-by inputs of which no element is in the result (indices, booleans): its expression reads and selects, and
+and by inputs of which no element is in the result (indices, booleans): its expression reads and selects, and
 neither computes nor contains a number.  For elementwise operators f see `pointwise`.
 
 Theorem: m(f(x), f(y), ...) = f(m(x, y, ...)) for all sizes, ranks and attributes.  If f has several inputs,
@@ -32,9 +31,7 @@ __all__ = ["equal_shape_pairs", "moved_inputs", "scopes_at_examples", "is_exchan
 
 
 def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Scope, ...]]]:
-    """Yield the operator's leaves and expressions at its examples, with the attributes of each other example,
-    too.
-    """
+    """Yield the operator's leaves and expressions at its examples, combined with all examples' attributes."""
     examples = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
     for kinds, own in examples:
         for attrs in [own, *(other for _, other in examples if other != own)]:
@@ -47,8 +44,7 @@ def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Sco
 
 @cache
 def moved_inputs(op: Op) -> frozenset[int]:
-    """Return the numbers of the inputs whose elements the operator moves; none if it does more than move
-    them.
+    """Return the numbers of the inputs whose elements the operator only moves, else none.
 
     All inputs of a variadic parameter have the number of the parameter.
     """

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property, partial
+from typing import TypeAlias
 
 from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.ir.expression_text import show
@@ -41,16 +42,11 @@ SOLVER_TIMEOUT_MS = 60_000  # ends a question during which Z3 does not count its
 
 
 class Means(IntEnum):
-    """The methods that a proof may use, each with those before it.
+    """The methods that a proof may use, each with those before it."""
 
-    FORMS    canonical forms
-    SOLVER   Z3 where the forms differ
-    TYPES    sizes solved from the types where Z3 fails, which takes many times as long
-    """
-
-    FORMS = 0
-    SOLVER = 1
-    TYPES = 2
+    FORMS = 0  # canonical forms
+    SOLVER = 1  # Z3 where the forms differ
+    TYPES = 2  # sizes solved from the types where Z3 fails, which takes many times as long
 
 
 @dataclass(frozen=True)
@@ -65,6 +61,9 @@ class NotProved:
     """No proof that both are equal was found, and why."""
 
     reason: str
+
+
+Verdict: TypeAlias = ProvedEqual | NotProved
 
 
 def _leaf(node: Node, nonzero: frozenset[str]) -> Source | None:
@@ -102,7 +101,7 @@ _pairs = CacheByAnswers[_Pair](4096)
 
 def prove_equal(
     left: Node, right: Node, assumed: Mapping[Question, bool], means: Means = Means.TYPES
-) -> ProvedEqual | NotProved:
+) -> Verdict:
     """Prove that both nodes are the same function of their inputs, under the assumptions."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
     nodes = sorted((left, right), key=lambda node: node.serial)  # (a, b) and (b, a) share a cache entry
@@ -113,9 +112,7 @@ def prove_equal(
     return _prove_pair(pair, positive, assumed, means)
 
 
-def prove_equal_over(
-    left: Node, right: Node, leaves: Callable[[Node], Source | None]
-) -> ProvedEqual | NotProved:
+def prove_equal_over(left: Node, right: Node, leaves: Callable[[Node], Source | None]) -> Verdict:
     """Prove that both nodes are the same function of these leaves, at their own types, with a search's limit.
 
     Raises ValueError, and Untypable where a node has no expression over the leaves.
@@ -130,7 +127,7 @@ def _prove_pair(
     assumed: Mapping[Question, bool],
     means: Means,
     work: int = SOLVER_WORK,
-) -> ProvedEqual | NotProved:
+) -> Verdict:
     computes = _computes(pair.first, pair.second)
     if pair.has_equal_forms:
         return ProvedEqual("algebra" if computes else MOVED)
@@ -149,7 +146,7 @@ def _prove_pair(
 
 def _prove_elements(
     pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], work: int
-) -> ProvedEqual | NotProved:
+) -> Verdict:
     """Prove that the elements are equal where all indices and sizes are equal by their form."""
     a, b = pair.factored
     if a.shape != b.shape:
@@ -159,7 +156,7 @@ def _prove_elements(
 
 def _prove_indices(
     pair: _Pair, positive: frozenset[str], assumed: Mapping[Question, bool], work: int
-) -> ProvedEqual | NotProved:
+) -> Verdict:
     """Prove that both are equal where indices and sizes are equal by the assumptions."""
     a, b = pair.factored
     places: dict[Atom, Size] = {own: polynomial(other) for own, other in zip(b.axes, a.axes, strict=True)}
@@ -168,7 +165,7 @@ def _prove_indices(
 
 def _ask_solver(
     terms: SolverTerms, first: Body, second: Body, assumed: Mapping[Question, bool], work: int
-) -> ProvedEqual | NotProved:
+) -> Verdict:
     import z3
 
     try:

@@ -62,7 +62,6 @@ def _sum(terms: Sequence[Body]) -> Body:
 
 
 def _coefficient(term: Body) -> Number:
-    """Return the number that a term is multiplied by."""
     if isinstance(term, Call) and term.fn == "mul" and isinstance(term.args[0], Const):
         value = term.args[0].value
         if isinstance(value, (int, Fraction)) and not isinstance(value, bool):

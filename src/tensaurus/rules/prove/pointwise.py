@@ -12,7 +12,6 @@ to `MAX_RANKS`; declarations treat higher dimensions as they treat these.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,7 +21,7 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Tensor
 from tensaurus.expr.sizes.size import Axis, Poly, Size, atoms, is_same_size, polynomial
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.examples import examples_of
-from tensaurus.rules.language.occurrences import attribute_expressions, inner_first
+from tensaurus.rules.language.occurrences import attribute_expressions, inner_first, names_in
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Item
 from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, representative_values
@@ -45,15 +44,11 @@ def scalar_rule(rule: Rule) -> Rule | None:
         if not is_elementwise(term.op, tuple(a is not None for a in term.args)):
             return None
     written = [tree for t in terms for tree in attribute_expressions(t)]
-    if any(_names(tree) & SHAPE_FUNCTIONS for tree in written):
+    if any(names_in(tree) & SHAPE_FUNCTIONS for tree in written):
         return None
-    if any(_names(c) & SHAPE_FUNCTIONS and _names(c) & ELEMENT_FUNCTIONS for c in rule.where):
+    if any(names_in(c) & SHAPE_FUNCTIONS and names_in(c) & ELEMENT_FUNCTIONS for c in rule.where):
         return None  # a condition on elements may depend on the shape
-    return replace(rule, where=tuple(c for c in rule.where if not _names(c) & SHAPE_FUNCTIONS))
-
-
-def _names(tree: ast.expr) -> set[str]:
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    return replace(rule, where=tuple(c for c in rule.where if not names_in(c) & SHAPE_FUNCTIONS))
 
 
 def is_elementwise(op: Op, given: tuple[bool, ...]) -> bool:

@@ -1,8 +1,7 @@
 """Prove a rule for all sizes: both sides are equal in each of its cases (`case_split`).
 
 `proved(algebra, all sizes, ...)` uses canonical forms alone; `proved(z3, all reals, all sizes, ...)` means
-that
-Z3 has decided where sums or products of reals keep their order.  The evidence claims:
+that Z3 has decided where sums or products of reals keep their order.  The evidence claims:
 
 all ranks       every operator is elementwise (`pointwise`), or moves the results of elementwise operators
                 (`data_movement`), or keeps row-major order (`row_major`)
@@ -34,7 +33,7 @@ from math import inf
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.rules.language.evidence import Proved
-from tensaurus.rules.language.occurrences import attribute_expressions, inner_first
+from tensaurus.rules.language.occurrences import inner_first, names_in
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import show_term
 from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of, has_free_length, is_sampled
@@ -46,6 +45,7 @@ from tensaurus.rules.prove.expression_prover import (
     Means,
     NotProved,
     ProvedEqual,
+    Verdict,
     prove_equal,
 )
 from tensaurus.rules.prove.pointwise import scalar_rule
@@ -200,8 +200,7 @@ def _element_types(rule: Rule) -> tuple[str, ...]:
 
 def _depends_on_type(rule: Rule) -> bool:
     """Return whether a condition or an attribute depends on an element type."""
-    trees = [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attribute_expressions(root))]
-    return any(isinstance(n, ast.Name) and n.id == "dtype" for tree in trees for n in ast.walk(tree))
+    return any("dtype" in names_in(tree) for tree in rule.expressions)
 
 
 def _types_by_variable(rule: Rule, kinds: Sequence[str]) -> dict[str, str]:
@@ -230,7 +229,7 @@ def _sampled_attributes(rule: Rule) -> str:
     return "".join(f", {each}" for each in coverage)
 
 
-def prove_case(case: Case, means: Means = Means.TYPES) -> ProvedEqual | NotProved:
+def prove_case(case: Case, means: Means = Means.TYPES) -> Verdict:
     """Prove that the sides of a case are equal."""
     by = MOVED
     for left, right in zip(case.left, case.right, strict=True):

@@ -7,9 +7,8 @@ Reshape is.
 
 Theorem: let both sides have one type, and remove every operator that keeps the order.  If the remaining
 operators are elementwise, each on tensors of one shape and on single elements, then the n-th element of
-either
-side, in row-major order, is the remaining term at rank 0 over the n-th elements of its leaves.  So the sides
-are equal for all sizes and ranks if the remaining terms are equal at rank 0.
+either side, in row-major order, is the remaining term at rank 0 over the n-th elements of its leaves.  So the
+sides are equal for all sizes and ranks if the remaining terms are equal at rank 0.
 
 One shape is required because broadcasting changes the order.  Shape attributes must be equal as texts and
 applied to equal shapes, since 0 copies a size: for x in [3,1] and s in [1,1,1], x*s reshaped to (0,-1) is
@@ -17,8 +16,7 @@ applied to equal shapes, since 0 copies a size: for x in [3,1] and s in [1,1,1],
 
 Several shapes with one number of elements are allowed if the result has that number, too: broadcasting would
 add elements, and no later operator removes any.  The result has that number where the other side has it,
-since
-their types are equal; an empty result has no elements that could differ.
+since their types are equal; an empty result has no elements that could differ.
 """
 
 from __future__ import annotations
@@ -37,15 +35,7 @@ from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.ops import Op
 from tensaurus.rules.language.occurrences import attribute_expressions, bound_names, inner_first
 from tensaurus.rules.language.rule import Rule
-from tensaurus.rules.language.term import (
-    Apply,
-    Literal,
-    RuleError,
-    Term,
-    Variable,
-    require_known_names,
-    show_term,
-)
+from tensaurus.rules.language.term import Apply, Literal, RuleError, Term, Variable, check_names, show_term
 from tensaurus.rules.prove.data_movement import equal_shape_pairs, scopes_at_examples, variables_where
 from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
 
@@ -82,7 +72,6 @@ def keeps_row_major_order(op: Op) -> bool:
 
 
 def _in_order(scope: Scope, tensor: Tensor) -> bool:
-    """Return whether the scope's elements are the tensor's, in the same order."""
     sizes = [n for n in (*scope.shape, *tensor.shape) if isinstance(n, int)]
     match scope.body:
         case Read(Tensor(name), _, None) if name == tensor.name and len(sizes) == scope.rank + tensor.rank:
@@ -118,9 +107,8 @@ def without_order_keepers(rule: Rule) -> Rule | None:
 
 
 def _uses_only(tree: ast.expr, known: Collection[str]) -> bool:
-    """Return whether an expression uses none but these names."""
     try:
-        require_known_names(tree, known)
+        check_names(tree, known)
     except RuleError:
         return False
     return True
@@ -134,9 +122,7 @@ class _OrderKeeperRemoval:
         self._numbers, self._single = variables_where(rule, "rank", 0), variables_where(rule, "numel", 1)
 
     def strip(self, term: Term | None) -> tuple[Term, Shape] | None:
-        """Return the term without operators that keep the order, and its shape; None if the theorem does not
-        apply.
-        """
+        """Return the term without order-keeping operators, and its shape; None if the theorem fails."""
         match term:
             case Variable(name, optional):
                 if optional:

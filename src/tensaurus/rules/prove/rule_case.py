@@ -135,9 +135,7 @@ class State:
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """All symbols, in the order in which types and attributes name them, so that every process draws
-        alike.
-        """
+        """All symbols in the order of types and attributes, so that every process draws alike."""
         sizes = [n for kind in self.types.values() for n in kind.shape]
         values = [tuple(v.values()) if isinstance(v, dict) else v for v in self.values.values()]
         groups = [*map(atoms, sizes), *map(symbols_of, values)]
@@ -145,9 +143,7 @@ class State:
         return tuple(dict.fromkeys(named))
 
     def draw_numbers(self, rng: np.random.Generator) -> State | None:
-        """Return the state with small numbers for its symbols, mostly the smallest; None if they contradict
-        an answer.
-        """
+        """Return the state with small numbers for symbols, None if they contradict an answer."""
         share = rng.random()  # of the symbols that are not at their lower bound
         values: dict[Atom, Size] = {}
         for symbol in self.symbols:

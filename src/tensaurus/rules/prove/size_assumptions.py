@@ -4,8 +4,7 @@
     n % g == 0    n becomes g * n'                      a*b == c*d     a = p*q, b = r*s, c = p*r, d = q*s
 
 A replacement admits exactly the assumed values, or more of them (a symbol may lose its lower bound).  So a
-proof
-for all values of the new symbols covers all sizes of the assumption.  The last form holds by the unique
+proof for all values of the new symbols covers all sizes of the assumption.  The last form holds by the unique
 factorisation of integers: two equal products of positive integers have a common refinement.
 """
 
@@ -257,9 +256,7 @@ def _solve_nonnegative(size: Size) -> list[Values] | None:
 
 
 def _bound_replacements(size: Poly) -> Iterator[tuple[Values, bool]]:
-    """Yield replacements of one symbol that make the size nonnegative, and whether the symbol keeps its
-    bound.
-    """
+    """Yield replacements of one symbol that make the size nonnegative, and if its bound is kept."""
     least = next((int(c) for m, c in size.terms if not m), 0)
     for sign in (1, -1):
         for factors, coefficient in size.terms:

@@ -2,9 +2,8 @@
 
 A slice of n elements from s on has max(min(e, n) - s, 0) elements.  Where a rule requires this to be n, since
 its types must be equal, s is 0; the form of one size cannot tell.  Z3 decides over the integers which
-argument
-of each maximum is the largest.  Sizes that are assumed to be zero are then linear, and are solved for a
-symbol.
+argument of each maximum is the largest.  Sizes that are assumed to be zero are then linear, and are solved
+for a symbol.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
     Conv(x, w) + b   =   Conv(x, w') + b      w' is w, with 0 in the place of every |element| < 2^-126
 
 On Intel processors arithmetic with subnormal numbers takes 10 to 100 times as long, and training produces
-them
-by the hundred thousand.  A constant keeps its elements where its reader may turn a tiny difference into a
-large
-one (1 / w, w * 1e38 * 1e38, log w, w == 0), or where an output may consist of the constant alone.
+them by the hundred thousand.  A constant keeps its elements where its reader may turn a tiny difference into
+a large one (1 / w, w * 1e38 * 1e38, log w, w == 0), or where an output may consist of the constant alone.
 """
 
 from __future__ import annotations
@@ -96,9 +94,7 @@ def _bound_change(program: Program, moved: Mapping[Node, Node], within: bool) ->
 
 
 def flushed_constants(before: Program, after: Program) -> dict[Node, Node]:
-    """Return the constants with subnormal elements that the other program lacks, each with its flushed
-    constant.
-    """
+    """Return constants with subnormal elements that the other program lacks, with what replaces each."""
     new = {node for node in after.nodes if node.op is CONSTANT}
     found = {node: zeroed for node in before.nodes if (zeroed := _flush_constant(node)) is not None}
     return {node: zeroed for node, zeroed in found.items() if node not in new}

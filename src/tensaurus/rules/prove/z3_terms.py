@@ -28,10 +28,9 @@ COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # by ki
 
 
 class SolverTerms:
-    """Terms over the reals; whatever is not arithmetic (a read, a choice by indices) is a variable named by
-    its text.
+    """Terms over the reals.  Whatever is not arithmetic (a read, a choice by indices) is a variable.
 
-    `facts` are the known properties of the variables.
+    Variables are named by the expression's text; `facts` are their known properties.
     """
 
     def __init__(self, scope: Scope, positive: frozenset[str]):
@@ -43,9 +42,7 @@ class SolverTerms:
         self.called_functions: set[str] = set()
 
     def check_integers(self) -> None:
-        """Raise NotImplementedError if integers are used by functions that rings lack.  Call after all terms
-        are made.
-        """
+        """Raise NotImplementedError if the terms use functions of integers that rings lack."""
         if self.integer_types and self.called_functions - RING_FUNCTIONS - SELECTIONS:
             fns = " and ".join(sorted(self.called_functions - RING_FUNCTIONS - SELECTIONS))
             raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integer_types))}")
@@ -86,7 +83,6 @@ class SolverTerms:
         return total
 
     def _real(self, atom: Atom) -> Any:
-        """Return a size as a real number."""
         name = self.z3.Real(f"size {atom.key}")
         if isinstance(atom, Symbol) and atom.low > NO_LOWER_BOUND:
             self.facts.append(name >= atom.low)
@@ -216,7 +212,6 @@ class IndexedTerms(SolverTerms):
         return element
 
     def _choose(self, conditions: Sequence[Any], then: Any, other: Any) -> Any:
-        """Return a choice between two bodies, or between two terms."""
         pair = [self.term(x) if isinstance(x, Body) else x for x in (then, other)]
         return self.z3.If(self.z3.And(*conditions), *pair)
 

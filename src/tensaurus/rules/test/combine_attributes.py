@@ -28,9 +28,7 @@ MAX_ELEMENTS = 1 << 14  # of one tensor with a large size
 
 
 def combine_attributes(maker: InstanceMaker, tries: int) -> Iterator[Instance]:
-    """Yield instances with combinations of levels that no instance has had (`covering_array`), in so many
-    draws.
-    """
+    """Yield instances with combinations of levels that no instance has had (`covering_array`)."""
     waiting: list[Triple] = []
     while tries > 0 and maker.made:
         if not waiting:
@@ -83,9 +81,7 @@ def _set_level(change: Mutation, factor: Factor, value: Any) -> bool:
 
 
 def large_instances(maker: InstanceMaker, wanted: int, tries: int) -> Iterator[Instance]:
-    """Yield up to `wanted` instances with one large size, near a number that the law compares sizes with, or
-    random.
-    """
+    """Yield up to `wanted` instances with one large size, near a threshold of the law or random."""
     rng = maker.rng
     for _ in range(tries):
         if wanted <= 0:
@@ -108,9 +104,7 @@ def large_instances(maker: InstanceMaker, wanted: int, tries: int) -> Iterator[I
 
 
 def _start_mutation(maker: InstanceMaker) -> Mutation:
-    """Return a mutation of an instance, or of random types: where the law needs a large size, no small one
-    exists.
-    """
+    """Return a mutation of an instance, or of random types: a law may have no small instance."""
     if maker.made and maker.rng.random() < 0.8:
         return maker.start_mutation(maker.made[int(maker.rng.integers(len(maker.made)))])
     drawn = Assignment(maker.rule, maker.rng)

@@ -4,8 +4,7 @@ A pointwise convolution of stride s before one of stride t is no convolution of 
 strides and a kernel size must be right at once, which single changes of an instance seldom achieve.  So each
 attribute and size is a *factor* with a few *levels* (of a tuple of strides: all 1, all 2, mixed), and missing
 combinations of three factors are tried one by one (Cohen et al., AETG, 1997).  Nothing tells which
-combinations
-the types allow: those that no draw reaches are counted and reported.
+combinations the types allow: those that no draw reaches are counted and reported.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ class Covering:
     given_up: set[Triple] = field(default_factory=set)
 
     def add(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> None:
-        """Add an instance: its leaves by name, and its attributes (as named by
-        `coverage.flatten_attributes`).
-        """
+        """Add an instance: its leaves by name, and its attributes as named by `flatten_attributes`."""
         row = self.row(nodes, values)
         for factor, (level, value) in row.items():
             usual = {level_of(n): n for n in COMMON_ELEMENTS} if "[" in factor[0] else {}
@@ -114,9 +111,7 @@ def _order(factor: Factor) -> tuple[str, int]:
 
 
 def level_of(value: Any) -> Level:
-    """Return a value's level, one of few: 0, 1, 2, more, negative; for a tuple that of all elements, or its
-    order.
-    """
+    """Return one of few levels of a value; for a tuple, that of all elements or the order of elements."""
     if isinstance(value, tuple):
         inner = {level_of(item) for item in value}
         if len(inner) == 1 and len({*value}) == 1:

@@ -71,9 +71,7 @@ class Assignment:
         self._change_sizes()
         for term in reversed(applications):
             self._add_inner_types(term)
-        for root in self.rule.lhs:
-            for name, _ in named_outputs(root):
-                self.values.setdefault(name, int(self.rng.integers(3)))
+        self._draw_output_numbers()
         integers = "any" in self.rule.tags and self.rng.random() < 0.5
         for name in self.rule.variables:
             if name not in self.types:
@@ -100,8 +98,7 @@ class Assignment:
             }
 
     def draw_small(self, applications: Sequence[Apply]) -> bool:
-        """Draw few dimensions of few elements, and small numbers as attributes; return whether the left side
-        types.
+        """Draw small shapes and small numbers as attributes; return whether the left side types.
 
         Each operator is tried with several draws.  Among hundreds of results some have rare coincidences,
         such as a
@@ -120,10 +117,13 @@ class Assignment:
                     break
             else:
                 return False
+        self._draw_output_numbers()
+        return all(name in self.types for name in self.rule.variables)
+
+    def _draw_output_numbers(self) -> None:
         for root in self.rule.lhs:
             for name, _ in named_outputs(root):
                 self.values.setdefault(name, int(self.rng.integers(3)))
-        return all(name in self.types for name in self.rule.variables)
 
     def _draw_small_parts(self, term: Apply, rank: int, most: int, one_size: bool) -> None:
         """Draw what the term names first, with the element types of one of the operator's examples."""
@@ -146,9 +146,7 @@ class Assignment:
             self.values[term.rest] = {n: self._draw_small_value(term.op, n, v, rank) for n, v in free}
 
     def _draw_small_value(self, op: Op, name: str, value: Any, rank: int) -> Any:
-        """Return an example's value of an attribute, or one made of numbers from its examples, or of small
-        numbers.
-        """
+        """Return an example's value of an attribute, or numbers of its examples, or small numbers."""
         draw = self.rng.random()
         if draw < 0.3 or isinstance(value, bool):
             return value
@@ -210,9 +208,7 @@ class Assignment:
             self.wished_types[name] = [_replace_sizes(kind, new) for kind in wished]
 
     def _add_inner_types(self, term: Apply) -> None:
-        """Add the types of inner terms whose variables are drawn: operands beside them may broadcast with
-        these.
-        """
+        """Add the types of inner terms whose variables are drawn, so that operands beside them fit."""
         leaves = {name: source(name, kind) for name, kind in self.types.items()}
         for arg in term.args:
             if not isinstance(arg, Apply) or not all(name in self.types for name in variables(arg)):
@@ -261,9 +257,7 @@ class Assignment:
         return value
 
     def _draw_mostly_equal(self, kinds: Sequence[TensorType], length: int) -> tuple[int, ...]:
-        """Return zeros or ones except at one position, or at a start and its end; of this length or that of
-        pads.
-        """
+        """Return zeros or ones, except at one position or at a start and its end."""
         ranks = [2 * kind.rank for kind in kinds]
         value = [int(self.rng.integers(2))] * int(self.rng.choice([length, *ranks]))
         if value:

@@ -1,11 +1,9 @@
 """Make typed instances of a rule: concrete nodes on which both sides exist, drawn so that wrong laws fail.
 
 Types and attributes come from the examples of the rule's operators, from a small pool of shapes, and from
-types
-that are already known (their parts that broadcast); sizes are made equal, or 1.  An instance is dropped if
-the
-left side does not type or a condition refuses it.  If none is left, sizes are drawn for the cases of a proof,
-which follow from the rule's requirements.
+types that are already known (their parts that broadcast); sizes are made equal, or 1.  An instance is dropped
+if the left side does not type or a condition refuses it.  If none is left, sizes are drawn for the cases of a
+proof, which follow from the rule's requirements.
 
 Each instance is then mutated by one or two changes: one size, all equal sizes, an element of an attribute, a
 sign, a rank, an element type.  Attributes and pairs of sizes that had one value in all instances are changed
@@ -86,8 +84,9 @@ class Instance:
 
 
 def _arguments_of(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
-    """Return the variables x with function(x) in the right side or in a condition; under `not` only if
-    `negated`.
+    """Return the variables x for which the right side or a condition calls function(x).
+
+    Calls under `not` count only if `negated`.
     """
     names: set[str] = set()
 
@@ -208,9 +207,7 @@ class InstanceMaker:
                 yield instance
 
     def small_instances(self, tries: int) -> Iterator[Instance]:
-        """Yield the instances among `tries` draws of few elements; stop if none of the first
-        MAX_UNTYPED_DRAWS types.
-        """
+        """Yield instances of few elements; stop if none of the first MAX_UNTYPED_DRAWS draws types."""
         typed = False
         for place in range(tries):
             if place >= MAX_UNTYPED_DRAWS and not typed:

@@ -110,10 +110,9 @@ class Mutation:
             self.values[rest] = {**given, key: self._another_value(key, given[key])}
 
     def set_attribute(self, name: str, value: Any) -> bool:
-        """Set an attribute (as named by `flatten_attributes`) and those required to be equal; return if it
-        exists.
+        """Set an attribute, and those required to be equal, and return whether it exists.
 
-        A tuple is repeated or cut to the length of the attribute.
+        `name` is as in `flatten_attributes`.  A tuple is repeated or cut to the length of the attribute.
         """
         if name.endswith("]"):  # one element
             name, _, place = name[:-1].partition("[")
@@ -164,7 +163,6 @@ class Mutation:
 
 
 def _replace_size(value: Any, old: Any, new: Any) -> Any:
-    """Return an attribute with one size replaced by another."""
     if isinstance(value, dict):
         return {name: _replace_size(inner, old, new) for name, inner in value.items()}
     if isinstance(value, tuple):

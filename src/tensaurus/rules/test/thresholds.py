@@ -1,9 +1,8 @@
 """Find the numbers and sizes at which a law may change: what attributes, elements and sizes are compared
 with.
 
-No small instance refutes a law that is wrong from 500 rows on.  So each number of a condition or an
-attribute is
-a size to try, and so is each size at which a comparison changes (500 for 3 * dim(x, 0) + 5 <= 1505).
+No small instance refutes a law that is wrong from 500 rows on.  So each number of a condition or an attribute
+is a size to try, and so is each size at which a comparison changes (500 for 3 * dim(x, 0) + 5 <= 1505).
 """
 
 from __future__ import annotations
@@ -14,15 +13,11 @@ from fractions import Fraction
 
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.match import NodeFact
-from tensaurus.rules.language.occurrences import attribute_expressions
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Undefined, evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term
 
-__all__ = [
-    *("comparisons_in", "expressions_of", "indexed_tuples", "numbers_in", "sizes_where_answers_change"),
-    "types_in",
-]
+__all__ = ["comparisons_in", "indexed_tuples", "numbers_in", "sizes_where_answers_change", "types_in"]
 
 TYPES = frozenset(
     {"bool", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
@@ -33,17 +28,12 @@ GROWTH = 1.5  # factor between sizes at which comparisons are evaluated
 def numbers_in(rule: Rule) -> frozenset[Fraction]:
     """Return all numbers that the law names, in its terms, attributes and conditions."""
     own = {number for root in (*rule.lhs, *rule.rhs) for number in _literals(root)}
-    return frozenset(own | {number for tree in expressions_of(rule) for number in _constants(tree)})
-
-
-def expressions_of(rule: Rule) -> list[ast.expr]:
-    """Return the expressions of conditions and attributes."""
-    return [*rule.where, *(tree for root in (*rule.lhs, *rule.rhs) for tree in attribute_expressions(root))]
+    return frozenset(own | {number for tree in rule.expressions for number in _constants(tree)})
 
 
 def indexed_tuples(rule: Rule) -> frozenset[str]:
     """Return the names of tuples of which the law reads single elements."""
-    parts = (part for tree in expressions_of(rule) for part in ast.walk(tree))
+    parts = (part for tree in rule.expressions for part in ast.walk(tree))
     read = (part.value for part in parts if isinstance(part, ast.Subscript))
     return frozenset(tree.id for tree in read if isinstance(tree, ast.Name))
 
@@ -56,7 +46,7 @@ def types_in(rule: Rule) -> list[str]:
 
 def comparisons_in(rule: Rule) -> list[ast.Compare]:
     """Return the comparisons in attributes and conditions."""
-    every = (part for tree in expressions_of(rule) for part in ast.walk(tree))
+    every = (part for tree in rule.expressions for part in ast.walk(tree))
     return [part for part in every if isinstance(part, ast.Compare)]
 
 

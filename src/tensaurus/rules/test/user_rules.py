@@ -39,8 +39,7 @@ def load_user_rules(
 
     A rule that is not verified by the deadline (of `time.monotonic`) is left out, with a note.  Raises
     TensaurusError for a rule that is refuted, that has the name of another rule, or that is neither proved
-    nor
-    refuted (with `allow_unproved` it is used, with a note).
+    nor refuted (with `allow_unproved` it is used, with a note).
     """
     accepted: list[Rule] = []
     names = {rule.name for rule in library}

@@ -1,10 +1,10 @@
 """Verify a rule: compare its two sides on typed instances, in each field that can tell them apart.
 
-`algebra`    a proof for all sizes, see `prove.proof`
-`reals`      float64 with values that break laws: zeros, signs, magnitudes, the limits of integer types
-`gf`         random points of GF(2^31-1): a false identity of degree d passes one trial with probability d/p
-`z3`         all real elements at the instances' shapes, with the constants that are pinned
-`rationals`  exact fractions with the true max and min, and with numbers near every constant of the rule
+`algebra`    a proof for all sizes, see `prove.proof` `reals`      float64 with values that break laws: zeros,
+signs, magnitudes, the limits of integer types `gf`         random points of GF(2^31-1): a false identity of
+degree d passes one trial with probability d/p `z3`         all real elements at the instances' shapes, with
+the constants that are pinned `rationals`  exact fractions with the true max and min, and with numbers near
+every constant of the rule
 
 A rule that any of them shows to be wrong is refuted, with a counterexample.  A rule that none of them can
 settle is undecided, and is not added to a library.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import log2
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -78,16 +78,17 @@ class Undecided:
     reason: str
 
 
+Verdict: TypeAlias = Evidence | Refuted | Undecided
+
+
 def verify(
     rule: Rule, wanted: int = INSTANCES, seed: int = 0, steps: float = PROOF_STEPS, means: Means = Means.TYPES
-) -> Evidence | Refuted | Undecided:
+) -> Verdict:
     """Return the evidence that a rule is right, or a counterexample, or why the rule is undecided.
 
-    A rule that is not refuted is proved for all sizes, if `steps` suffice, and tested otherwise.  A law
-    that its
-    line calls an axiom is only tried in float64.  If `means` allows canonical forms only, a rule that they
-    do not
-    prove is undecided.
+    A rule that is not refuted is proved for all sizes, if `steps` suffice, and tested otherwise.  A law that
+    its line calls an axiom is only tried in float64.  If `means` allows canonical forms only, a rule that
+    they do not prove is undecided.
     """
     maker = InstanceMaker(rule, seed)
     instances, draws, found = _check_first(maker, wanted, seed)
@@ -116,7 +117,7 @@ def verify(
     if (count := len(maker.made)) < MIN_INSTANCES:
         return Undecided(rule, f"{count or 'no'} instance{'s' * (count > 1)} of it types")
     instances = list(maker.made)
-    coverage = f"{maker.coverage}{'' if (said := str(maker.covering)) == '' else f', {said}'}"
+    coverage = ", ".join(filter(None, (str(maker.coverage), str(maker.covering))))
     # most instances may compute almost nothing, such as windows of one element: so more are tried
     more = list(maker.instances(len(maker.made) + (INSTANCES_FACTOR - 1) * wanted))
     if found := _find_counterexample(more, [Reals()], draws):
@@ -131,7 +132,7 @@ def verify(
     for laws, _ in LAW_LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
         if _find_counterexample(instances, fields, draws.uniform()) is None:
-            return _tested_evidence(instances, laws, fields, coverage)
+            return _gf_evidence(instances, laws, fields, coverage)
     rationals = [Rationals(seed + t) for t in range(2 * TRIALS)]
     if found := _find_counterexample(instances, rationals, draws):
         return _confirm_in_float64(rule, found)
@@ -156,15 +157,12 @@ def _check_first(
     found = _find_counterexample(instances, [Reals()] * TRIALS, draws)
     largest = max(maker.law_integers, default=0)
     if found is None and comparisons_in(maker.rule) and largest > MIN_LARGE_NUMBER:
-        found = _find_counterexample(
-            list(large_instances(maker, LARGE_INSTANCES, LARGE_DRAWS)), [Reals()], draws
-        )
+        large = list(large_instances(maker, LARGE_INSTANCES, LARGE_DRAWS))
+        found = _find_counterexample(large, [Reals()], draws)
     return instances, draws, found
 
 
-def _tested_evidence(
-    instances: Sequence[Instance], laws: Laws, fields: Sequence[Pairs], coverage: str
-) -> Tested:
+def _gf_evidence(instances: Sequence[Instance], laws: Laws, fields: Sequence[Pairs], coverage: str) -> Tested:
     """Return evidence with a bound on the error, if elements were drawn from the field."""
     drawn = [(i, {leaf.tensor.dtype[:5] for leaf in i.leaves if leaf not in i.pinned}) for i in instances]
     inside = [instance for instance, kinds in drawn if "float" in kinds]
@@ -176,14 +174,11 @@ def _tested_evidence(
     return Tested("gf", coverage, TRIALS, bits, sampled)
 
 
-def _check_by_solver(
-    rule: Rule, coverage: str, smallest: Sequence[Instance]
-) -> Evidence | Refuted | Undecided:
+def _check_by_solver(rule: Rule, coverage: str, smallest: Sequence[Instance]) -> Verdict:
     """Ask Z3 about all real elements of the smallest instances.
 
     This proves nothing about other sizes, attributes and pinned constants.  Instances that Z3 has no terms
-    for,
-    such as the maximum of no elements, are left out if there are others.
+    for, such as the maximum of no elements, are left out if there are others.
     """
     without: list[str] = []
     for instance in smallest:
@@ -211,9 +206,7 @@ def _check_by_solver(
 
 
 def _confirm_in_float64(rule: Rule, found: Counterexample) -> Refuted | Undecided:
-    """Return whether a difference in exact fractions is one in float64, too, where functions have their true
-    values.
-    """
+    """Return Refuted where a difference in exact fractions is one in float64, too, else Undecided."""
     values = {
         found.instance.nodes[name]: value.astype(np.float64) if value.dtype.kind == "O" else value
         for name, value in found.inputs.items()
@@ -244,9 +237,8 @@ def _find_counterexample(
 def _compare(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
     """Return where the sides differ.
 
-    A difference that is not finite is tried again at smaller values: float64 may have overflowed.  A
-    result that
-    is NaN in float64, such as the mean of no elements, has no value in another field either.
+    A difference that is not finite is tried again at smaller values: float64 may have overflowed.  A result
+    that is NaN in float64, such as the mean of no elements, has no value in another field either.
     """
     shown = _compare_once(instance, values, field)
     if shown is None or not isinstance(field, Reals) and _is_undefined(shown):
@@ -259,8 +251,7 @@ def _compare(instance: Instance, values: dict[Node, Array], field: Field) -> Cou
 
 
 def _has_unspecified_conversion(shown: Counterexample) -> bool:
-    """Return whether the left side converts a number to a type that lacks the number: machines differ in the
-    result.
+    """Return whether the left side converts a number to a type that lacks it: machines then differ.
 
     If only the right side does, the rule is wrong.
     """
@@ -291,7 +282,6 @@ def _limit_magnitude(data: Array) -> Array:
 
 
 def _compare_once(instance: Instance, values: dict[Node, Array], field: Field) -> Counterexample | None:
-    """Return where the sides differ at these values."""
     return _with_valid_indices(values, lambda v: _first_difference(instance, v, field))
 
 
@@ -312,9 +302,7 @@ def _with_valid_indices(values: dict[Node, Array], ask: Callable[[dict[Node, Arr
 
 
 def to_indices(data: Array, span: int, dtype: str) -> Array:
-    """Return integers as indices into `span` elements, also counted from the end where the type has
-    negatives.
-    """
+    """Return integers as indices into `span` elements; types with negatives count from both ends."""
     if not is_integer(dtype):
         return data
     below = span if integer_limits(dtype)[0] < 0 else 0
