@@ -1,4 +1,4 @@
-"""Evidence shows what it says: what a check lacks is unknown to it, and no two unknowns are equal."""
+"""Evidence is right: a value that a field lacks is unknown there, and no two unknowns are equal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, 
 
 
 @pytest.mark.parametrize("field", FINITE, ids=lambda f: f.name)
-def test_what_a_field_lacks_is_like_nothing_else(field: Field) -> None:
+def test_a_constant_that_a_field_lacks_equals_no_other_value(field: Field) -> None:
     strange = field.lift(np.array([np.inf, -np.inf, np.nan]))
     numbers = field.lift(np.array([0.0, 1.0, -1.0, 2.0, 0.5, 3.4e38, 1e-45]))
     assert np.unique(np.concatenate([strange, numbers])).size == 10
@@ -39,7 +39,7 @@ def test_what_a_field_lacks_is_like_nothing_else(field: Field) -> None:
 
 
 def pooled(value: str) -> Program:
-    """A window of the maximum over an edge of this value."""
+    """Return a max-pool window over padding of this value."""
     return program(
         "net (float[1,1,4,4] x) => (float[1,1,4,4] y) { p = Constant <value_ints = [0,0,1,1,0,0,1,1]> ()"
         f" v = Constant <value = float {{{value}}}> ()  z = Pad(x, p, v)"
@@ -51,7 +51,7 @@ def program(text: str) -> Program:
     return import_model(onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 18]> ' + text))
 
 
-def test_an_edge_of_minus_infinity_is_none_of_zeros() -> None:
+def test_padding_with_minus_infinity_differs_from_padding_with_zeros() -> None:
     own = program(
         "net (float[1,1,4,4] x) => (float[1,1,4,4] y)"
         " { y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }"
@@ -61,7 +61,7 @@ def test_an_edge_of_minus_infinity_is_none_of_zeros() -> None:
     assert not check_field(pooled("0"), pooled("1")).passed
 
 
-def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
+def test_a_rewrite_that_depends_on_order_is_replayed_in_float64() -> None:
     """Over GF(p) a random order has no bound; float64 has the order of the reals."""
     from tensaurus.check.program.replay import refute_equation
     from tensaurus.graph.ir.node import apply, source
@@ -81,10 +81,10 @@ def test_a_rewrite_that_order_decides_is_replayed_in_float64() -> None:
 @pytest.mark.parametrize(
     ("room", "memory", "replayed"), [(6, 0, True), (5, 767, False), (5, 768, True), (5, 0, False)]
 )
-def test_what_no_memory_holds_is_not_replayed(
+def test_an_equation_that_exceeds_memory_is_not_replayed(
     room: int, memory: int, replayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tensor of 6 elements is, where any machine holds so many, or this one has 128 bytes for each."""
+    """A tensor of 6 elements is replayed if the limit allows it, or the machine has 128 bytes for each."""
     from tensaurus.check.program import replay
     from tensaurus.graph.ir.node import apply, source
     from tensaurus.ops import TensorType, registry
@@ -114,11 +114,11 @@ def test_what_no_memory_holds_is_not_replayed(
     ],
     ids=str,
 )
-def test_evidence_is_read_as_it_is_written(said: Evidence) -> None:
+def test_evidence_is_parsed_as_it_is_formatted(said: Evidence) -> None:
     assert parse_evidence(str(said)) == said
 
 
-def test_every_line_of_the_library_says_what_it_says() -> None:
+def test_evidence_of_every_library_line_survives_parsing() -> None:
     said = [rule.evidence for rule in library() if "off" not in rule.tags]
     assert said and all(isinstance(found, (Axiom, Proved, evidence.Tested)) for found in said)
     for found in said:
@@ -131,13 +131,13 @@ UNSOUND = [rule for rule in library() if isinstance(rule.evidence, Disproved)]
 
 
 @pytest.mark.parametrize("rule", UNSOUND, ids=str)
-def test_what_is_kept_as_wrong_is_wrong_and_off(rule: Rule) -> None:
+def test_a_rule_kept_as_wrong_is_refuted_and_off(rule: Rule) -> None:
     assert "off" in rule.tags and not Ruleset([rule]).rules
     for seed in (0, 1):
         assert isinstance(verify(replace(rule, evidence=None), seed=seed), Refuted)
 
 
-def test_what_is_wrong_is_kept_with_its_counterexample() -> None:
+def test_a_wrong_rule_is_kept_with_its_counterexample() -> None:
     assert len(UNSOUND) > 12
     wrong = "wrong [off]: Relu(Add(x, y)) => Add(Relu(x), Relu(y))"
     text, refuted = annotate_rules(wrong)
@@ -147,7 +147,7 @@ def test_what_is_wrong_is_kept_with_its_counterexample() -> None:
     assert annotate_rules(wrong.replace(" [off]", ""))[1]  # what is in use has no such evidence
 
 
-def test_the_readme_counts_what_is_proved() -> None:
+def test_the_readme_counts_the_proved_rules() -> None:
     rules = [rule for rule in library(ops=()) if "off" not in rule.tags]  # others are of one theorem
     kinds = [rule.evidence.kind for rule in rules if rule.evidence is not None]
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ def test_which_inputs_divide() -> None:
         ("x => Div(x, 1)", set()),
     ],
 )
-def test_what_a_rule_divides_by_besides(law: str, names: set[str]) -> None:
+def test_divisors_that_only_the_right_side_has(law: str, names: set[str]) -> None:
     if law.startswith("x"):
         law = law.replace("x =>", "Identity(x) =>")
     (rule,) = parse_rule(f"law [any]: {law}")

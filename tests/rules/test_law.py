@@ -1,4 +1,4 @@
-"""How laws are said: axes from the end, numbers of rank 0, and the algebra alone before Z3 is asked."""
+"""How laws are written: axes from the end, numbers of rank 0; and proofs by the algebra alone, without Z3."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ X, Y, S = ("x", 0, 0), ("x", 1, 0), ("x", 7, 0)
 
 
 def used(name: str, *args: Term) -> Term:
-    """The world's use of an operator on these."""
+    """Return the world's use of an operator on these arguments."""
 
     def type_of(term: Term) -> object:
         return WORLD.kinds[term[1]] if term[0] == "x" else term[0].result
@@ -109,7 +109,7 @@ def test_verdicts_with_and_without_the_solver_are_two_questions(tmp_path: Path) 
     assert any("by algebra" in line for line in questions) and any("by algebra" not in q for q in questions)
 
 
-def test_what_is_said_of_any_attributes_is_more_than_what_is_said_without_conditions(
+def test_a_law_for_any_attributes_claims_more_than_one_without_conditions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Means along the last axis may be broadcast when they are added, and no others."""

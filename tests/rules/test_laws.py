@@ -1,4 +1,4 @@
-"""The library holds TASO's Table 2 and the papers' figures, and what ONNX lacks exports as what it has."""
+"""The library holds TASO's Table 2 and the papers' figures; operators that ONNX lacks are exported."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ GROUPS = f"group=2, {SAME}"
 
 
 def parts(whole: str, axis: int, *sizes: int) -> str:
-    """All outputs of its split."""
+    """Return all outputs of a split."""
     split = f"Split({whole}, axis={axis}, split=({','.join(map(str, sizes))}))"
     return ", ".join(f"{split}[{place}]" for place in range(len(sizes)))
 
@@ -202,7 +202,7 @@ FINDERS = (nest, commute)
 
 
 def key(node: Node) -> object:
-    """The node, but for the order of commutative arguments."""
+    """Return the node with commutative arguments in a fixed order."""
     args = [None if a is None else key(a) for a in node.args]
     if node.is_declared and len(args) == 2 and is_commutative(node.op):  # type: ignore[arg-type]
         args.sort(key=repr)
@@ -215,12 +215,12 @@ def laws() -> Ruleset:
 
 
 def reached(root: Node, goal: Node) -> bool:
-    """Whether the goal is found from this side alone, operands in any order."""
+    """Return whether the goal is found from this side alone, operands in any order."""
     return all_reached([root], [goal], LIMITS)
 
 
 def all_reached(sources: Sequence[Node], goals: Sequence[Node], limits: Limits) -> bool:
-    """Whether each goal is found equal to its source, and there are none but the sources at first."""
+    """Return whether each goal is found equal to its source, starting from the sources alone."""
     graph = EGraph()
     numbers = [graph.insert_term(root) for root in sources]
     graph.rebuild()
@@ -232,7 +232,7 @@ def all_reached(sources: Sequence[Node], goals: Sequence[Node], limits: Limits) 
     return all(graph.find(a) == graph.find(b) for a, b in zip(numbers, others, strict=True))
 
 
-def test_the_table_is_whole() -> None:
+def test_the_table_is_complete() -> None:
     assert len(LAWS) == 43
 
 
@@ -260,7 +260,7 @@ def test_law_is_derived_both_ways(left: str, right: str, shapes: dict[str, str])
     ("left", "right", "shapes"), [figure[1:] for figure in FIGURES], ids=[figure[0] for figure in FIGURES]
 )
 def test_figure_is_derived(left: str, right: str, shapes: dict[str, str]) -> None:
-    """From the source alone."""
+    """The search starts from the source alone."""
     sources, goals = roots(left, shapes), roots(right, shapes)
     assert [node.types for node in sources] == [node.types for node in goals]
     assert all_reached(sources, goals, SEVERAL)
@@ -283,7 +283,7 @@ OURS = [(op.name, text) for op in registry.values() if op.domain == "tensaurus" 
 
 
 def exported(node: Node, inputs: Sequence[Node], opset: int) -> ModelProto:
-    """A model of this opset with one output."""
+    """Return a model of this opset with one output."""
 
     def code(value: Node) -> int:
         return dtype_code(value.tensor.dtype)
@@ -299,7 +299,7 @@ def exported(node: Node, inputs: Sequence[Node], opset: int) -> ModelProto:
 
 @pytest.mark.parametrize("opset", [7, 11, 13, 17])
 @pytest.mark.parametrize(("name", "text"), OURS, ids=[f"{name} {text}" for name, text in OURS])
-def test_what_onnx_lacks_is_exported(name: str, text: str, opset: int) -> None:
+def test_operators_that_onnx_lacks_are_exported(name: str, text: str, opset: int) -> None:
     """The expansion consists of ONNX's operators, and onnxruntime computes what the expression says."""
     example = parse_example(text)
     inputs = [source(f"x{k}", kind) for k, kind in enumerate(example.types) if kind is not None]

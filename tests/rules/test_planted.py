@@ -21,14 +21,14 @@ RIGHT = 0.7  # at least this share of the right laws is proved
 
 
 def questions(rng: Random, count: int) -> Iterator[str]:
-    """Some alone, and some of two."""
+    """Yield single questions, and combinations of two."""
     for _ in range(count):
         pair = rng.sample(SIZES, 2)
         yield rng.choice(JOINED).format(*pair) if rng.random() < 0.4 else pair[0]
 
 
 def planted(place: str, seed: int, count: int) -> list[tuple[str, bool]]:
-    """Laws with questions at a place, and whether they are wrong."""
+    """Return laws with questions at a position, and whether they are wrong."""
     rng = Random(f"{place} {seed}")
     return [law for question in questions(rng, count) for law in laws(question, place)]
 
@@ -47,7 +47,7 @@ def test_no_law_is_proved_that_is_wrong_in_a_branch(place: str) -> None:
     assert sum(map(proved, right)) >= RIGHT * len(right)
 
 
-def test_every_question_is_answered_by_yes_and_by_no() -> None:
+def test_both_answers_of_every_question_occur() -> None:
     assert all(answers(question, lambda n, m: n <= LARGEST >= m) == {True, False} for question in SIZES)
 
 

@@ -264,7 +264,7 @@ def test_rules_of_the_library_are_proved(name: str) -> None:
     assert found.by in ("algebra", "z3") and "all sizes" in found.covers
 
 
-def test_evidence_says_what_is_claimed() -> None:
+def test_evidence_states_the_claim() -> None:
     assert str(prove(LIBRARY["factor-one"])) == "proved(algebra, all sizes, all ranks)"
     assert str(prove(LIBRARY["relu-positive-scale"])) == "proved(z3, all reals, all sizes, all ranks)"
     (turned,) = parse_rule("law: Transpose(Transpose(x, perm=(1, 0)), perm=(1, 0)) => x")
@@ -273,7 +273,7 @@ def test_evidence_says_what_is_claimed() -> None:
 
 @pytest.mark.parametrize(("steps", "ranks"), [(10, None), (60, "2-2"), (200, "2-3"), (900, "2-5")])
 def test_a_proof_ends_after_steps_wherever_it_runs(steps: int, ranks: str | None) -> None:
-    """What is said is of the ranks that were done, whatever was proved before and however long it took."""
+    """The evidence names the ranks that are done, whatever was cached and however long it took."""
     ranks_of = ", ".join(f"rank({name}) >= 2" for name in "xyz")
     (rule,) = parse_rule(f"law: MatMul(x, MatMul(y, z)) => MatMul(MatMul(x, y), z) where {ranks_of}")
     for _ in range(2):
@@ -288,7 +288,7 @@ def symbols(*names: str) -> list[Any]:
     return [polynomial(Symbol(name, 1)) for name in names]
 
 
-def test_what_is_assumed_holds_by_form() -> None:
+def test_an_assumption_holds_by_the_form_of_sizes() -> None:
     """Every replacement makes the answer yes, and reaches every value for which it is."""
     a, b, c, d = symbols("a", "b", "c", "d")
     p = polynomial(Symbol("p", NO_LOWER_BOUND))
@@ -340,7 +340,7 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("op", "name"), SIZES, ids=[f"{op.name}-{name}" for op, name in SIZES])
-def test_a_number_that_is_assumed_not_to_be_negative_is_refused_where_it_is(op: Op, name: str) -> None:
+def test_negative_numbers_below_a_lower_bound_are_refused(op: Op, name: str) -> None:
     """Whatever the other numbers are: drawn, not assumed."""
     rng = Random(3)
     for kinds, attrs in examples_of(op):

@@ -112,7 +112,7 @@ def test_a_leaf_that_another_is_computed_from() -> None:
 
 
 def _applied(line: str, root: Node) -> Equation:
-    """The rule at a place."""
+    """Return the equation of the rule at a node."""
     (rule,) = rules(line)
     matcher = Matcher(rule)
     (binding, *_) = matcher.bindings([root])

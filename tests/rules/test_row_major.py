@@ -1,4 +1,4 @@
-"""Row-major order: which operators keep it, what the theorem says, and that it says nothing wrong."""
+"""Row-major order: which operators keep it, what the theorem proves, and that it proves nothing wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize("law", RIGHT)
-def test_what_follows_from_the_theorem_is_proved_for_all_ranks(law: str) -> None:
+def test_laws_within_the_theorem_are_proved_for_all_ranks(law: str) -> None:
     for rule in parse_rule(f"law: {law}"):
         assert without_order_keepers(rule) is not None
         assert prove(rule) == THEOREM
@@ -69,7 +69,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("law", OTHERS)
-def test_the_theorem_says_nothing_of_others(law: str) -> None:
+def test_the_theorem_does_not_apply_to_other_laws(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     assert without_order_keepers(rule) is None
 
@@ -83,20 +83,20 @@ def test_the_theorem_says_nothing_of_others(law: str) -> None:
         "Reshape(Sub(x, Neg(y)), **a) => Sub(x, Reshape(y, **a)) where shape(x) == shape(y)",
     ],
 )
-def test_what_differs_at_rank_0_is_not_proved(law: str) -> None:
+def test_a_law_that_differs_at_rank_0_is_not_proved(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     assert without_order_keepers(rule) is not None
     assert not isinstance(prove(rule), Proved) and isinstance(verify(rule, 24), Refuted)
 
 
-def test_conditions_that_are_needed_are_kept() -> None:
+def test_needed_conditions_are_kept() -> None:
     (rule,) = parse_rule("law: Reshape(Relu(x), **a) => Reshape(x, **a) where positive(x)")
     left = without_order_keepers(rule)
     assert left is not None and show_term(left.lhs[0]) == "Relu(x)" and left.where == rule.where
 
 
 def drawn(rng: Random, depth: int) -> str:
-    """A term of x, y and the number s."""
+    """Draw a term of x, y and the number s."""
     if depth == 0 or rng.random() < 0.1:
         return rng.choice("xxyys")
     inner = drawn(rng, depth - 1)
@@ -111,7 +111,7 @@ def drawn(rng: Random, depth: int) -> str:
 
 
 def without_reshapes(term: str) -> str:
-    """The term without what keeps the order."""
+    """Return the term without operators that keep the order."""
     (root,) = parse_terms(term)
 
     def left(part: Term | None) -> Term | None:
@@ -125,7 +125,7 @@ def without_reshapes(term: str) -> str:
 
 
 def laws(rng: Random) -> Iterator[Rule]:
-    """A term, and all that it computes in one shape: right where conditions on shapes allow it."""
+    """Draw laws that compute a term in one shape: right where conditions on shapes allow it."""
     conditions = ["shape(x) == shape(y)", "numel(s) == 1", "rank(s) == 0", "numel(y) == 1"]
     while True:
         left = drawn(rng, 3)
@@ -139,7 +139,7 @@ def laws(rng: Random) -> Iterator[Rule]:
         yield rule
 
 
-def test_what_the_theorem_proves_is_refuted_by_no_numbers() -> None:
+def test_no_numbers_refute_what_the_theorem_proves() -> None:
     claimed = (rule for rule in islice(laws(Random(5)), 4000) if without_order_keepers(rule) is not None)
     proved = (rule for rule in claimed if isinstance(prove(rule, 300, Means.FORMS), Proved))
     tried = list(islice(proved, 16))

@@ -32,7 +32,7 @@ from tensaurus.rules.test.verify_rule import (
     verify,
 )
 
-LIBRARY = library(ops=())  # of what is said of many operators, test_movement
+LIBRARY = library(ops=())  # rules for many operators: see test_data_movement
 SOUND = [rule for rule in LIBRARY if "off" not in rule.tags]
 
 
@@ -144,8 +144,8 @@ def test_conditions_are_needed(name: str, place: int) -> None:
     assert isinstance(found, Refuted)
 
 
-def test_what_broadcasts_by_chance_is_no_match() -> None:
-    """Rows added to what is one above the other, as if they stood side by side: every type agrees."""
+def test_accidental_broadcasting_is_no_match() -> None:
+    """A law that holds side by side is wrong one above the other, though every type agrees."""
     a, b = (source(name, TensorType("float32", (1,))) for name in "ab")
     c, d = (source(name, TensorType("float32", (2, 2))) for name in "cd")
     left = op("Concat", op("Add", a, c), op("Add", b, d), axis=0)
@@ -264,7 +264,7 @@ def test_bad_text_is_one_clear_error(text: str) -> None:
         parse_rule(text)
 
 
-def test_a_typo_in_a_condition_names_what_is_meant() -> None:
+def test_a_typo_in_a_condition_gets_a_suggestion() -> None:
     with pytest.raises(RuleError, match=r"no function rnk; did you mean rank\?"):
         parse_rule("r: Add(x, 0) => x where rnk(x) == 2")
 
@@ -361,8 +361,8 @@ def test_an_attribute_of_one_number_takes_no_tensor_of_rank_one() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rule_of_places_and_functions_is_tried_at_places_that_there_are(seed: int) -> None:
-    """exp(-v) is 1 / exp(v): where fields know no such law, it is asked what float64 has there."""
+def test_a_rule_with_indices_and_functions_is_tried_at_valid_indices(seed: int) -> None:
+    """exp(-v) is 1 / exp(v): no exact field has that law, so float64 decides."""
     (rule,) = parse_rule("r [any]: Exp(Neg(Gather(x, i, **a))) => Div(1, Exp(Gather(x, i, **a)))")
     found = verify(rule, 20, seed=seed, steps=0)
     assert isinstance(found, Undecided) and "functions" in found.reason

@@ -10,13 +10,13 @@ from tensaurus.rules.test.verify_rule import Refuted, verify
 
 
 @pytest.mark.parametrize("name", ["Neg", "Abs", "Exp", "Reciprocal", "Softplus"])
-def test_truths_are_no_numbers(name: str) -> None:
+def test_booleans_are_no_numbers(name: str) -> None:
     op = registry[name]
     with pytest.raises(Untypable, match="no number"):
         op.scopes((TensorType("bool", (2,)),), ())
 
 
-def test_truths_are_copied() -> None:
+def test_booleans_are_copied() -> None:
     registry["Identity"].scopes((TensorType("bool", (2,)),), ())
 
 
@@ -32,7 +32,7 @@ def test_a_zero_point_has_the_shape_of_its_scale(
         op.scopes(kinds, op.canonical(kinds, {}))
 
 
-def test_a_rule_about_it_is_tried_to_its_end() -> None:
+def test_a_rule_about_scales_is_verified_to_the_end() -> None:
     rule, *_ = parse_rule(
         "law [any]: Transpose(DequantizeLinear(x, s, z?, **b), perm=p)"
         " => DequantizeLinear(Transpose(x, perm=p), s, z?, **b) where rank(s) == 0"

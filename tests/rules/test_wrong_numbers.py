@@ -170,18 +170,18 @@ def test_a_law_wrong_for_few_integers_is_refuted(dtype: str, law: str) -> None:
 
 
 @pytest.mark.parametrize("law", PLACES)
-def test_a_law_wrong_for_places_counted_from_the_end_is_refuted(law: str) -> None:
+def test_a_law_wrong_for_negative_indices_is_refuted(law: str) -> None:
     rule = rule_of(f"{law} where dtype(i) == 'int64'", "[any]")
     assert isinstance(found := verify(rule, steps=0), Refuted), found
 
 
 def test_strides_of_two_pointwise_convolutions_are_told_apart() -> None:
-    """Of t = (3, 2) and sizes that agree all the same."""
+    """With t = (3, 2) and sizes that agree nevertheless."""
     assert isinstance(found := verify(rule_of(COMBINED[0]), steps=2000), Refuted), found
 
 
 @pytest.mark.parametrize("law", [*FLOATS, *COMBINED[1:], *LARGE])
-def test_a_law_wrong_where_much_coincides_is_refuted(law: str) -> None:
+def test_a_law_wrong_only_at_coincidences_is_refuted(law: str) -> None:
     found = verify(rule_of(law), steps=0)
     if not isinstance(found, Refuted):  # then at the cases in which the forms of both sides differ
         found = verify(rule_of(law), steps=2000)
@@ -204,7 +204,7 @@ def test_zeros_of_gaps_are_found(function: object, points: list[int]) -> None:
     assert bool(found) == bool(points)
 
 
-def test_what_turns_is_watched() -> None:
+def test_turning_points_are_found() -> None:
     watched = GapRecorder()
     watched.call("lt", [np.array([7, 9]), np.array(8)], "int64")
     watched.call("add", [np.array([100]), np.array([20])], "int8")
@@ -213,7 +213,7 @@ def test_what_turns_is_watched() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64"])
-def test_integers_come_from_everywhere(dtype: str) -> None:
+def test_integers_are_drawn_from_the_whole_range(dtype: str) -> None:
     low, high = integer_limits(dtype)
     draw = partial(draw_integers, dtype, (50,), near=[71, 99])
     drawn = np.concatenate([draw(rng=np.random.default_rng(seed)) for seed in range(100)])
@@ -233,7 +233,7 @@ def test_no_bound_is_claimed_of_integers_alone() -> None:
     assert str(mixed).endswith("for the integers drawn)") and parse_evidence(str(mixed)) == mixed
 
 
-def test_triples_of_attributes_are_covered_and_told() -> None:
+def test_triples_of_attributes_are_covered_and_reported() -> None:
     shape = "(dim(b,0),) + ones(rank(x)-2)"
     rule = rule_of(f"Conv(x, w, b, **a) => Add(Conv(x, w, **a), Reshape(b, shape={shape}))")
     maker = InstanceMaker(rule, 0)

@@ -107,7 +107,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("law", WRONG)
-def test_what_is_wrong_at_few_places_is_not_proved(law: str) -> None:
+def test_a_law_wrong_in_few_cases_is_not_proved(law: str) -> None:
     tags = " [any]" if law.startswith("[any]") else ""
     (rule,) = parse_rule(f"wrong{tags}: {law.removeprefix('[any]')}")
     found = prove(rule, 3000)
@@ -115,5 +115,5 @@ def test_what_is_wrong_at_few_places_is_not_proved(law: str) -> None:
     assert found.reason != "it applies at no symbolic type"
 
 
-def test_there_are_many() -> None:
+def test_there_are_many_such_laws() -> None:
     assert len(WRONG) >= 60

@@ -158,8 +158,8 @@ def test_a_wrong_rule_is_refuted(kind: str, place: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_seldom_wrong_is_refuted_whatever_is_drawn(seed: int) -> None:
-    """Most of what types is a window of one element, or a factor of one number: there it holds."""
+def test_a_rarely_wrong_law_is_refuted_for_every_seed(seed: int) -> None:
+    """Most instances are windows of one element, or products with one number, for which the law holds."""
     for rule in parse_rule("wrong: AveragePool(Mul(x, y), **a) <=> Mul(AveragePool(x, **a), y)"):
         assert isinstance(verify(rule, seed=seed, steps=0), Refuted), rule.name
 
@@ -174,12 +174,12 @@ def test_what_is_seldom_wrong_is_refuted_whatever_is_drawn(seed: int) -> None:
         "Split(MatMul(x, y), axis=-2, **a)[i] => MatMul(y, Split(x, axis=-2, **a)[i])",
     ],
 )
-def test_what_differs_in_a_case_of_the_proof_is_refuted(law: str, seed: int) -> None:
+def test_a_law_that_differs_in_a_case_of_the_proof_is_refuted(law: str, seed: int) -> None:
     (rule,) = parse_rule(f"wrong: {law}")
     assert isinstance(verify(rule, seed=seed), Refuted)
 
 
-def test_what_no_example_is_like_is_drawn_at_the_cases_of_a_proof() -> None:
+def test_instances_unlike_any_example_come_from_cases_of_a_proof() -> None:
     """No example of a convolution has ten kernels of seven channels."""
     where = "where dim(w,0) == 10, dim(w,1) == 7"
     (right,), (wrong,) = (
@@ -192,7 +192,7 @@ def test_what_no_example_is_like_is_drawn_at_the_cases_of_a_proof() -> None:
     assert isinstance(verify(wrong, wanted=10), Refuted)
 
 
-def test_what_is_drawn_at_the_cases_of_a_proof_is_the_same_in_every_process() -> None:
+def test_instances_of_proof_cases_are_the_same_in_every_process() -> None:
     """Sets of symbols are in another order in each: with some orders too few instances were drawn."""
     code = (
         "from tensaurus.rules.test.instances import instances\n"

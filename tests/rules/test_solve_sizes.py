@@ -1,4 +1,4 @@
-"""Sizes that are known where all that is assumed of them is taken together."""
+"""Sizes that follow from all assumptions together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def number(size: Size) -> Scope:
     return Scope((), Const(polynomial(size)))
 
 
-def test_a_slice_as_long_as_what_it_is_taken_from_begins_at_its_begin() -> None:
+def test_a_slice_as_long_as_its_input_starts_at_0() -> None:
     n, _, s, e = map(polynomial, SYMBOLS)
     length, begin = largest(smallest(e, n) - largest(s, 0), 0), largest(s, 0)
     assumed = {Question("zero", length - n): True}
@@ -34,7 +34,7 @@ def test_a_slice_as_long_as_what_it_is_taken_from_begins_at_its_begin() -> None:
     assert solve_maxima((number(begin), number(length)), {Question("zero", length - n): False}) is None
 
 
-def test_extents_and_sources_have_what_they_are_solved_for() -> None:
+def test_extents_and_sources_are_solved_too() -> None:
     n, _, s, e = map(polynomial, SYMBOLS)
     length = largest(smallest(e, n) - largest(s, 0), 0)
     axis = Axis("i", length)
@@ -52,7 +52,7 @@ def drawn(rng: Random, depth: int) -> Size:
     return rng.choice([largest, smallest, lambda p, q: p - q, lambda p, q: p + q])(a, b)  # type: ignore[no-any-return]
 
 
-def test_what_is_solved_has_its_value_wherever_what_is_assumed_holds() -> None:
+def test_solved_sizes_are_right_wherever_the_assumptions_hold() -> None:
     rng, changed = Random(3), 0
     places = [
         dict(zip(SYMBOLS, values, strict=True))
@@ -91,7 +91,7 @@ def test_what_is_solved_has_its_value_wherever_what_is_assumed_holds() -> None:
         " => MatMul(x, Slice(y, starts=s, ends=e, axes=(-2,)))",
     ],
 )
-def test_what_types_say_of_slices_is_proved(law: str) -> None:
+def test_slices_that_the_types_determine_are_proved(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     found = prove(rule, 3000)
     assert isinstance(found, Proved)
@@ -111,12 +111,12 @@ def test_what_types_say_of_slices_is_proved(law: str) -> None:
         "Add(Reshape(x, **a), Reshape(y, **a)) => Reshape(Add(x, y), **a)",
     ],
 )
-def test_what_few_cases_tell_is_refuted(law: str) -> None:
+def test_a_law_that_few_cases_refute_is_refuted(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     assert isinstance(verify(rule), Refuted)
 
 
-def test_what_is_assumed_may_contradict_itself_or_divide_by_zero() -> None:
+def test_assumptions_may_contradict_each_other_or_divide_by_zero() -> None:
     n, m, s, e = map(polynomial, SYMBOLS)
     for divisor, zero in ((e, e), (s, s + 1)):
         assumed = {Question("zero", zero): True, Question("nonnegative", n - m): True}
@@ -132,7 +132,7 @@ def test_what_is_assumed_may_contradict_itself_or_divide_by_zero() -> None:
     assert not isinstance(prove(rule, 1500), Proved)
 
 
-def test_symbols_in_what_is_solved_are_those_there_were() -> None:
+def test_solving_adds_no_symbols() -> None:
     n, m, s, e = map(polynomial, SYMBOLS)
     product_ = largest(n * m, e)
     pair = solve_maxima((number(product_), number(s)), {Question("zero", product_ - n * m): True})

@@ -1,4 +1,4 @@
-"""What attributes and conditions compute of sizes that are open: no answer is taken for another."""
+"""Attributes and conditions of open sizes: an open answer is neither true nor false."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = {"n": N, "m": M, "s": (N, M), "t": (N, 3)}
         *("(1,)*n", "ones(n)", "all(s[1:]) and n == 2", "1 < n < 5", "abs(n)", "set(s) < set(t)"),
     ],
 )
-def test_what_an_open_size_decides_has_no_value(text: str) -> None:
+def test_an_expression_that_depends_on_an_open_size_has_no_value(text: str) -> None:
     with pytest.raises(Undefined):
         holds(parse_expression(text), NAMES)
 
@@ -45,7 +45,7 @@ def test_what_an_open_size_decides_has_no_value(text: str) -> None:
         *(("at_least(n, 1)", True), ("at_least(0, n)", False), ("index((n + 1, n), n)", True)),
     ],
 )
-def test_what_it_does_not_decide_has_one(text: str, value: bool) -> None:
+def test_an_expression_that_no_open_size_decides_has_a_value(text: str, value: bool) -> None:
     assert holds(parse_expression(text), NAMES) is value
 
 
@@ -54,7 +54,7 @@ def test_a_set_has_each_size_once() -> None:
 
 
 @pytest.mark.parametrize("branch", ["dim(x, 0) == 8", "dim(x, 0) != 8", "dim(x, 0) - 8", "dim(x, 0) in (8,)"])
-def test_no_branch_is_taken_that_an_open_size_decides(branch: str) -> None:
+def test_a_branch_that_depends_on_an_open_size_has_no_value(branch: str) -> None:
     (rule,) = parse_rule(f"r: Relu(x) => LeakyRelu(x, alpha=0 if {branch} else 1)")
 
     def rewritten(size: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A rule is applied as far as its evidence goes, and beyond it where both sides are equal at the place."""
+"""A rule applies within the limits of its evidence, and beyond them if both sides are proved equal there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tensor(*shape: int, dtype: str = "float32") -> Node:
 
 
 def call(op: str, *args: Node, **attrs: Any) -> Node:
-    """The operator on these arguments."""
+    """Return the operator on these arguments."""
     return apply(registry[op], list(args), attrs)
 
 
@@ -110,7 +110,7 @@ def proved(law: str) -> Rule:
 
 
 @pytest.mark.parametrize("kind", BEYOND)
-def test_what_a_proof_does_not_reach_is_no_match(kind: str) -> None:
+def test_a_match_beyond_the_proof_is_refused(kind: str) -> None:
     law, wrong, within, beyond = BEYOND[kind]
     rule = proved(law.format(other=wrong))
     made = Matcher(rule).rewrite(within)
@@ -123,7 +123,7 @@ def test_what_a_proof_does_not_reach_is_no_match(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BEYOND)
-def test_what_is_right_beyond_it_is_shown_at_its_types(kind: str) -> None:
+def test_a_right_match_beyond_the_proof_is_proved_at_its_types(kind: str) -> None:
     law, _, _, beyond = BEYOND[kind]
     rule = proved(law.format(other=RIGHT[kind]))
     made = Matcher(rule).rewrite(beyond)
@@ -145,14 +145,14 @@ def test_what_is_right_beyond_it_is_shown_at_its_types(kind: str) -> None:
         ("unproved(allowed)", tensor(1, 2, 3), True),
     ],
 )
-def test_evidence_says_its_limits(evidence: str, node: Node, covered: bool) -> None:
+def test_evidence_states_its_limits(evidence: str, node: Node, covered: bool) -> None:
     (rule,) = parse_rule(f"r [any]: Relu(x) => Max(x, 0) | {evidence}")
     assert rule.evidence == parse_evidence(evidence)
     binding = next(Matcher(replace(rule, evidence=None)).bindings([call("Relu", node)]))
     assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 
-def test_what_never_varied_is_as_it_was() -> None:
+def test_an_attribute_that_never_varied_must_have_its_value() -> None:
     (rule,) = parse_rule(
         "r: Softmax(x, axis=k, **a) => Softmax(x, axis=k, **a) "
         "| tested(gf, 9 instances, never varied: a.flatten=0 k=1, 2 trials, error < 2^-90)"
@@ -163,7 +163,7 @@ def test_what_never_varied_is_as_it_was() -> None:
         assert Limits(rule).covers(binding.facts(), binding.values) is (axis == 1)
 
 
-def test_a_size_of_one_that_meets_another_is_a_limit() -> None:
+def test_broadcasting_a_size_of_one_is_limited() -> None:
     (rule,) = parse_rule(
         "r: Add(x, y) => Add(y, x) "
         "| proved(algebra, all sizes, ranks 0-5, sizes of one in broadcasting to rank 1)"
@@ -175,7 +175,7 @@ def test_a_size_of_one_that_meets_another_is_a_limit() -> None:
         assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 
-def test_every_limit_of_the_library_is_read() -> None:
+def test_every_limit_of_the_library_is_parsed() -> None:
     said = [(rule, Limits(rule)) for rule in library() if "off" not in rule.tags]
     assert all((limits.max_rank < 9) == bool(re.search(r"ranks \d", limits.text)) for _, limits in said)
     assert all((limits.max_broadcast_rank < 9) == ("sizes of one" in limits.text) for _, limits in said)
@@ -214,14 +214,14 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize(("first", "second", "both"), SEVERAL)
-def test_the_line_of_several_rules_goes_as_far_as_each(first: str, second: str, both: str) -> None:
+def test_evidence_of_a_line_covers_what_all_its_rules_cover(first: str, second: str, both: str) -> None:
     said = [parse_evidence(text) for text in (first, second)]
     found = {str(common_evidence(said)), str(common_evidence(said[::-1]))}
     assert both in found and all(len(each) == len(both) for each in found)  # but for the order of limits
     assert parse_evidence(both) == common_evidence([parse_evidence(both)] * 2)
 
 
-def test_coverage_names_what_limits_a_rule() -> None:
+def test_coverage_names_the_limits_of_a_rule() -> None:
     (rule,) = parse_rule("r [any]: Concat(Transpose(x, perm=(1, 0)), y, axis=1) => x where rank(y) == 2")
     coverage = Coverage()
     for size, dtype in ((2, "float32"), (3, "int8")):

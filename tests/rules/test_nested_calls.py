@@ -1,4 +1,4 @@
-"""Calls inside calls of one operator, as one call; and merges, which make such calls."""
+"""Nested calls of one operator become one call; merges create such calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def weight(seed: int) -> Node:
 
 
 def assert_replays(graph: EGraph) -> None:
-    """Every union's equation holds, and says that it was proved."""
+    """Check that every union's equation holds, and that its evidence is a proof."""
     for made in graph.sources:
         for equation in made.evidence(graph)[0]:
             assert refute_equation(equation) is None
@@ -54,7 +54,7 @@ def test_variadic_operators_that_nest_are_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Mean", "Einsum", "Add", "MatMul"])
-def test_what_does_not_nest_is_left_alone(name: str) -> None:
+def test_calls_that_do_not_nest_are_left_alone(name: str) -> None:
     assert not can_join_nested(registry[name])
 
 
@@ -88,7 +88,7 @@ def test_any_tree_of_calls_is_one_call(name: str, data: st.DataObject) -> None:
 
 
 def splits(draw: st.DrawFn, x: Node, depth: int) -> list[Node]:
-    """Parts of x, of which some are split again."""
+    """Draw parts of x, of which some are split again."""
     size = x.tensor.shape[0]
     if depth == 0 or not isinstance(size, int) or size < 2 or not draw(st.booleans()) and depth < 3:
         return [x]
@@ -147,7 +147,7 @@ def test_declared_attributes_of_one_call_are_those_of_its_parts(name: str) -> No
     assert shown
 
 
-def test_what_is_not_proved_is_replayed() -> None:
+def test_a_nested_call_that_is_not_proved_is_replayed() -> None:
     """A call on one argument, one element long: the canonical forms differ, and the rule says so."""
     x, y = (source(name, TensorType("float32", (rows, 3, 4))) for name, rows in (("x", 2), ("y", 1)))
     whole = program(node("Concat", x, node("Concat", y, axis=0), axis=0))
@@ -190,7 +190,7 @@ def merged(whole: Program) -> tuple[EGraph, list[int]]:
 
 
 def test_products_of_one_weight_become_one_product() -> None:
-    """Whatever the order in which two were merged: one Concat, one product, one Split."""
+    """In any order of merging: one Concat, one product, one Split."""
     w = weight(0)
     whole = program(*(node("MatMul", matrix(f"x{k}"), w) for k in range(4)))
     graph, roots = merged(whole)
@@ -245,7 +245,7 @@ def test_a_constant_has_a_copy_for_each_kind_of_kernel() -> None:
         assert choices.program(whole, choice) == whole
 
 
-def test_what_stands_at_known_places_is_the_same_choice() -> None:
+def test_constants_at_known_indices_are_the_same_choice() -> None:
     whole = program(node("Add", node("Add", matrix("x"), matrix("y")), matrix("z")))
     graph, roots = graph_of(whole)
     saturate(graph, whole_library(), Limits(nodes=400, rounds=3))
@@ -267,7 +267,7 @@ def test_doubling_again_and_again_is_nested_only_so_far() -> None:
     assert 2 < max(len(graph.args[n]) for n in calls) <= MAX_ARGUMENTS
 
 
-def test_a_way_to_write_what_a_call_reads_is_not_taken_into_it() -> None:
+def test_an_argument_that_contains_its_own_class_is_not_merged() -> None:
     """Max(y, b) is y, once y is a Max(x, b): taken in again and again it would grow without end."""
     x, b, z = (matrix(name) for name in "xbz")
     once = node("Max", x, b)

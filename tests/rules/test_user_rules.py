@@ -1,4 +1,4 @@
-"""Rules that a user brings are verified first: wrong ones are refused, and what is not known is said."""
+"""Rules that a user brings are verified first: wrong and undecided rules are refused, with the reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_wrong_rule_is_refused_and_shown(tmp_path: Path) -> None:
         load_user_rules([file], library())
 
 
-def test_what_is_not_known_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+def test_an_undecided_rule_is_refused_unless_allowed(tmp_path: Path) -> None:
     file = written(tmp_path, UNKNOWN)
     with pytest.raises(TensaurusError, match="rule exps could be neither proved nor refuted"):
         load_user_rules([file], library())
@@ -55,14 +55,14 @@ def test_what_is_not_known_is_refused_unless_it_is_allowed(tmp_path: Path) -> No
         ("odd Add(x, 0)", "no rule"),
     ],
 )
-def test_a_line_that_means_nothing_is_named(tmp_path: Path, line: str, reason: str) -> None:
+def test_an_error_names_the_line_that_cannot_be_parsed(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(TensaurusError, match="mine.rules: ") as error:
         load_user_rules([written(tmp_path, line)], library())
     assert reason in str(error.value) and "\n" not in str(error.value)
 
 
-def test_own_rules_are_used(tmp_path: Path) -> None:
-    """Of two sums of hyperbolic sines the library knows nothing."""
+def test_user_rules_are_used(tmp_path: Path) -> None:
+    """The library has no rule about two sums of hyperbolic sines."""
     lines = ["mine: Add(Sinh(x), Sinh(x)) => Mul(Sinh(x), 2)", "neg: Neg(Tan(x)) => Tan(Neg(x))"]
     file = written(tmp_path, *lines)
     assert not [rule for rule in library(ops=()) if "Sinh" in rule.law]
@@ -90,7 +90,7 @@ def test_own_rules_are_used(tmp_path: Path) -> None:
     np.testing.assert_allclose(y, np.sinh(x), rtol=1e-5)
 
 
-def test_the_command_line_refuses_them_in_one_line(tmp_path: Path) -> None:
+def test_the_command_line_refuses_a_rule_in_one_line(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(
         onnx.parser.parse_model(

@@ -1,4 +1,4 @@
-"""What moves elements changes places with what computes each: which operators do, and what that proves."""
+"""Operators that move elements change places with elementwise ones: which do, and what that proves."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ MANY = [rule for rule in library() if rule.name not in ALONE]
         ("Resize", set()),
     ],
 )
-def test_an_operator_that_moves_says_so_itself(name: str, inputs: set[int]) -> None:
+def test_moved_inputs_follow_from_the_expression(name: str, inputs: set[int]) -> None:
     assert moved_inputs(registry[name]) == inputs
 
 
-def test_element_by_element_is_asked_of_every_type() -> None:
+def test_elementwise_is_tested_for_every_type() -> None:
     taken = {
         name
         for name, op in registry.items()
@@ -76,26 +76,26 @@ WRONG = [
 
 
 @pytest.mark.parametrize("law", RIGHT)
-def test_what_changes_places_is_proved_at_once(law: str) -> None:
+def test_an_exchange_is_proved_at_once(law: str) -> None:
     for rule in parse_rule(f"law: {law}"):
         assert is_exchange(rule)
         assert verify(rule, 12) == THEOREM
 
 
 @pytest.mark.parametrize("law", WRONG)
-def test_what_does_not_is_left_to_who_finds_it_wrong(law: str) -> None:
+def test_a_law_that_is_no_exchange_is_not_proved_by_the_theorem(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     assert not is_exchange(rule)
     assert isinstance(verify(rule, 12), Refuted)
 
 
-def test_shapes_that_may_differ_are_no_matter_of_the_theorem() -> None:
-    """x of shape [2, 1] and y of [3] may not be reshaped alone."""
+def test_the_theorem_needs_equal_shapes() -> None:
+    """x of shape [2, 1] and y of shape [3] must not be reshaped separately."""
     (rule, _) = parse_rule("law: Reshape(Add(x, y), **a) <=> Add(Reshape(x, **a), Reshape(y, **a))")
     assert not is_exchange(rule)
 
 
-def test_what_ships_is_proved_by_the_theorem_and_said_of_every_mover() -> None:
+def test_shipped_exchanges_are_proved_and_cover_every_moving_operator() -> None:
     one_theorem = [rule for rule in MANY if rule.evidence == THEOREM]
     generated = [rule for rule in one_theorem if rule.tags >= {"any", "explore", "long"}]
     assert len(generated) > 3000 and all(map(is_exchange, generated))
@@ -110,14 +110,14 @@ def test_a_law_of_several_operators_holds_for_each(rule: Rule) -> None:
     assert rule.law in rule.text and "for f in" not in rule.law
 
 
-def test_nearly_all_of_them_are_tried_with_numbers() -> None:
-    """Examples are like few of those with truths and indices, or three tensors of one shape."""
+def test_nearly_all_exchanges_are_tried_with_numbers() -> None:
+    """Few examples have booleans and indices, or three tensors of one shape."""
     some = MANY[::211]
     tried = [rule for rule in some if next(instances(rule, 1), None) is not None]
     assert len(tried) > 0.8 * len(some)
 
 
-def test_what_others_derive_is_left_out() -> None:
+def test_an_exchange_that_others_derive_is_left_out() -> None:
     law = "Transpose(Relu(x), **a) <=> Relu(Transpose(x, **a))"
     every, rest, floats = lines([]), lines(parse_rule(f"own [any]: {law}")), lines(parse_rule(f"own: {law}"))
 
@@ -139,8 +139,8 @@ def test_a_line_is_a_rule_for_each_operator() -> None:
         parse_rule("law: f(Neg(x)) => x for f in Nothing")
 
 
-def test_what_cannot_be_typed_when_simplified_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Truths of which a choice is made have no canonical form yet: a reason, and no traceback."""
+def test_a_rule_whose_simplest_form_does_not_type_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Selected booleans have no canonical form yet: the result is a reason, not a traceback."""
     monkeypatch.setattr("tensaurus.rules.prove.proof.swaps", lambda rule: False)
     alike = "shape(x) == shape(y), shape(x) == shape(z), shape(w) == shape(u), shape(w) == shape(v)"
     (rule,) = parse_rule(
@@ -150,7 +150,7 @@ def test_what_cannot_be_typed_when_simplified_is_not_proved(monkeypatch: pytest.
     assert "does not type" in prove(rule).reason  # type: ignore[union-attr]
 
 
-def test_indices_are_drawn_among_the_places_that_there_are() -> None:
+def test_indices_are_drawn_within_bounds() -> None:
     right, wrong = (
         parse_rule(f"law [any]: Gather(Gather(x, i, axis=0), j, axis=0) => Gather(x, {text}, axis=0)")[0]
         for text in ("Gather(i, j, axis=0)", "Gather(i, Neg(j), axis=0)")
