@@ -141,7 +141,7 @@ def test_a_line_is_a_rule_for_each_operator() -> None:
 
 def test_a_rule_whose_simplest_form_does_not_type_is_not_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Selected booleans have no canonical form yet: the result is a reason, not a traceback."""
-    monkeypatch.setattr("tensaurus.rules.prove.proof.swaps", lambda rule: False)
+    monkeypatch.setattr("tensaurus.rules.prove.proof.is_exchange", lambda rule: False)
     alike = "shape(x) == shape(y), shape(x) == shape(z), shape(w) == shape(u), shape(w) == shape(v)"
     (rule,) = parse_rule(
         "law [any]: Concat(Where(x, y, z), Where(w, u, v), **a)"
