@@ -364,6 +364,16 @@ def test_weights_stay_arguments_and_numbers_do_not() -> None:
     assert "1/2" in format_program(over(compose_region(piece).right[0]))  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("exponent", [3.375, 0.1])
+def test_a_number_that_its_reader_rounds_stays_an_argument(exponent: float) -> None:
+    """Pow rounds an exponent of float64 to the type of its base, which a replay must see on both sides."""
+    power = node("Pow", tensor("x", 7, dtype="float16"), number(exponent, dtype="float64"))
+    whole = over(node("Shrink", power, lambd=0.3, bias=0.1))
+    equations = [equation for piece in pieces(whole) if (equation := compose_region(piece))]
+    assert [len(equation.leaves) for equation in equations if "pow" in equation.name] == [2]
+    assert [refute_equation(equation) for equation in equations] == [None] * len(equations)
+
+
 def test_regions_that_are_equal_have_one_kernel() -> None:
     """Whatever the order of their operands, and the names of what they read."""
     x, y, z = (tensor(name, 1, 3, 8, 8) for name in "xyz")

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from tensaurus.expr.evaluate.field_protocol import Reals
-from tensaurus.expr.evaluate.fields import Prime
+from tensaurus.expr.evaluate.fields import Field, Prime, Rationals
+from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.integer_types import (
     Overflow,
     integer_limits,
@@ -20,6 +21,7 @@ from tensaurus.expr.ir.integer_types import (
     truncate_floats,
     wrap_to_dtype,
 )
+from tensaurus.expr.ir.scope import Tensor, call, compute
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -167,3 +169,21 @@ def test_each_type_is_another_function_over_a_finite_field() -> None:
     x = field.random([64], np.random.default_rng(0))
     small, large = (field.call(f"to_{t}", [x]) for t in ("int8", "int32"))
     assert not np.array_equal(small, field.call("to_int8", [large], "int32"))
+
+
+@pytest.mark.parametrize("field", [Reals(), Prime(), Rationals()], ids=lambda field: field.kind)
+@pytest.mark.parametrize("source", TYPES)
+@pytest.mark.parametrize("target", [*TYPES, "bool", "float32", "float64"])
+def test_a_sum_wraps_before_it_is_converted(field: Field, source: str, target: str) -> None:
+    """Inside one expression no tensor is stored between the sum and the conversion."""
+    a, b = (side.ravel() for side in np.meshgrid(edges(source), edges(source)))
+    x, y = (Tensor(name, a.shape, source) for name in "xy")
+    scope = compute(a.shape, lambda i: call(f"to_{target}", call("add", x[i], y[i])))
+    found = interpret(scope, {x: field.lift(a), y: field.lift(b)}, field)
+    with np.errstate(all="ignore"):
+        summed = (a + b).astype(numpy_dtype(source))
+        expected = field.lift(summed.astype(numpy_dtype(target)))
+        if target.startswith("float"):
+            wide = field.call(f"to_{target}", [field.lift(summed)], source)
+            expected = wide if field.has_elements(wide) else expected
+    assert field.equal(found, expected)

@@ -11,6 +11,7 @@ from tensaurus.expr.ir.float_conversions import is_float, is_rounding_conversion
 from tensaurus.expr.ir.integer_types import (
     RING_FUNCTIONS,
     apply_to_integers,
+    is_integer,
     to_native,
     truncate_floats,
     wrap_to_dtype,
@@ -110,6 +111,8 @@ class Field:
         raise NotImplementedError
 
     def _cast(self, target: str, data: Array, dtype: str) -> Array:
+        if data.dtype.kind == "i" and is_integer(dtype):
+            data = wrap_to_dtype(data, dtype)  # a sum of int32 wraps before another type is made of it
         if is_float(target):
             if not self.has_elements(data):
                 elements = self._lift_integers(data, dtype)

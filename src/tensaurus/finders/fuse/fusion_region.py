@@ -19,10 +19,12 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TypeAlias
 
+from tensaurus.expr.ir.float_conversions import is_float, is_rounding_conversion
 from tensaurus.finders.fuse.read_patterns import ReadPattern, read_pattern, value_arguments
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
+from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import scalar_value
 from tensaurus.runtimes.price.operation_counts import bytes_of, elements, is_alias
 from tensaurus.runtimes.price.roofline import Roofline
@@ -46,9 +48,16 @@ def find_regions(program: Program, roofline: Roofline) -> tuple[Piece, ...]:
     return tuple(_RegionFinder(program, roofline).find_pieces())
 
 
-def is_literal(node: Node) -> bool:
-    """Whether a kernel contains the constant as a number; integers stay tensors, which keep their type."""
-    return scalar_value(node) is not None and "float" in node.tensor.dtype
+def is_literal(node: Node, reader: Node) -> bool:
+    """Whether a kernel contains the constant, which `reader` reads, as a number that takes the reader's type.
+
+    Integers stay tensors, which keep their type, and so do floats that the reader rounds to a narrower type.
+    """
+    dtype = node.tensor.dtype
+    rounded = any(
+        isinstance(kind, TensorType) and is_rounding_conversion(dtype, kind.dtype) for kind in reader.types
+    )
+    return scalar_value(node) is not None and is_float(dtype) and not rounded
 
 
 class _RegionFinder:
@@ -107,8 +116,8 @@ class _RegionFinder:
 
     def _to_piece(self, region: Region) -> Piece:
         order = sorted(region, key=self.place.__getitem__)
-        read = (arg for node in order for arg in value_arguments(node) if arg is not None)
-        leaves = dict.fromkeys(arg for arg in read if arg not in region and not is_literal(arg))
+        read = ((arg, node) for node in order for arg in value_arguments(node) if arg is not None)
+        leaves = dict.fromkeys(arg for arg, node in read if arg not in region and not is_literal(arg, node))
         return Piece(order[-1], tuple(leaves))
 
     def _candidate_regions(self) -> Iterator[Region]:
@@ -198,7 +207,7 @@ class _RegionFinder:
 
         def look_below(node: Node) -> None:
             for arg in self._inputs(node):
-                if arg not in leaves and arg not in region and not is_literal(arg):
+                if arg not in leaves and arg not in region and not is_literal(arg, node):
                     leaves.add(arg)
                     if arg in self.patterns:
                         heappush(waiting, (-self.place[arg], arg))
