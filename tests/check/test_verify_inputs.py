@@ -19,6 +19,7 @@ from tensaurus.check.inputs.integer_uses import IntegerUses, find_integer_uses
 from tensaurus.check.inputs.model_constants import collect_constants, numbers_beside, shared_numbers
 from tensaurus.check.inputs.try_shapes import shape_assignments, small_shapes
 from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.system.errors import TensaurusError
 
 
 def parsed(text: str, opset: int = 17, **weights: np.ndarray) -> ModelProto:
@@ -440,3 +441,12 @@ def test_tails_on_implausible_inputs(error: float, reach: float, kind: str, pass
         result[10] += wrong
         (sight,) = trial._judge_outputs(row, [OriginalOutput(exact, exact)], [result], exact=True)  # type: ignore[arg-type]
         assert sight.finding.passed is (passes and not wrong)
+
+
+@pytest.mark.parametrize("sizes", ["9223372036854775807, 3, 0", "0, 4611686018427387904", "2, 99999999999"])
+@pytest.mark.parametrize("kind", ["float", "int64", "bool"])
+def test_sizes_that_no_array_has_are_refused_in_one_line(sizes: str, kind: str) -> None:
+    """numpy counts the other sizes even where one of them is 0."""
+    model = parsed(f"net ({kind}[{sizes}] x) => ({kind}[{sizes}] y) {{ y = Identity (x) }}")
+    with pytest.raises(TensaurusError, match="input x of shape .*Give a smaller shape: --shape x="):
+        verify(model, model, threads=1)
