@@ -419,7 +419,7 @@ BAD = {
     "no nodes": (changed(lambda g: g.pop("nodes")), 'has no "nodes"'),
     "nodes in a list": (changed(lambda g: g.update(nodes=[])), '"nodes" is not'),
     "no roots": (changed(lambda g: g.pop("root_eclasses")), 'has no "root_eclasses"'),
-    "an empty list of roots": (changed(lambda g: g.update(root_eclasses=[])), "there is no root"),
+    "an empty list of roots": (changed(lambda g: g.update(root_eclasses=[])), "the e-graph has no root"),
     "a root that is not there": (changed(lambda g: g.update(root_eclasses=["Q"])), 'root "Q"'),
     "a child that is not there": (changed(lambda g: g["nodes"]["top"].update(children=["q"])), "node top: "),
     "children that are no list": (changed(lambda g: g["nodes"]["top"].update(children=3)), "node top: "),

@@ -135,7 +135,7 @@ def test_a_line_is_a_rule_for_each_operator() -> None:
     assert [rule.name for rule in rules] == ["law-tanh", "law-tanh-back", "law-erf", "law-erf-back"]
     assert rules[2].law == "Erf(Neg(x)) <=> Neg(Erf(x)) where rank(x) == 2" and len(rules[2].where) == 1
     assert [rule.name for rule in parse_rule(line, {"Erf"})] == ["law-erf", "law-erf-back"]
-    with pytest.raises(RuleError, match="no operator Nothing"):
+    with pytest.raises(RuleError, match="unknown operator Nothing"):
         parse_rule("law: f(Neg(x)) => x for f in Nothing")
 
 

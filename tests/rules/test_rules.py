@@ -265,7 +265,7 @@ def test_bad_text_is_one_clear_error(text: str) -> None:
 
 
 def test_a_typo_in_a_condition_gets_a_suggestion() -> None:
-    with pytest.raises(RuleError, match=r"no function rnk; did you mean rank\?"):
+    with pytest.raises(RuleError, match=r"unknown function rnk; did you mean rank\?"):
         parse_rule("r: Add(x, 0) => x where rnk(x) == 2")
 
 

@@ -50,9 +50,9 @@ def test_an_undecided_rule_is_refused_unless_allowed(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("add-zero: Add(x, 0) => x", "a rule named add-zero already exists"),
-        ("odd: Add(x, 0) => x where rnk(x) == 1", "there is no function rnk; did you mean rank?"),
-        ("odd: Ad(x, 0) => x", "no operator Ad"),
-        ("odd Add(x, 0)", "no rule"),
+        ("odd: Add(x, 0) => x where rnk(x) == 1", "unknown function rnk; did you mean rank?"),
+        ("odd: Ad(x, 0) => x", "unknown operator Ad"),
+        ("odd Add(x, 0)", "not of the form NAME: LEFT => RIGHT"),
     ],
 )
 def test_an_error_names_the_line_that_cannot_be_parsed(tmp_path: Path, line: str, reason: str) -> None:

@@ -19,7 +19,7 @@ def bench_table(records: Sequence[Record]) -> Table:
     """Return a table with times, rates and speedups over the first that runs; the fastest is bold."""
     table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column(records[0].model, overflow="fold")
-    for heading in ("ms", "least", "spread", "GFLOP/s", "of peak", "speedup"):
+    for heading in ("ms", "minimum", "spread", "GFLOP/s", "of peak", "speedup"):
         table.add_column(heading, justify="right")
     table.add_column("")
     first = next(record for record in records if record.has_run)

@@ -139,7 +139,7 @@ def verify(
     else:
         worst = max((s.finding.worst for s in findings), default=0.0)
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
-        allowed = "what is allowed" if margin == 1 else f"what is allowed, {margin:g} times the usual"
+        allowed = "the allowed error" if margin == 1 else f"the allowed error, {margin:g} times the usual"
         detail = f"{len(base.rows)} inputs; {own}; at most {worst:.2g} of {allowed}"
     tried = tuple(row.feed.kind for row in base.rows)
     errors = (max_abs, max_rel, own_abs, own_rel)

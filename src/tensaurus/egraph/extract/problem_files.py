@@ -44,7 +44,7 @@ def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
         children.append(tuple(dict.fromkeys(places[child] for child in read)))
     roots = _required_field(whole, "root_eclasses", list, "a list of classes", path)
     if not roots:
-        raise TensaurusError("there is no root", file=path, remedy='Name one in "root_eclasses".')
+        raise TensaurusError("the e-graph has no root", file=path, remedy='Name one in "root_eclasses".')
     for root in roots:
         if not isinstance(root, str) or root not in groups:
             text = f"the root {json.dumps(root)} is the class of no node"

@@ -95,7 +95,7 @@ def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
     joined = " ".join(line.split())
     parts = _LINE.match(joined)
     if parts is None:
-        raise RuleError(f"no rule: {line!r}")
+        raise RuleError(f"not of the form NAME: LEFT => RIGHT: {line!r}")
     if parts["each"] is not None:
         name, start, end = parts["name"], parts.end("name"), parts.start("each")
         law, rest = joined[start:end].removesuffix(" for f in"), joined[parts.end("each") :]
@@ -104,7 +104,7 @@ def parse_rule(line: str, ops: Container[str] | None = None) -> list[Rule]:
         return [rule for op, each in laws for rule in parse_rule(f"{name}-{op.lower()}{each}{rest}")]
     tags = frozenset((parts["tags"] or "").replace(",", " ").split())
     if tags - TAGS:
-        raise RuleError(f"no tag {min(tags - TAGS)}")
+        raise RuleError(f"unknown tag {min(tags - TAGS)}")
     conditions = parse_expression(f"({parts['where']},)").elts if parts["where"] else []  # type: ignore[attr-defined]
     evidence = parse_evidence(parts["evidence"]) if parts["evidence"] else None
     sides = parse_terms(parts["lhs"]), parse_terms(parts["rhs"])

@@ -113,11 +113,11 @@ def _parse_node(tree: ast.expr) -> Term:
         case ast.Subscript(value=inner, slice=(ast.Constant(value=int(index)) | ast.Name(id=index))):
             call = _parse_node(inner)
             if not isinstance(call, Apply):
-                raise RuleError(f"{ast.unparse(tree)}: only an operator has outputs")
+                raise RuleError(f"{ast.unparse(tree)}: only an operator call has outputs")
             return Item(call, index)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             if name not in registry:
-                raise RuleError(f"no operator {name}")
+                raise RuleError(f"unknown operator {name}")
             absent = [isinstance(a, ast.Constant) and a.value is None for a in args]
             terms = tuple(None if none else _parse_node(a) for a, none in zip(args, absent, strict=True))
             while terms and terms[-1] is None:
@@ -128,7 +128,7 @@ def _parse_node(tree: ast.expr) -> Term:
             if unknown:
                 raise RuleError(f"{name} has no attribute {unknown[0]}")
             return Apply(registry[name], terms, attrs, rests[0] if rests else None)
-    raise RuleError(f"no term: {ast.unparse(tree)}")
+    raise RuleError(f"not a term: {ast.unparse(tree)}")
 
 
 def _number(tree: ast.expr) -> Fraction | None:
@@ -157,11 +157,11 @@ def check_names(tree: ast.AST, names: Collection[str]) -> None:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             if name not in FUNCTIONS:
                 suggestion = _suggest(name, FUNCTIONS)
-                raise RuleError(f"{ast.unparse(tree)}: there is no function {name}{suggestion}")
+                raise RuleError(f"{ast.unparse(tree)}: unknown function {name}{suggestion}")
             for arg in args:
                 check_names(arg, names)
         case ast.Call() | ast.Attribute() | ast.Lambda():
-            raise RuleError(f"{ast.unparse(tree)} is no part of the language")
+            raise RuleError(f"{ast.unparse(tree)} is not supported in a rule")
         case ast.Name(id=name) if name not in names:
             raise RuleError(f"{name} is not on the left side{_suggest(name, names)}")
         case _:

@@ -260,8 +260,8 @@ class Database:
             raise error
         if connection.execute(f"SELECT 1 FROM measurements WHERE NOT ({VALID_ROW}) LIMIT 1").fetchone():
             with _transaction(connection):
-                dropped = connection.execute(f"DELETE FROM measurements WHERE NOT ({VALID_ROW})").rowcount
-            self._warn(f"{_count_rows(dropped)} of {self.path} could not be a measurement: dropped")
+                removed = connection.execute(f"DELETE FROM measurements WHERE NOT ({VALID_ROW})").rowcount
+            self._warn(f"removed {_count_rows(removed)} from {self.path} that were not measurements")
 
     def _warn(self, text: str) -> None:
         warnings.warn(text, stacklevel=2)
