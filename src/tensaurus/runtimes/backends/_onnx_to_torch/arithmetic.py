@@ -207,7 +207,7 @@ class _Window:
         self.begin[axis], self.end[axis] = (more, less) if self.auto == "SAME_LOWER" else (less, more)
 
     @property
-    def even(self) -> bool:
+    def is_symmetric(self) -> bool:
         return self.begin == self.end
 
     def pad(self, x: Any, value: float = 0.0, beyond: Sequence[int] | None = None) -> Any:
@@ -251,8 +251,8 @@ def _of_rank(functions: dict[int, Callable[..., Any]], rank: int) -> Callable[..
 def _conv(node: Rendered, x: Any, w: Any, bias: Any = None) -> Any:
     window = _Window(node, node.shapes[1][2:])
     convolve = _of_rank(_CONV, window.rank)
-    pads = window.begin if window.even else 0
-    x = x if window.even else window.pad(x)
+    pads = window.begin if window.is_symmetric else 0
+    x = x if window.is_symmetric else window.pad(x)
     return convolve(x, w, bias, window.strides, pads, window.dilations, node.attribute("group"))
 
 
@@ -268,18 +268,19 @@ def _conv_transpose(node: Rendered, x: Any, w: Any, bias: Any = None) -> Any:
         whole = window.strides[axis] * (window.sizes[axis] - 1) + more[axis] + window.reach[axis]
         window.split(axis, max(0, whole - size))
         more[axis] += max(0, size - whole)
-    pads = window.begin if window.even else [0] * window.rank
+    pads = window.begin if window.is_symmetric else [0] * window.rank
     y = convolve(x, w, bias, window.strides, pads, more, node.attribute("group"), window.dilations)
     return (
         y
-        if window.even
+        if window.is_symmetric
         else pad_last_axes(y, [-size for size in window.begin], [-size for size in window.end])
     )
 
 
 def _fits_native_padding(window: _Window) -> bool:
     """Return whether torch's own pooling takes these paddings."""
-    return window.even and all(2 * pad <= k for pad, k in zip(window.begin, window.kernel, strict=True))
+    pairs = zip(window.begin, window.kernel, strict=True)
+    return window.is_symmetric and all(2 * pad <= k for pad, k in pairs)
 
 
 def _rounds_up(node: Rendered, window: _Window) -> bool:

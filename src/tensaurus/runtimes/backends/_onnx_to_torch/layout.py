@@ -86,11 +86,11 @@ def _slice(node: Rendered, x: Any, *bounds: Any) -> Any:
             cuts[axis] = slice(start, min(end, shape[axis]), step)
         else:
             places = np.arange(shape[axis])[start : (None if end < -shape[axis] else end) : step]
-            x = _selected(node, x, axis, places)
+            x = _select_places(node, x, axis, places)
     return x[tuple(cuts)]
 
 
-def _selected(node: Rendered, x: Any, axis: int, places: Any) -> Any:
+def _select_places(node: Rendered, x: Any, axis: int, places: Any) -> Any:
     return torch.index_select(x, axis, node.constant(torch.tensor(np.array(places), dtype=torch.int64)))
 
 
@@ -130,7 +130,7 @@ def _pad_node(node: Rendered, x: Any, *more: Any) -> Any:
     for axis, (before, after) in enumerate(zip(begin, end, strict=True)):
         if before or after:
             kept = np.arange(shape[axis])[max(0, -before) : shape[axis] + min(0, after)]
-            x = _selected(node, x, axis, np.pad(kept, (max(0, before), max(0, after)), mode=mode))
+            x = _select_places(node, x, axis, np.pad(kept, (max(0, before), max(0, after)), mode=mode))
     return x
 
 
@@ -159,8 +159,8 @@ def _depth_to_space(node: Rendered, x: Any) -> Any:
     block, (n, c, h, w) = node.attribute("blocksize"), node.shapes[0]
     if node.attribute("mode") == "CRD":
         return nn.pixel_shuffle(x, block)
-    apart = x.reshape(n, block, block, c // block**2, h, w).permute(0, 3, 4, 1, 5, 2)
-    return apart.reshape(n, c // block**2, h * block, w * block)
+    unfolded = x.reshape(n, block, block, c // block**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return unfolded.reshape(n, c // block**2, h * block, w * block)
 
 
 # ------------------------------------------------------------------------------------ resampling
@@ -200,7 +200,7 @@ def _nearest(node: Rendered, x: Any, moved: Mapping[int, tuple[float, int]]) -> 
         if spatial and all(np.array_equal(places[axis], theirs[axis]) for axis in moved):
             return nn.interpolate(x, size=out[2:], mode=mode)
     for axis, chosen in places.items():
-        x = _selected(node, x, axis, chosen)
+        x = _select_places(node, x, axis, chosen)
     return x
 
 

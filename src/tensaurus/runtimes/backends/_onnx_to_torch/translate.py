@@ -53,7 +53,7 @@ class _Value:
     proxy: torch.fx.Proxy | None = None
 
     @property
-    def known(self) -> bool:
+    def is_constant(self) -> bool:
         return self.tensor.device.type != "meta"
 
 
@@ -77,7 +77,7 @@ class _Node:
         value = self._values[place] if place < len(self._values) else None
         if value is None:
             return None
-        if not value.known:
+        if not value.is_constant:
             raise Refused("an input that depends on data")
         return value.tensor
 
@@ -157,7 +157,7 @@ class _Translation:
             raise self._refusal(proto)
         try:
             node = _Node(proto, self._opset, values)
-            if all(value is None or value.known for value in values):
+            if all(value is None or value.is_constant for value in values):
                 results = rendering(node, *(value and value.tensor for value in values))
                 return [_Value(result) for result in _as_list(results)]
             node.constant = lambda tensor: tensor.to("meta")
