@@ -275,7 +275,7 @@ def test_constants_whose_influence_nobody_finds_in_time_stay(
     part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_search, part, spin)
-    monkeypatch.setattr(model_search, "LEAST", 0.1)
+    monkeypatch.setattr(model_search, "MIN_FLUSHING_SECONDS", 0.1)
 
     class Idle:
         def search(self, whole: Program, *effort: object) -> Outcome:

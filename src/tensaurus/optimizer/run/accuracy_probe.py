@@ -57,8 +57,8 @@ class AccuracyProbe:
     ) -> list[Mapping[str, Array]]:
         """Return inputs of all magnitudes and near the model's constants, as the check draws them.
 
-        In such inputs large elements have small neighbours, and a fast algorithm's errors are as large as the
-        large ones need.  Returns none where an input is of integers.
+        In such inputs large elements have small neighbours, and a fast algorithm's errors at these have the
+        size of the large ones.  Returns [] where an input is of integers.
         """
         if any(map(is_integer, required_inputs(self.model))):
             return []

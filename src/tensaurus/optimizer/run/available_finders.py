@@ -18,7 +18,7 @@ SUBNORMALS = "subnormals"  # no finder: subnormal constants become 0 before the 
 
 
 def require_finders(names: Collection[str]) -> None:
-    """Raise TensaurusError for a name that can not be excluded."""
+    """Raise TensaurusError for a name that cannot be excluded."""
     for name in names:
         if name not in (*FINDERS, SUBNORMALS):
             known = ", ".join((*FINDERS, SUBNORMALS))
