@@ -296,7 +296,7 @@ def test_no_worker_outlives_its_parent(ending: signal.Signals, tmp_path: Path) -
 
 def test_an_interrupt_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is started by another thread, which the interrupt does not end."""
-    real = child._start
+    real = child._start_process
     started: list[int] = []
 
     def start(*arguments: Any) -> Any:
@@ -306,7 +306,7 @@ def test_an_interrupt_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPa
         started.append(process.pid)
         return process
 
-    monkeypatch.setattr(child, "_start", start)
+    monkeypatch.setattr(child, "_start_process", start)
     with pytest.raises(KeyboardInterrupt):
         Worker("onnxruntime", threads=1)
     assert soon(lambda: bool(started)) and soon(lambda: gone(started[0]))

@@ -134,16 +134,14 @@ class _RuntimeContest:
         if options.steps is None:
             turn = min(SECONDS, max(0.02, COMPARING_SHARE * options.time_limit / COMPARING_TURNS))
         with Database(options.database) as records:
-            return contest_times(
-                entries, self.feeds, self.machine, records, seconds=turn, deadline=self._deadline
-            )
+            common = self.feeds, self.machine, records
+            return contest_times(entries, *common, seconds=turn, deadline=self._deadline)
 
     def compare_pairs(self, first: tuple[str, Build], second: tuple[str, Build], gain: float) -> Pairs:
         """Run two builds in pairs, each on its runtime."""
         with Database(self.options.database) as records:
-            return contest_pairs(
-                first, second, self.feeds, self.machine, records, gain=gain, deadline=self._deadline
-            )
+            common = self.feeds, self.machine, records
+            return contest_pairs(first, second, *common, gain=gain, deadline=self._deadline)
 
     @property
     def _deadline(self) -> float:
@@ -153,9 +151,7 @@ class _RuntimeContest:
     def optimize_each(self, names: Sequence[str], optimize: OptimizeForOne) -> dict[str, Result]:
         """Return the result of each runtime; an interrupt of one search ends all of them."""
         options, results = self.options, dict[str, Result]()
-        weights = {
-            name: 1.0 if reason_without_kernels(options, name) else KERNEL_TIME_WEIGHT for name in names
-        }
+        weights = {n: 1.0 if reason_without_kernels(options, n) else KERNEL_TIME_WEIGHT for n in names}
         for name in names:
             now = monotonic()
             remaining = max(0.0, self.start + (1 - COMPARING_SHARE) * options.time_limit - now)

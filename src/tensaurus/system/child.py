@@ -25,7 +25,6 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from types import TracebackType
 from typing import IO, Any, ClassVar, Self
 
 from tensaurus.system.errors import TensaurusError
@@ -182,9 +181,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -210,10 +210,8 @@ class Interruptible:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if _is_main_thread():
-            _state.is_interruptible, _state.may_raise = (
-                self._enclosed,
-                self._enclosed and not _state.is_interrupted,
-            )
+            may_raise = self._enclosed and not _state.is_interrupted
+            _state.is_interruptible, _state.may_raise = self._enclosed, may_raise
             if (_state.was_raised or isinstance(error, KeyboardInterrupt)) and not _state.gave_up:
                 _state.was_lost = False  # the lost interrupt is raised here
             if _state.was_raised and not isinstance(error, KeyboardInterrupt):

@@ -139,8 +139,7 @@ class _Division:
 class _Part:
     """A part with the best choice and the best bound so far.
 
-    is_relaxed     whether the linear relaxation was solved
-    cheaper        the problem of all programs that cost less than `cheaper_limit`, where choices were dropped
+    cheaper  the problem of all programs that cost less than `cheaper_limit`, where choices were dropped
     """
 
     block: Block

@@ -45,9 +45,7 @@ MIN_GAIN = 0.02  # share that a result must gain; where its memory lies in a pro
 
 @dataclass(frozen=True)
 class Winner:
-    """The program that the run returns, after it was confirmed and checked; the original if no other passed.
-
-    This is the step before the `Result`, which adds the record for users.
+    """The program that the run returns, confirmed and checked, the step before the `Result`; or the original.
 
     original_seconds, seconds  of one run of the original and of the winner, in the last measurement of them:
                                by pairs of runs, or in turns where the winner is the original
@@ -84,9 +82,7 @@ def needed_gain(fixed_sizes: str) -> float:
 
 @dataclass(frozen=True)
 class Contender:
-    """A candidate of the search that was written as ONNX, and then run as a whole beside the others.
-
-    This is the step between a `Candidate`, whose seconds are a sum over operators, and the `Winner`.
+    """A `Candidate` that was written as ONNX and run as a whole beside the others; one becomes the `Winner`.
 
     seconds      of one run, measured in turns with the original and the other contenders
     fixed_sizes  inputs at whose sizes alone it runs; `why_fixed` tells why
@@ -133,16 +129,15 @@ class Contenders:
     def choose_winner(self) -> Winner:
         """Return the fastest contender with a confirmed speedup that passes the check, or the original."""
         progress = self.target.progress
-        limit_seconds = (1 - MIN_GAIN) * self.original_seconds
-        faster = [row for row in self.rows if row.penalized_seconds < limit_seconds]
+        most = (1 - MIN_GAIN) * self.original_seconds
+        faster = [row for row in self.rows if row.penalized_seconds < most]
         limit, checking_seconds, refused = self.target.time_limit, 0.0, 0
         for place, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
             if place and limit is not None and not limit.has_time_for_another:
                 progress.note(f"no time was left to check {len(faster) - place} more candidates: {LONGER}")
                 break
             progress.phase("confirming the speedup in new processes", 5)
-            deadline = inf if limit is None else limit.confirming_deadline
-            failure = ""
+            deadline, failure = inf if limit is None else limit.confirming_deadline, ""
             latest = deadline if limit is None else deadline + limit.patience_seconds(2)
             with DeadlineBlock(latest) as comparing:
                 try:
@@ -175,21 +170,12 @@ class Contenders:
                 if comparison.disturbed:
                     doubt = f"{comparison.median:.2f}x is void, {comparison.doubt}"
                     progress.note(f"the speedup {doubt}: measure again")
-                return Winner(
-                    row.build,
-                    pairs.before,
-                    pairs.after,
-                    comparison,
-                    verdict,
-                    candidates,
-                    replay,
-                    checking_seconds,
-                    row.fixed_sizes,
-                )
+                checked = verdict, candidates, replay, checking_seconds, row.fixed_sizes
+                return Winner(row.build, pairs.before, pairs.after, comparison, *checked)
             reason = replay.detail if verdict.passed else verdict.detail
             progress.note(f"rejected a faster candidate: {reason}")
-        unchanged = self.original_seconds
-        return Winner(self.target.source, unchanged, unchanged, checking_seconds=checking_seconds)
+        seconds = self.original_seconds
+        return Winner(self.target.source, seconds, seconds, checking_seconds=checking_seconds)
 
     def _check(self, candidates: Sequence[Candidate], row: Contender) -> tuple[FieldCheck, Verdict]:
         """Replay the rewrites, and if they hold compare the two models, which takes longer."""
@@ -259,9 +245,8 @@ def _write_candidate(
     if writing.ended:
         failure = f"writing it as ONNX takes too long: {LONGER}"
     elif not failure and contender.build.constant_bytes > target.memory:
-        stored, allowed = contender.build.constant_bytes / 1e6, target.memory / 1e6
-        sizes = f"{stored:.3g} MB of constants, more than {allowed:.3g}"
-        failure = f"it stores {sizes}: --max-memory allows more"
+        megabytes = f"{contender.build.constant_bytes / 1e6:.3g} MB of constants"
+        failure = f"it stores {megabytes}, more than {target.memory / 1e6:.3g}: --max-memory allows more"
     if failure:
         target.progress.note(f"rejected a candidate: {failure}")
     return None if failure else contender

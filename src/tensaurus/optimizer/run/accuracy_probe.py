@@ -31,20 +31,21 @@ from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["AccuracyProbe"]
 
+Inputs = Mapping[str, Array]  # by the names of the model's inputs
+
 
 @dataclass(frozen=True)
 class AccuracyProbe:
     """The original and the runtime on which candidates are compared with it.
 
-    timed_inputs  the inputs that are timed; they give the sizes
+    timed_inputs  give the sizes
     run_limit     seconds that one run may take
     answers       of the float64 reference, kept for the check of the result
-    folder        where models are written
     """
 
     model: ModelProto
     source: Build
-    timed_inputs: Mapping[str, Array]
+    timed_inputs: Inputs
     shapes: Mapping[str, Sequence[int]]
     backend: str
     threads: int
@@ -52,9 +53,7 @@ class AccuracyProbe:
     answers: ReferenceAnswers
     folder: Path
 
-    def draw_uneven_inputs(
-        self, ranges: Mapping[str, tuple[int, int]], seed: int
-    ) -> list[Mapping[str, Array]]:
+    def draw_uneven_inputs(self, ranges: Mapping[str, tuple[int, int]], seed: int) -> list[Inputs]:
         """Return inputs of all magnitudes and near the model's constants, as the check draws them.
 
         In such inputs large elements have small neighbours, and a fast algorithm's errors at these have the
@@ -66,7 +65,7 @@ class AccuracyProbe:
         values = InputValues(ranges, constants=collect_constants([self.model]))
         return [feed.arrays for feed in draw_feeds(self.model, sizes, ("magnitudes", "edges"), seed, values)]
 
-    def measure_error(self, candidate: Build, inputs: Sequence[Mapping[str, Array]]) -> float:
+    def measure_error(self, candidate: Build, inputs: Sequence[Inputs]) -> float:
         """Return the largest error on these inputs as a fraction of the allowed error.
 
         Infinite where a model does not run.  Where the model sorts scores (TopK), the scores are pinned to

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from itertools import accumulate
 from math import inf
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tensaurus.egraph.core.finder_protocol import Finder
@@ -174,7 +173,5 @@ class KernelBudget:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from math import inf
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from tensaurus.check.files.baseline import PERTURBED_COPIES
@@ -53,7 +52,7 @@ from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["Target"]
 
-MAX_PIECE_MODEL_BYTES = 1 << 26  # of models of single pieces that are kept in memory
+MAX_PIECE_BYTES = 1 << 26  # of models of single pieces that are kept in memory
 MIN_EXTENSION_SHARE = 0.05  # of the time limit; a search is not extended by less
 PROBE_TIME_SHARE = 0.3  # of the search's time, for all programs that probe the accuracy of fast algorithms
 PROBE_RUNS = 40  # times a run of the original that one such probe takes, beside loading
@@ -97,20 +96,10 @@ class Target:
             self.kernels, expand = stack.enter_context(generated), make_expander(rules)
             if generated.reason_absent:
                 progress.note(f"no kernels are generated: {generated.reason_absent}")
-            most, libraries = self.memory, original.libraries
-            self.builds = Builds(
-                self._folder, expand, generated, linked_library, libraries=libraries, max_constant_bytes=most
-            )
+            common, most = (self._folder, expand, generated, linked_library), self.memory
+            self.builds = Builds(*common, libraries=original.libraries, max_constant_bytes=most)
             self.standard_builds = Builds(self._folder, expand, max_cached_bytes=0, max_constant_bytes=most)
-            pieces = Builds(
-                self._folder,
-                expand,
-                generated,
-                linked_library,
-                folded=False,
-                max_cached_bytes=MAX_PIECE_MODEL_BYTES,
-                shares_weights=False,
-            )
+            pieces = Builds(*common, folded=False, max_cached_bytes=MAX_PIECE_BYTES, shares_weights=False)
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
@@ -267,16 +256,9 @@ class Target:
         if self.effort.deadline is not None:
             finders = timed_finders(finders, self.effort.deadline)
             self._set_search_deadline(self.effort.deadline)
-        return Runtime(
-            self.costs,
-            self._fused_pieces,
-            self._observe,
-            refutation,
-            finders,
-            self.kernels.may_tune_another,
-            self.kernels.plan,
-            self._extend_search,
-        )
+        kernels = self.kernels.may_tune_another, self.kernels.plan
+        asked = self._fused_pieces, self._observe, refutation, finders, *kernels, self._extend_search
+        return Runtime(self.costs, *asked)
 
     def _set_search_deadline(self, deadline: float) -> None:
         self.kernels.set_search_deadline(deadline)
@@ -326,7 +308,5 @@ class Target:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stack.close()

@@ -134,10 +134,8 @@ class TimeLimit:
     @property
     def confirming_deadline(self) -> float:
         """When comparing one candidate with the original must end, which begins now."""
-        least = max(
-            self.comparing_seconds + COMPARING_SLACK * self.seconds,
-            (1 - FIRST_MEASURING_SHARE) * MEASURING_SHARE * self.seconds,
-        )
+        reserved = (1 - FIRST_MEASURING_SHARE) * MEASURING_SHARE * self.seconds
+        least = max(self.comparing_seconds + COMPARING_SLACK * self.seconds, reserved)
         return monotonic() + max(self._remaining, least)
 
     @property

@@ -77,7 +77,6 @@ class Backtrack:
 
     def run(self, program: Program) -> Outcome:
         """Return the best programs found; an interrupt ends the search and keeps them."""
-        start = monotonic()
         outcome = Outcome([Candidate(program, inf)], programs=1)
         try:
             with Interruptible(), Patience.until(self.deadline).part() as walk:
@@ -86,7 +85,6 @@ class Backtrack:
                 outcome.ended_by = "time"
         except KeyboardInterrupt:
             outcome.ended_by = "interrupt"
-        outcome.seconds = monotonic() - start
         return outcome
 
     def _walk(self, program: Program, outcome: Outcome) -> None:
@@ -171,9 +169,8 @@ class Backtrack:
         self, current: Candidate, made: Program, rule: Rule, changes: Sequence[Change]
     ) -> Iterator[Candidate]:
         """Yield the new program as a candidate, unless it was seen before or keeps too many constants."""
-        key = made.roots
-        if key not in self._seen:
-            self._seen.add(key)
+        if made.roots not in self._seen:
+            self._seen.add(made.roots)
             if bytes_to_store(made, self._original_static) > self.memory:
                 return
             applied = partial(_equations_of_changes, rule, tuple(changes))

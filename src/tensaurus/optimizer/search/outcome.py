@@ -17,7 +17,6 @@ class Outcome:
     ended_by    a key of `optimizer.result.summary`'s texts for users
     steps       extractions of a saturation, or programs taken from backtracking's queue
     programs    number of programs that the search saw
-    seconds     that the search took
     detail      its size, for users
     notes       lines for users on parts that were ended or rejected
     """
@@ -26,7 +25,6 @@ class Outcome:
     ended_by: str = "exhausted"
     steps: int = 0
     programs: int = 0
-    seconds: float = 0.0
     detail: str = ""
     notes: list[str] = field(default_factory=list)
 

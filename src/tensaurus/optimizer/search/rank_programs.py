@@ -53,8 +53,8 @@ class Ranking:
         candidates = [first]
         for one in ranked:
             if len(candidates) <= keep and (step := self._prove(one.program, first)):
-                entry = Candidate(one.program, one.cost, step, one.measured, by_saturation, one.sure)
-                candidates.append(entry)
+                measured = step, one.measured, by_saturation, one.sure
+                candidates.append(Candidate(one.program, one.cost, *measured))
         candidates.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
         guessed = [] if estimated is None else self._estimated_candidates(*estimated, first, candidates)
         ordered = [*candidates, *guessed] if first.cost < inf else [*guessed, *candidates]
@@ -63,10 +63,7 @@ class Ranking:
     def _estimated_candidates(
         self, program: Program, totals: Sequence[float], first: Candidate, known: Sequence[Candidate]
     ) -> list[Candidate]:
-        """Return the program that is cheapest by estimates, unless it is known or has no proof.
-
-        totals  the estimated costs of the program and of the original
-        """
+        """Return the cheapest program by estimates, unless known; `totals`: its cost, the original's."""
         if any(program.roots == candidate.program.roots for candidate in known):
             return []
         if (step := self._prove(program, first)) is None:

@@ -97,7 +97,6 @@ class Saturation:
 
     def run(self, program: Program) -> Outcome:
         """Return the best programs, the best first; an interrupt ends the search and keeps them."""
-        start = monotonic()
         outcome = Outcome([Candidate(program, inf)])
         search: _Search | None = None
         try:
@@ -117,7 +116,6 @@ class Saturation:
                 outcome = search.outcome()
         except KeyboardInterrupt:
             outcome.ended_by = "interrupt"
-        outcome.seconds = monotonic() - start
         return outcome
 
 
@@ -397,4 +395,4 @@ class _Search:
         self.notes += [self.unmeasured_note] if self.unmeasured_note else []
         self.notes += ended_lines(self.finders) + list(self.extractors.ended.values())
         programs = len(self.programs) + len(self.other_candidates)
-        return Outcome(made, self.ended_by, self.steps, programs, 0.0, self.detail, self.notes)
+        return Outcome(made, self.ended_by, self.steps, programs, self.detail, self.notes)

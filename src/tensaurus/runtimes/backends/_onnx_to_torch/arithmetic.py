@@ -32,32 +32,11 @@ def _reduced(function: Callable[..., Any]) -> Rendering:
     return lambda node, *inputs: reduce(function, inputs)
 
 
-RENDERINGS |= {
-    name: _plain(getattr(torch, name.lower()))
-    for name in [
-        "Abs",
-        "Neg",
-        "Sign",
-        "Reciprocal",
-        "Exp",
-        "Log",
-        "Sqrt",
-        "Erf",
-        "Tanh",
-        "Sigmoid",
-        "Relu",
-        "Sin",
-        "Cos",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Add",
-        "Sub",
-        "Mul",
-        "MatMul",
-        "Where",
-    ]
-}
+SAME_NAME_IN_TORCH = (
+    "Abs Neg Sign Reciprocal Exp Log Sqrt Erf Tanh Sigmoid Relu Sin Cos Floor Ceil Round"
+    " Add Sub Mul MatMul Where"
+)
+RENDERINGS |= {name: _plain(getattr(torch, name.lower())) for name in SAME_NAME_IN_TORCH.split()}
 RENDERINGS |= {
     "Identity": _plain(lambda x: x),
     "Equal": _plain(torch.eq),
@@ -72,6 +51,11 @@ RENDERINGS |= {
     "Softplus": _plain(nn.softplus),
     "Softsign": _plain(nn.softsign),
     "Mish": _plain(nn.mish),
+    "Cast": lambda node, x: x.to(node.attribute("to")),
+    "LeakyRelu": lambda node, x: nn.leaky_relu(x, node.attribute("alpha")),
+    "Elu": lambda node, x: nn.elu(x, node.attribute("alpha")),
+    "Gelu": lambda node, x: nn.gelu(x, approximate=node.attribute("approximate")),
+    "Einsum": lambda node, *inputs: torch.einsum(node.attribute("equation"), *inputs),
     "Sum": _reduced(torch.add),
     "Max": _reduced(torch.maximum),
     "Min": _reduced(torch.minimum),
@@ -115,26 +99,6 @@ def _clip(node: Rendered, x: Any, low: Any = None, high: Any = None) -> Any:
     return torch.clamp(x, bounds[0], bounds[1])
 
 
-@renders("Cast")
-def _cast(node: Rendered, x: Any) -> Any:
-    return x.to(node.attribute("to"))
-
-
-@renders("LeakyRelu")
-def _leaky_relu(node: Rendered, x: Any) -> Any:
-    return nn.leaky_relu(x, node.attribute("alpha"))
-
-
-@renders("Elu")
-def _elu(node: Rendered, x: Any) -> Any:
-    return nn.elu(x, node.attribute("alpha"))
-
-
-@renders("Gelu")
-def _gelu(node: Rendered, x: Any) -> Any:
-    return nn.gelu(x, approximate=node.attribute("approximate"))
-
-
 @renders("HardSigmoid")
 def _hard_sigmoid(node: Rendered, x: Any) -> Any:
     alpha, beta = node.attribute("alpha"), node.attribute("beta")
@@ -175,11 +139,6 @@ def _gemm(node: Rendered, a: Any, b: Any, c: Any = None) -> Any:
     if c is None:
         return torch.mm(a, b) if alpha == 1 else torch.mm(a, b) * alpha
     return torch.addmm(c, a, b, beta=beta, alpha=alpha)
-
-
-@renders("Einsum")
-def _einsum(node: Rendered, *inputs: Any) -> Any:
-    return torch.einsum(node.attribute("equation"), *inputs)
 
 
 class _Window:
