@@ -17,9 +17,9 @@ def main() -> None:
     except Exception as error:
         from tensaurus.app.report.failure import describe_failure
 
-        found = describe_failure(error)
-        print(f"error: {found.line}", file=sys.stderr)
-        sys.exit(found.status)
+        failure = describe_failure(error)
+        print(f"error: {failure.line}", file=sys.stderr)
+        sys.exit(failure.status)
     finally:
         signals.ignore_signals()
 

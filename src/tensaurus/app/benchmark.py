@@ -132,11 +132,11 @@ class Benchmark:
             folder = stack.enter_context(temporary_folder())
             libraries = find_libraries(subject.file) if subject.file is not None else ()
             source = Build.from_model(model, folder, libraries)
-            feeds, words, _ = sample_feeds(
+            feeds, assumed_sizes, _ = sample_feeds(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
-            if words:
-                progress.note(f"not all input sizes were given; timed with {words}")
+            if assumed_sizes:
+                progress.note(f"not all input sizes were given; timed with {assumed_sizes}")
             contenders = [_Contender(peer, peer, source) for peer in self.peers]
             others = [(Build.from_file(file), f"{file} on") for file in self.against]
             contenders += [_Contender(f"{name} {p}", p, build) for build, name in others for p in self.peers]
@@ -175,9 +175,9 @@ class Benchmark:
         if self.results is not None:
             stem = Path(subject.name).name.removesuffix(".onnx")
             result.save(self.results / f"{stem}.{runtime}.onnx")
-        kept = folder / backend
-        kept.mkdir()
-        return _Contender(name, runtime, Build.from_model(result.model, kept, result.libraries), True)
+        subfolder = folder / backend
+        subfolder.mkdir()
+        return _Contender(name, runtime, Build.from_model(result.model, subfolder, result.libraries), True)
 
     def _measure_contenders(
         self, subject: Subject, contenders: Sequence[_Contender], feeds: Mapping[str, Array], needs: Demand
@@ -208,7 +208,7 @@ class Benchmark:
                 raise TensaurusError(f"no backend runs the model: {'; '.join(refusals.values())}")
             timings = dict(zip(workers, self._time_in_turns(subject, workers), strict=True))
         truth = next(iter(outputs.values()))
-        errors = {contender: largest_difference(found, truth) for contender, found in outputs.items()}
+        errors = {contender: largest_difference(arrays, truth) for contender, arrays in outputs.items()}
         for contender in contenders:  # an unchanged model takes the time of the original
             if contender.note == "unchanged":
                 same = next((c for c in timings if c.backend == contender.backend and not c.ours), None)
@@ -274,14 +274,14 @@ class Benchmark:
         )
 
 
-def largest_difference(found: Sequence[Array], truth: Sequence[Array]) -> float:
+def largest_difference(outputs: Sequence[Array], truth: Sequence[Array]) -> float:
     """Return the largest difference of two runs' outputs, over the largest element of that output.
 
     It is infinite where only one run has a number, or where the outputs have other shapes.
     """
 
     def differences() -> Iterator[float]:
-        for a, b in zip(found, truth, strict=True):
+        for a, b in zip(outputs, truth, strict=True):
             if a.shape != b.shape:
                 yield float("inf")
             elif b.dtype.kind in "biuf" and b.size:
@@ -292,4 +292,4 @@ def largest_difference(found: Sequence[Array], truth: Sequence[Array]) -> float:
                 largest = float(np.abs(true[np.isfinite(true)]).max(initial=0.0))
                 yield float(gaps.max()) / (largest or 1.0)
 
-    return max(differences(), default=0.0) if len(found) == len(truth) else float("inf")
+    return max(differences(), default=0.0) if len(outputs) == len(truth) else float("inf")

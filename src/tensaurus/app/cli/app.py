@@ -32,9 +32,9 @@ class _OneLineErrorGroup(TyperGroup):
         except Exception as error:
             if _is_usage_error(error):
                 raise
-            found = describe_failure(error)
-            typer.echo(f"error: {found.line}", err=True)
-            raise typer.Exit(found.status) from error
+            failure = describe_failure(error)
+            typer.echo(f"error: {failure.line}", err=True)
+            raise typer.Exit(failure.status) from error
 
     def main(self, *args: Any, **options: Any) -> Any:
         if not options.get("standalone_mode", True):

@@ -47,22 +47,25 @@ def derive(
     from tensaurus.finders.derive.joint_search import searched
     from tensaurus.rules.language.nested_calls import format_nodes
 
-    parts = _parts_of(Path(subject[0]), parse_shapes(shape or ())) if _is_file(subject) else [_alone(subject)]
+    if _is_file(subject):
+        parts = _regions_of_model(Path(subject[0]), parse_shapes(shape or ()))
+    else:
+        parts = [_region_of_operator(subject)]
     if not parts:
         remedy = "Fix input sizes with --shape."
         reason = "no operator with known sizes adds up products"
         raise TensaurusError(reason, file=Path(subject[0]), remedy=remedy)
     known: dict[tuple[Node, ...], list[Derived]] = {}
     for part in parts:
-        if (made := part.expressions()) is None:
+        if (expressions := part.expressions()) is None:
             product = format_nodes(*part.forms)
             typer.echo(f"{product}\n  not searched: what surrounds the product does more than move elements")
             continue
         search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
-        found = searched(part, *made, search, [known.get(one.forms, []) for one in part.alone])
-        known[part.forms] = found
-        if found or len(part.forms) == 1:
-            for line in derivation(part.forms, found[:top], search):
+        derived = searched(part, *expressions, search, [known.get(one.forms, []) for one in part.alone])
+        known[part.forms] = derived
+        if derived or len(part.forms) == 1:
+            for line in derivation(part.forms, derived[:top], search):
                 typer.echo(line)
 
 
@@ -70,7 +73,7 @@ def _is_file(words: list[str]) -> bool:
     return len(words) == 1 and (Path(words[0]).suffix != "" or Path(words[0]).exists())
 
 
-def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
+def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     """Return the distinct regions of a model."""
     from tensaurus.finders.derive.linear_regions import parts_of
     from tensaurus.graph.onnx.inlining import inline_functions
@@ -80,13 +83,13 @@ def _parts_of(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
     name = str(path)
     with name_file_in_errors(name):
         program = import_model(inline_functions(load_model(path), name), shapes, name)
-    found: dict[tuple[Node, ...], Part] = {}
+    regions: dict[tuple[Node, ...], Part] = {}
     for part in parts_of(program):
-        found.setdefault(part.forms, part)
-    return list(found.values())
+        regions.setdefault(part.forms, part)
+    return list(regions.values())
 
 
-def _alone(words: list[str]) -> Part:
+def _region_of_operator(words: list[str]) -> Part:
     """Return the region of one operator with inputs x0, x1, ..."""
     from tensaurus.finders.derive.linear_regions import Part
     from tensaurus.graph.ir.node import apply, source

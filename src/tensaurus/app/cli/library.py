@@ -47,28 +47,28 @@ def rules_verify(
     from tensaurus.rules.test.verify_rule import Refuted, Undecided
     from tensaurus.rules.test.verify_rule import verify as check
 
-    found = _read_rules(file)
-    wrong = open_ = overclaimed = 0
-    grounds: Counter[str] = Counter()
-    for rule in found:
+    checked = _read_rules(file)
+    refuted = undecided = overclaimed = 0
+    evidence_counts: Counter[str] = Counter()
+    for rule in checked:
         if "off" in rule.tags:
             continue
         evidence = check(rule, instances, seed)
         if isinstance(evidence, Refuted):
-            wrong += 1
+            refuted += 1
             typer.echo(f"{rule.name}: REFUTED\n{evidence.counterexample.text}")
         elif isinstance(evidence, Undecided):
-            open_ += 1
+            undecided += 1
             typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
         else:
             claimed = not write and rule.evidence is not None and rule.evidence.kind == "proved"
-            lost = claimed and evidence.kind != "proved"
-            overclaimed += lost
-            typer.echo(f"{rule.name}: {evidence}{', although its file says proved' * lost}")
-            grounds[classify_evidence(str(evidence))] += 1
-    typer.echo(f"{sum(grounds.values())} rules: {format_counts(grounds) or 'none'}")
-    if wrong or open_ or overclaimed:
-        counts = f"{wrong} of {len(found)} rules refuted, {open_} unknown"
+            is_overclaimed = claimed and evidence.kind != "proved"
+            overclaimed += is_overclaimed
+            typer.echo(f"{rule.name}: {evidence}{', although its file says proved' * is_overclaimed}")
+            evidence_counts[classify_evidence(str(evidence))] += 1
+    typer.echo(f"{sum(evidence_counts.values())} rules: {format_counts(evidence_counts) or 'none'}")
+    if refuted or undecided or overclaimed:
+        counts = f"{refuted} of {len(checked)} rules refuted, {undecided} unknown"
         raise NotEqualError(f"{counts}, {overclaimed} not proved although their file says so")
     if write and file is not None:
         text, _ = annotate_rules(file.read_text("utf-8"))
@@ -119,7 +119,7 @@ def rules_generate(
         raise TensaurusError(f"unknown --world {strange[0]}", remedy=f"Choose from {', '.join(WORLDS)}.")
     require_writable(output)
     place, shards = _parse_shard(shard)
-    found = generated(
+    generated_rules = generated(
         [WORLDS[name] for name in names],
         size,
         seed,
@@ -128,8 +128,8 @@ def rules_generate(
         journal=resume,
     )
     with replace_file(output) as beside:
-        beside.write_text(written(found, size, seed, (place, shards)), encoding="utf-8")
-    typer.echo(f"{output}: {len(found)} rules")
+        beside.write_text(written(generated_rules, size, seed, (place, shards)), encoding="utf-8")
+    typer.echo(f"{output}: {len(generated_rules)} rules")
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
@@ -189,8 +189,8 @@ def rules_diff(
     laws = [{rule.law: rule.name for rule in _read_rules(file)} for file in (first, second)]
     lines = [
         f"{sign} {name}: {law}"
-        for sign, own, other in zip("-+", laws, laws[::-1], strict=True)
-        for law, name in own.items()
+        for sign, these, other in zip("-+", laws, laws[::-1], strict=True)
+        for law, name in these.items()
         if law not in other
     ]
     for line in lines:

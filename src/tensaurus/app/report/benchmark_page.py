@@ -106,16 +106,16 @@ def _format_time(record: Record | None, beside: Mapping[str, Record], fastest: f
     if record.exact and record.error > LARGE_ERROR:
         return f"{word} (differs)"
     word = f"**{word}**" if record.exact and record.median_ms == fastest else word
-    own = beside.get(record.backend)
-    if record.ours and own and own.has_run:
-        return f"{word} ({compare_rounds(own, record).median:.2f}x)"
+    original = beside.get(record.backend)
+    if record.ours and original and original.has_run:
+        return f"{word} ({compare_rounds(original, record).median:.2f}x)"
     return word
 
 
 def compare_best(records: Sequence[Record]) -> Comparison | None:
     """Compare the fastest peer with our fastest result; None if one of the two is missing."""
-    peer, own = find_fastest(records, ours=False), find_fastest(records, ours=True)
-    return compare_rounds(peer, own) if peer is not None and own is not None else None
+    peer, ours = find_fastest(records, ours=False), find_fastest(records, ours=True)
+    return compare_rounds(peer, ours) if peer is not None and ours is not None else None
 
 
 def _format_gain(records: Sequence[Record]) -> str:
@@ -192,6 +192,6 @@ def _format_all_figures(models: Mapping[str, list[Record]]) -> str:
 
 def _format_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table: numbers to the right, the first column and words to the left."""
-    made = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     rule = ["---" if k == 0 or head in ("contender", "") else "---:" for k, head in enumerate(heads)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in ([*heads], rule, *made))
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*heads], rule, *escaped))

@@ -63,17 +63,17 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
         given = load_user_inputs(options.inputs, original.model, shapes)
         progress.phase("running the model")
         limit = options.run_limit
-        feeds, words, _ = sample_feeds(
+        feeds, assumed_sizes, _ = sample_feeds(
             original.model, shapes, options.seed, build, name, threads, ranges, limit, given
         )
-        if words:
-            progress.note(f"not all input sizes were given; timed with {words}")
+        if assumed_sizes:
+            progress.note(f"not all input sizes were given; timed with {assumed_sizes}")
         patience = RUNS_PER_ANSWER * limit
         with Worker(name, threads=threads, timeout=patience, remedy=RUN_LIMIT_REMEDY) as worker:
             warm_up(worker, build, feeds, TIMED_SECONDS)
             whole = median(worker.time(TIMED_SECONDS).samples)
             taken = worker.profile(build, feeds, TIMED_SECONDS) or []
-        kernels = tuple(_WorkCounter(original, feeds, roofline).of(taken))
+        kernels = tuple(_WorkCounter(original, feeds, roofline).count_kernels(taken))
         if not kernels:
             raise TensaurusError(f"{name} {runtime.version()} reported no kernel times")
         untold = len(taken) - len(kernels)
@@ -92,7 +92,7 @@ class _WorkCounter:
         self.operators = dict(_name_operators(model, _kernel_titles(original.model)))
         self.order = {name: place for place, name in enumerate(self.operators)}
 
-    def of(self, taken: Sequence[tuple[Kernel, float]]) -> Iterable[ProfiledKernel]:
+    def count_kernels(self, taken: Sequence[tuple[Kernel, float]]) -> Iterable[ProfiledKernel]:
         """Yield the kernels that take time, in the order of the runtime's graph."""
         return (self._count(kernel, seconds) for kernel, seconds in taken if seconds > 0)
 
@@ -106,8 +106,8 @@ class _WorkCounter:
         least = self.roofline.seconds(work, moved) if inner else 0.0
         computes = " + ".join(self.operators.get(name, "?") for name in names)
         computes = computes or (CONVERSION if kernel.conversion else UNTRACED)
-        small = _subnormal_share(read)
-        return ProfiledKernel(kernel.operator, computes, tuple(names), seconds, work, moved, least, small)
+        share = _subnormal_share(read)
+        return ProfiledKernel(kernel.operator, computes, tuple(names), seconds, work, moved, least, share)
 
 
 def _subnormal_share(read: Iterable[Node]) -> float:

@@ -62,13 +62,13 @@ class Profile:
 
     def render(self, *, each: bool = False) -> RenderableType:
         """Return a table: a line for each kind of kernel, the slowest first; or a line for `each` kernel."""
-        told = sum(kernel.seconds for kernel in self.kernels)
+        kernel_seconds = sum(kernel.seconds for kernel in self.kernels)
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
         text = Text.assemble((self.model, "bold"), f" on {self.backend} {self.version}, {threads}: ")
         kernels = f"{len(self.kernels)} kernel{'s' * (len(self.kernels) != 1)}"
         text.append(f"{self.seconds * 1e3:.4g} ms a run. While profiled, {kernels} took ")
         more = f"; {self.untold} more have no time of their own" if self.untold else ""
-        text.append(f"{told * 1e3:.4g} ms{more}.\n")
+        text.append(f"{kernel_seconds * 1e3:.4g} ms{more}.\n")
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for name in ("ms", "share", "kernels", "GFLOP/s", "GB/s", "of peak"):
             table.add_column(name, justify="right", no_wrap=True)
@@ -76,7 +76,7 @@ class Profile:
         rows = [[kernel] for kernel in self.kernels] if each else _group_alike(self.kernels)
         for row in rows:
             words = (_format_tensors(row[0]) if each else row[0].computes) + _format_subnormals(row)
-            table.add_row(*_format_figures(row, told), Text(words))  # names may look like markup
+            table.add_row(*_format_figures(row, kernel_seconds), Text(words))  # names may look like markup
         note = Text("\nof peak: the roofline's time, for operations or bytes, as a share of the time", "dim")
         if any(kernel.subnormal for kernel in self.kernels):
             note.append("\nsubnormal numbers slow Intel processors down; `tensaurus optimize` makes them 0")
