@@ -25,6 +25,7 @@ from tensaurus.system.progress import (
     choose_progress,
     format_step,
 )
+from tensaurus.system.timeline import Event
 
 SUMMARY = Summary(
     model="rec.onnx",
@@ -47,6 +48,7 @@ SUMMARY = Summary(
     unlock=("--shape x=1,3,48,320",),
     ended_by="time",
     versions={"onnxruntime": "1.31.1"},
+    timeline=(Event(0.0, "phase", {"name": "searching"}), Event(1.5, "run", {"took_ms": 9.0})),
 )
 
 
@@ -83,7 +85,7 @@ def test_json_without_effort_is_the_same_for_equal_results() -> None:
     other = replace(SUMMARY, search_seconds=2.0, measurements=0)
     assert SUMMARY.to_json(effort=False) == other.to_json(effort=False)
     assert Summary.from_json(SUMMARY.to_json(effort=False)) == replace(
-        SUMMARY, search_seconds=0.0, measurements=0
+        SUMMARY, search_seconds=0.0, measurements=0, timeline=()
     )
     one = replace(SUMMARY, opaque_operators={"Shape": 2, "LSTM": 1})
     assert one.to_json() == SUMMARY.to_json()

@@ -103,6 +103,24 @@ def test_the_interface_stays(database: Path) -> None:
     assert Summary.from_json(metadata[METADATA_KEY]).rewrites == result.rewrites
 
 
+def test_the_timeline_tells_what_happened_when(
+    database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TENSAURUS_DEBUG", "2")
+    result = run(affine_model(), database=database)
+    events = result.summary.timeline
+    assert [event.seconds for event in events] == sorted(event.seconds for event in events)
+    phases = [event.facts["name"] for event in events if event.kind == "phase"]
+    assert phases[:3] == ["reading the model", "running the original", "searching"]
+    assert {"phase", "exploration", "extraction", "run"} == {event.kind for event in events}
+    explored = next(event.facts for event in events if event.kind == "exploration")
+    assert int(explored["e_nodes"]) >= int(explored["classes"]) > 5
+    printed = capsys.readouterr().err
+    assert all(str(event) in printed for event in events)
+    metadata = {entry.key: entry.value for entry in result.model.metadata_props}
+    assert Summary.from_json(metadata[METADATA_KEY]).timeline == ()
+
+
 def test_the_session_runs_the_result(database: Path) -> None:
     model = affine_model()
     result = run(model, database=database)

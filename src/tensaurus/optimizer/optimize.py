@@ -33,7 +33,8 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system import signals
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import name_file_in_errors
-from tensaurus.system.progress import NoProgress, Progress
+from tensaurus.system.progress import NoProgress, Progress, RecordedProgress
+from tensaurus.system.timeline import Timeline
 
 __all__ = ["Options", "Result", "optimize"]
 
@@ -54,8 +55,16 @@ def optimize(
     the search; the best program so far is still checked and returned.
     Raises TensaurusError for a model that cannot be read or run.
     """
-    start, options = monotonic(), replace(options, **changes)
-    progress = progress or NoProgress()
+    options = replace(options, **changes)
+    with Timeline() as timeline:
+        result = _optimize(model, options, RecordedProgress(progress or NoProgress()), timeline.start)
+    return replace(result, summary=replace(result.summary, timeline=tuple(timeline.events)))
+
+
+def _optimize(
+    model: str | Path | onnx.ModelProto, options: Options, progress: Progress, start: float
+) -> Result:
+    """Optimize for the backend of the options or for the fastest, in a run that began at `start`."""
     progress.phase("reading the model", 1)
     original = Original.read(model, options)
     rules = library(long=options.is_long_search, ops={str(node.op) for node in original.program.nodes})

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from tensaurus.system.errors import attach_circumstances
+from tensaurus.system.timeline import record
 
 Stage: TypeAlias = Callable[[str, int, int], None]
 """Called when work on an item begins: with the item's kind, its number, and the number of items."""
@@ -70,6 +71,27 @@ class NoProgress:
     ) -> None:
         if error is not None and self._phase:
             attach_circumstances(error, phase=self._phase)
+
+
+class RecordedProgress(NoProgress):
+    """Passes everything on to another display, and records phases and notes in the run's timeline."""
+
+    def __init__(self, display: Progress) -> None:
+        self._display = display
+
+    def phase(self, name: str, number: int | None = None) -> None:
+        record("phase", name=name)
+        self._display.phase(name, number)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        self._display.stage(name, done, total)
+
+    def step(self, done: int, total: int | None, best_ms: float | None, seconds_left: float | None) -> None:
+        self._display.step(done, total, best_ms, seconds_left)
+
+    def note(self, text: str) -> None:
+        record("note", text=text)
+        self._display.note(text)
 
 
 class PlainProgress(NoProgress):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
+from time import monotonic
 from typing import Any
 
 from tensaurus.expr.ir.scope import Scope
@@ -16,6 +17,7 @@ from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.system.errors import TensaurusError
+from tensaurus.system.timeline import record
 
 __all__ = ["TunedKernels"]
 
@@ -64,7 +66,7 @@ class TunedKernels:
         self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
     ) -> Kernel | None:
         try:
-            seconds = self.seconds()
+            seconds, began = self.seconds(), monotonic()
             schedule = self.tuner.best_schedule(scope, types, output, seconds, is_constant)
             if schedule is None:
                 reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"
@@ -73,6 +75,7 @@ class TunedKernels:
             code = self.tuner.object_compiler.code(scope, types, output, schedule)
             kernel = kernel_with_code(scope, types, output, schedule, code, self.tuner.cpu)
             self.schedules[kernel.name] = format_schedule(schedule)
+            record("kernel", name=kernel.name, tuning_seconds=monotonic() - began)
             return kernel
         except (ValueError, TensaurusError) as error:
             self.dropped[str(error).splitlines()[0]] = None

@@ -32,6 +32,7 @@ from tensaurus.runtimes.measure.measure import Pairs
 from tensaurus.runtimes.measure.worker import WorkerError
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
+from tensaurus.system.timeline import record
 
 __all__ = ["Contender", "Contenders", "Winner", "measure_candidates", "needed_gain"]
 
@@ -223,6 +224,9 @@ def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candid
     latest = inf if limit is None else max(deadline, monotonic()) + limit.patience_seconds(len(rows) + 1)
     with DeadlineBlock(latest) as measuring:
         original_seconds, *times = _measure_times(target, [row.build for row in rows], deadline)
+        for row, seconds in zip(rows, times, strict=True):
+            expected_ms, original_ms = row.candidate.cost * 1e3, original_seconds * 1e3
+            record("run", expected_ms=expected_ms, took_ms=seconds * 1e3, original_ms=original_ms)
         rows = [replace(row, seconds=seconds) for row, seconds in zip(rows, times, strict=True)]
     if measuring.ended and limit is not None:
         target.progress.note(f"measuring took too long, so the model is left unchanged: {LONGER}")

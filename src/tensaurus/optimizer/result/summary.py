@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tensaurus.check.files.equality import Equality
 from tensaurus.runtimes.measure.comparison import Comparison
+from tensaurus.system.timeline import Event
 
 METADATA_KEY = "tensaurus"
 """The key of an optimized model's metadata_props that holds its Summary as JSON."""
@@ -88,6 +89,7 @@ class Summary:
     compiler                   the compiler of the kernels, and what it may use of the processor
     no_kernels, dropped        why no kernels were generated, and why some eOperators have none
     tuned                      number of kernels that were tuned in this run
+    timeline                   what happened when: phases, sizes of the e-graph, extractions, measurements
     """
 
     model: str
@@ -122,6 +124,7 @@ class Summary:
     dropped: tuple[str, ...] = ()
     tuned: int = 0
     versions: dict[str, str] = field(default_factory=dict)
+    timeline: tuple[Event, ...] = ()
 
     def to_json(self, *, effort: bool = True) -> str:
         """Return one line of JSON, fields in this record's order; numbers that are not finite become null.
@@ -132,7 +135,7 @@ class Summary:
         if not effort:
             for phase in ("search", "measuring", "checking"):
                 del record[f"{phase}_seconds"]
-            del record["measurements"], record["tuned"]
+            del record["measurements"], record["tuned"], record["timeline"]
         return json.dumps(record, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -143,10 +146,8 @@ class Summary:
             record["equivalence"] = Equality(**_select_fields(Equality, record["equivalence"]))
             if (compared := record.get("comparison")) is not None:
                 record["comparison"] = Comparison(**_select_fields(Comparison, compared))
-            rows = record.get("rewrites", ())
-            record["rewrites"] = tuple(AppliedRule(**_select_fields(AppliedRule, row)) for row in rows)
-            kernels = record.get("kernels", ())
-            record["kernels"] = tuple(AppliedKernel(**_select_fields(AppliedKernel, row)) for row in kernels)
+            for name, kind in (("rewrites", AppliedRule), ("kernels", AppliedKernel), ("timeline", Event)):
+                record[name] = tuple(kind(**_select_fields(kind, row)) for row in record.get(name, ()))
             for name in ("unlock", "dropped"):
                 record[name] = tuple(record.get(name, ()))
             return cls(**record)
@@ -286,7 +287,7 @@ def _to_json_value(value: Any) -> Any:
         return {key: _to_json_value(value[key]) for key in sorted(value)}
     if isinstance(value, tuple):
         return [_to_json_value(item) for item in value]
-    if isinstance(value, Comparison | Equality | AppliedRule | AppliedKernel):
+    if isinstance(value, Comparison | Equality | AppliedRule | AppliedKernel | Event):
         return {name: _to_json_value(getattr(value, name)) for name in _field_names(type(value))}
     return value
 

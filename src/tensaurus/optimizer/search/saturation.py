@@ -45,6 +45,7 @@ from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.costs import Costs, Prices, StandaloneCosts
 from tensaurus.runtimes.price.weight_costs import packing_key
 from tensaurus.system.signals import Interruptible
+from tensaurus.system.timeline import record
 
 __all__ = ["Saturation"]
 
@@ -188,6 +189,13 @@ class _Search:
                 refutation=config.refutation,
             )
             self.can_explore = self.exploration.ended_by == "time"
+            record(
+                "exploration",
+                e_nodes=len(self.graph),
+                classes=len(self.graph.members),
+                rounds=self.exploration.rounds,
+                ended_by=self.exploration.ended_by,
+            )
         self.ended_by = self.exploration.ended_by
 
     def extract_by_estimates(self) -> None:
@@ -300,6 +308,7 @@ class _Search:
         began = monotonic()
         if (seen := self.config.observe(best.entry.program)) is None:
             return False
+        record("run", expected_ms=best.entry.cost * 1e3, took_ms=seen.seconds * 1e3)
         self.longest_run = max(self.longest_run, monotonic() - began)
         read = best.choices.footprint(best.choice)
         self.costs.learn(seen, best.choices.computed(best.choice), best.prices, read)
@@ -342,6 +351,7 @@ class _Search:
                     entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
                     entry.sure = in_time
                     best = Cheapest(self.programs.keep(entry), choices, choice, prices)
+                record("extraction", number=self.steps, expected_ms=cost * 1e3, unmeasured=len(unsure))
                 self.config.watch(self.steps, self.programs.best)
                 if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
                     return None

@@ -23,6 +23,7 @@ from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.runtimes.price.weight_costs import copies_to_measure, round_weight_bytes
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
+from tensaurus.system.timeline import record
 
 __all__ = ["OperatorCosts"]
 
@@ -193,6 +194,7 @@ class OperatorCosts:
             seconds = self._measure_copies(piece) if all(map(self.supports, piece.inner)) else None
         self.measured += 1
         value = inf if seconds is None else seconds
+        record("operator", took_ms=value * 1e3, measuring_seconds=monotonic() - now, operator=piece.text)
         if value < inf or not (measuring.ended or self.stopwatch.ended):
             self.database.put(Measurement(text, self.backend, self.device, "", value))
         self._texts[text] = value
