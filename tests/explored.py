@@ -50,7 +50,7 @@ def weights(*shape: int, seed: int = 0) -> Node:
 @cache
 def exact_library() -> Ruleset:
     """The rules that hold over every field: GF(p), where choices are compared, has no order."""
-    return Ruleset(rule for rule in library() if rule.evidence is not None and rule.evidence.exact)
+    return Ruleset(rule for rule in library() if rule.evidence is not None and rule.evidence.is_exact)
 
 
 @dataclass

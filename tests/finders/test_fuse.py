@@ -538,7 +538,7 @@ def test_it_is_replayed_on_smaller_sizes() -> None:
         start = monotonic()
         assert refute_equation(equation) is None
         assert monotonic() - start < 30
-        assert equation.evidence.by == "algebra" and equation.evidence.exact
+        assert equation.evidence.by == "algebra" and equation.evidence.is_exact
 
 
 def test_a_wrong_composition_is_no_proof_and_is_refuted() -> None:

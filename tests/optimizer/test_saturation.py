@@ -432,7 +432,7 @@ def test_two_processes_find_the_same() -> None:
         "from searches import *\nfrom small_programs import gates, small, whole_library\n"
         "found = search(small(gates), Made({'MatMul': 10.0}), whole_library())\n"
         "print([(c.cost, c.step and [str(a.name) for a in c.step.applied]) for c in found.candidates])\n"
-        "print(*(show(c.program) for c in found.candidates))"
+        "print(*(format_program(c.program) for c in found.candidates))"
     )
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     texts = [
