@@ -1,4 +1,4 @@
-"""The bench: its records, its page, its plots, and contests between real runtimes; no time is asserted."""
+"""The bench: its records, its page, its plots, and timings of real runtimes; no time is asserted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_rates() -> None:
     assert BASE.has_run and not REFUSED.has_run
 
 
-def test_compared() -> None:
+def test_two_contenders_are_compared_round_by_round() -> None:
     found = compare_rounds(BASE, OURS)
     assert found.median == 2.0 and not found.void and not found.tie
     assert compare_rounds(BASE, BASE).tie
@@ -78,7 +78,7 @@ def test_compared() -> None:
         compare_rounds(BASE, record("x", 1.0))
 
 
-def test_best() -> None:
+def test_the_fastest_peer_and_the_fastest_result() -> None:
     assert find_fastest(ROWS, ours=False) == OTHER
     assert find_fastest(ROWS, ours=True) == OURS
     assert find_fastest([BFLOAT, REFUSED], ours=False) is None
@@ -109,7 +109,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
         read_records(file)
 
 
-def test_the_page() -> None:
+def test_the_page_shows_every_figure() -> None:
     text = render_page([*ROWS, replace(BASE, model="lonely | pipe")], {"A picture": "p/a.png"})
     assert "![A picture](p/a.png)" in text and "a processor; 2 cores, 2 threads" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| m | 1 |")]
@@ -138,7 +138,7 @@ def test_a_page_where_nothing_can_be_compared() -> None:
     assert "geometric mean" not in text
 
 
-def test_the_table() -> None:
+def test_the_terminal_table() -> None:
     console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(bench_table([*ROWS, record("late", 1.0, 30.0, 9.0)]))
     lines = console.export_text().splitlines()
@@ -194,10 +194,10 @@ def test_peaks_without_executable_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.flops > 1e8 and found.cache > 1e8 and found.memory > 1e8
 
 
-# Contests
+# Benchmarks
 
 
-def test_differences() -> None:
+def test_the_largest_difference_of_outputs() -> None:
     one, other = np.array([1.0, -4.0, np.nan, np.inf]), np.array([1.0, -2.0, np.nan, np.inf])
     assert largest_difference([other], [one]) == 0.5
     assert largest_difference([one], [one]) == 0.0
@@ -214,7 +214,7 @@ def small() -> Subject:
     return Subject("small", lambda: b.model(y))
 
 
-def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_benchmark_times_every_contender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensaurus.app.benchmark.MIN_PEAK_SHARE", 0.0)
     setting = measure_setting(1)
     assert setting.peak_gflops > 0 and setting.threads == 1
@@ -235,7 +235,7 @@ def test_a_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours.note in ("", "unchanged")
 
 
-def test_a_contender_may_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contender_that_does_not_run_is_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets its row; where nobody runs the model, that is an error that names it."""
     monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
     monkeypatch.setattr("tensaurus.app.benchmark.MIN_PEAK_SHARE", 0.0)
@@ -247,7 +247,7 @@ def test_a_contender_may_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert refused.contender == f"{broken} on onnxruntime"
 
 
-def test_a_machine_that_is_not_calm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_is_repeated_while_other_work_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
     shares = iter([1.0, 0.5, 0.9, 0.8, *[0.1] * 6, None])
     monkeypatch.setattr(Benchmark, "_measure_peak_share", lambda self: next(shares))
@@ -269,7 +269,7 @@ def test_peers_are_targets_first() -> None:
     assert flags == sorted(flags, reverse=True) and "reference" not in found
 
 
-def test_by_model_keeps_the_order() -> None:
+def test_grouping_by_model_keeps_the_order() -> None:
     other = replace(BASE, model="a")
     assert list(group_by_model([*ROWS, other])) == ["m", "a"]
 

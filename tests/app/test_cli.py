@@ -343,7 +343,7 @@ def test_bench_refuses_a_foreign_table(small_model: Path, tmp_path: Path) -> Non
     assert table.read_text() == "name,ms\na,1\n"
 
 
-def test_bench_leaves_out_what_does_not_run(small_model: Path, tmp_path: Path) -> None:
+def test_bench_skips_models_that_do_not_run(small_model: Path, tmp_path: Path) -> None:
     """A contender may refuse the model; a model that no backend runs is an error."""
     foreign = foreign_model(small_model, tmp_path)
     assert_refused(run("bench", foreign, "--peers", "onnxruntime"), str(foreign), "com.acme:Relu")
@@ -390,7 +390,7 @@ def test_an_operator_that_the_runtime_lacks_is_one_line(small_model: Path, tmp_p
 
 
 @pytest.mark.parametrize("command", ["optimize", "verify", "bench"])
-def test_a_backend_that_is_not_there(
+def test_an_unknown_or_missing_backend(
     command: str, small_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
@@ -401,7 +401,7 @@ def test_a_backend_that_is_not_there(
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_inputs_that_cannot_be_made_up_leave_the_model_as_it_is(tmp_path: Path) -> None:
+def test_a_model_whose_inputs_cannot_be_generated_is_unchanged(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         """
         <ir_version: 8, opset_import: ["" : 17]>
@@ -456,7 +456,7 @@ def test_ctrl_c_keeps_the_best_so_far(pretrained: Callable[[str], Path], tmp_pat
     assert time.monotonic() - started < 240
 
 
-def test_a_second_ctrl_c_gives_up(pretrained: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_second_ctrl_c_quits(pretrained: Callable[[str], Path], tmp_path: Path) -> None:
     """At once, in one line, without an output, and no worker lives on."""
     command = shell(
         "optimize", pretrained("ppocr_cls"), "--shape", "x=1,3,48,192", "-o", tmp_path / "fast.onnx"
@@ -573,7 +573,7 @@ def test_an_output_that_cannot_be_written_is_refused_at_once(small_model: Path, 
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "database") == ["small.onnx"]
 
 
-def test_no_two_files_of_a_command_are_one(small_model: Path, tmp_path: Path) -> None:
+def test_one_file_for_two_options_is_refused(small_model: Path, tmp_path: Path) -> None:
     before = small_model.read_bytes()
     (tmp_path / "link").symlink_to(small_model)
     out = tmp_path / "out.onnx"

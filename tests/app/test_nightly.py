@@ -1,4 +1,4 @@
-"""The table of pretrained models: one that hangs, or whose process dies, is a row, and the others go on."""
+"""The table of pretrained models: a model that hangs or crashes is a row, and the other models go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensaurus.app.zoo.shipped import PRETRAINED
 from tensaurus.system.errors import TensaurusError
 
 
-def test_what_hangs_or_dies_is_a_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_hangs_or_crashes_is_a_row(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, begin = tmp_path / "rows.csv", time.monotonic()
     found = grown(path, [], ["hangs", "dies", "refuses", "first"], measured, 1.0, SmallRow)
     assert time.monotonic() - begin < 120
@@ -29,7 +29,7 @@ def test_what_hangs_or_dies_is_a_row(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "no such model" in told and "in measured" in told  # where it hung
 
 
-def test_an_answer_is_the_row() -> None:
+def test_the_answer_of_a_process_is_the_row() -> None:
     with pytest.raises(TensaurusError, match="no such model"):
         answered(measured, "refuses")
 

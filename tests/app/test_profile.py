@@ -1,4 +1,4 @@
-"""Where the time of a model goes: what each kernel is, and what is counted of it."""
+"""The profile of a model: what each kernel computes, and its operations and bytes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
-def test_subnormal_weights_are_told(network: Path) -> None:
+def test_the_table_reports_subnormal_weights(network: Path) -> None:
     model = onnx.load(network)
     (w,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
     array = numpy_helper.to_array(w).copy()
@@ -74,7 +74,7 @@ def test_subnormal_weights_are_told(network: Path) -> None:
 
 @pytest.mark.parametrize("backend", RUNTIMES)
 @pytest.mark.parametrize("batch", [1, 3])
-def test_operations_and_bytes_are_those_of_the_sizes(
+def test_operations_and_bytes_are_counted_at_the_given_sizes(
     backend: str, batch: int, network: Path, tmp_path: Path
 ) -> None:
     shapes = {"x": (batch, 16, 8, 8)}
@@ -94,7 +94,7 @@ def test_operations_and_bytes_are_those_of_the_sizes(
     assert all(k.computes in (CONVERSION, UNTRACED) and not k.operations for k in others)
 
 
-def test_it_is_shown_and_written(network: Path, tmp_path: Path) -> None:
+def test_profile_command_prints_a_table_and_writes_json(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "profile.json"
     arguments = [str(network), "--shape", "x=2,16,8,8", "--db", str(tmp_path / "db.sqlite")]
     done = CliRunner().invoke(app, ["profile", *arguments, "--json", str(out)])
@@ -117,7 +117,9 @@ def test_it_is_shown_and_written(network: Path, tmp_path: Path) -> None:
         (["NETWORK", "--json", "no/such/folder.json"], ("folder",)),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: list[str], words: tuple[str, ...], network: Path) -> None:
+def test_bad_arguments_are_refused_in_one_line(
+    arguments: list[str], words: tuple[str, ...], network: Path
+) -> None:
     given = [str(network) if word == "NETWORK" else word for word in arguments]
     done = CliRunner().invoke(app, ["profile", *given])
     assert done.exit_code == 2 and done.stdout == ""
@@ -125,14 +127,16 @@ def test_what_is_wrong_is_one_line(arguments: list[str], words: tuple[str, ...],
     assert error.startswith("error: ") and all(word in error for word in words), error
 
 
-def test_a_backend_that_cannot_tell_is_refused(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_profiler_is_refused(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(database=network.with_name("db.sqlite"))
     monkeypatch.setattr(backends, "require", lambda name: object())
     with pytest.raises(TensaurusError, match="--backend onnxruntime has no profiler"):
         profile_model(network, options)
 
 
-def test_what_takes_no_time_is_said(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_without_time_are_counted(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is shown where nothing could be told, and no table without a word on what is missing."""
     told = list[tuple[Kernel, float]]()
     monkeypatch.setattr(Worker, "profile", lambda *arguments: told)
@@ -146,7 +150,7 @@ def test_what_takes_no_time_is_said(network: Path, tmp_path: Path, monkeypatch: 
     assert (len(found.kernels), found.untold) == (1, 1)
 
 
-def test_names_are_no_markup() -> None:
+def test_names_are_printed_without_markup() -> None:
     kernel = ProfiledKernel("Op", "Conv[/b]", ("a[/b]", "c[0]"), 1.0, 1, 1, 0.5)
     told = Profile("m", "onnxruntime", "1", 1, 1.0, (kernel,), 2)
     for each in (False, True):
@@ -169,7 +173,7 @@ def _fused(*inner: Node, leaves: tuple[Node, ...]) -> Any:
     return equation
 
 
-def test_kernels_are_called_by_what_made_them() -> None:
+def test_kernel_titles_name_what_they_compute() -> None:
     """In whatever order the equations come."""
     x = source("x", TensorType("float32", (1, 16, 8, 8)))
     w = source("w", TensorType("float32", (16, 16, 3, 3)))

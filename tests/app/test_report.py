@@ -110,7 +110,7 @@ def test_json_of_a_later_version_is_read() -> None:
 @pytest.mark.parametrize(
     "broken", ["", "{", "[]", "3", "null", "{}", '{"equivalence": {}}', '{"rewrites": [1]}']
 )
-def test_what_is_not_a_summary_is_refused(broken: str) -> None:
+def test_bad_json_is_no_summary(broken: str) -> None:
     with pytest.raises(ValueError, match="."):
         Summary.from_json(broken)
 
@@ -183,7 +183,7 @@ def test_explain_refuses_other_files(tmp_path: Path) -> None:
         format_explanation(path)
 
 
-def test_tally() -> None:
+def test_counts_are_formatted() -> None:
     assert format_counts({"b": 1, "a": 1, "c": 5}) == "c 5, a 1, b 1"
     assert format_counts({}) == ""
 

@@ -167,7 +167,7 @@ def test_weights_do_not_depend_on_what_was_drawn_before() -> None:
 # Names
 
 
-def test_select() -> None:
+def test_models_are_selected_by_name_and_group() -> None:
     every = select_models(["zoo", "cases", "batches", "pretrained"])
     names = [subject.name for subject in every]
     assert len(set(names)) == len(names)
@@ -188,6 +188,6 @@ def test_select() -> None:
         ("zzz", "zoo list"),
     ],
 )
-def test_select_refuses(word: str, complaint: str) -> None:
+def test_an_unknown_model_is_refused(word: str, complaint: str) -> None:
     with pytest.raises(TensaurusError, match=complaint):
         select_models([word])

@@ -160,7 +160,7 @@ def test_size(name: str) -> None:
     assert count / CASES[name].batches[0] / 1e9 == pytest.approx(CASES[name].multiply_adds, rel=2e-3)
 
 
-def test_apart_is_in_groups() -> None:
+def test_separate_convolutions_equal_the_grouped_one() -> None:
     """The two forms of TASO's figure compute the same from the same weights."""
     apart_model, at_once = CASES["conv_32_apart"].build_model(), CASES["conv_32_groups"].build_model()
     parts = weights_of(apart_model)

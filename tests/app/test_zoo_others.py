@@ -293,7 +293,7 @@ FULL: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_it_computes_what_the_reference_computes(name: str) -> None:
+def test_workload_computes_what_the_reference_computes(name: str) -> None:
     build, other = SMALL[name]
     model = _model(build)
     with torch.device("meta"):  # its own weights need no drawing
@@ -386,6 +386,6 @@ def test_longformer_multiplies_chunks_of_two_and_three_blocks(name: str, width: 
     assert [dim.dim_value for dim in output.type.tensor_type.shape.dim] == [16, 8, 4096, 64]
 
 
-def test_attention_refuses_a_window_that_does_not_cut_the_sequence() -> None:
+def test_attention_refuses_a_window_that_does_not_divide_the_sequence() -> None:
     with pytest.raises(ValueError, match="a window of 5 does not divide 32 positions"):
         _attention(5, 1, 32)
