@@ -518,7 +518,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("args", "word"),
     [
-        (["generate", "--world", "none", "-o", "x.rules"], "no world none"),
+        (["generate", "--world", "none", "-o", "x.rules"], "unknown --world none"),
         (["generate", "-o", "missing/x.rules"], "missing"),
         (["generate", "--shard", "3/2"], "--shard 3/2"),
         (["generate", "--shard", "0/2"], "--shard 0/2"),

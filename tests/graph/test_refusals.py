@@ -215,7 +215,7 @@ def test_a_program_that_cannot_be_written_is_dropped(
 
     result = optimize(affine_model(), steps=9, threads=1, database=tmp_path / "db", progress=Progress())
     assert result.rewrites == () and result.speedup == 1
-    assert any("cannot be written: node e: opset 12 has no Enlarge" in text for text in notes)
+    assert any("written as ONNX: node e: opset 12 has no Enlarge" in text for text in notes)
 
 
 # Sizes
