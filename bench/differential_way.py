@@ -19,7 +19,7 @@ from sketches.sketch import elements_of, is_large
 
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.integer_types import wrap_to_dtype
-from tensaurus.graph.analysis.constant_folding import evaluate_node
+from tensaurus.graph.analysis.evaluate_node import evaluate_node
 from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import Program

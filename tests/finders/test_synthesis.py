@@ -35,7 +35,7 @@ from tensaurus.finders.synthesis.reservoir import Reservoir
 from tensaurus.finders.synthesis.term_order import Laws, key, of_ranks, size, variables
 from tensaurus.finders.synthesis.terms import Term, Terms, equations
 from tensaurus.finders.synthesis.world import WORLDS, World
-from tensaurus.graph.analysis.constant_folding import evaluate_node
+from tensaurus.graph.analysis.evaluate_node import evaluate_node
 from tensaurus.graph.ir.node import apply, source
 from tensaurus.ops import TensorType, registry
 from tensaurus.optimizer.run.options import Options

@@ -50,11 +50,6 @@ from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.ops import Op, TensorType, Untypable
 
-__all__ = [
-    "MOVE", "PRODUCT", "SUM", "classify_operation", "is_large_constant", "must_keep_operand",
-    "needs_stepwise_rounding", "removes_needed_rounding", "rewrite_removes_rounding",
-]  # fmt: skip
-
 ArgTypes: TypeAlias = tuple[TensorType | None, ...]
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 
@@ -68,7 +63,7 @@ MAX_EVALUATED_ELEMENTS = 1 << 16  # larger tensors are taken for weights: not ev
 MAX_CACHED_ELEMENTS = 1 << 10  # values of larger tensors are computed again when needed, to save memory
 
 
-class Magnitudes(NamedTuple):
+class _Magnitudes(NamedTuple):
     """Bounds of the elements of a constant that are neither 0 nor infinite.
 
     low      every magnitude is at least this, or 0
@@ -83,11 +78,11 @@ class Magnitudes(NamedTuple):
     quantum: float
 
 
-ZERO = Magnitudes(inf, 0.0, inf)  # of a tensor whose elements are all 0 or not finite
+ZERO = _Magnitudes(inf, 0.0, inf)  # of a tensor whose elements are all 0 or not finite
 
 _largest_magnitudes: WeakKeyDictionary[Node, float | None] = WeakKeyDictionary()  # see `_largest_magnitude`
 _values: WeakKeyDictionary[Node, Array] = WeakKeyDictionary()  # of small constant expressions
-_bounds: WeakKeyDictionary[Node, Magnitudes | None] = WeakKeyDictionary()  # see `_magnitudes`
+_bounds: WeakKeyDictionary[Node, _Magnitudes | None] = WeakKeyDictionary()  # see `_magnitudes`
 _removes_rounding: WeakKeyDictionary[Node, bool] = WeakKeyDictionary()  # see `removes_needed_rounding`
 
 
@@ -241,7 +236,7 @@ def _has_ordinary_arguments(node: Node, fn: str | None) -> bool:
     return all(b is not None and b.high <= _large_limit(node) for b in bounds)
 
 
-def _magnitudes(node: Node) -> Magnitudes | None:
+def _magnitudes(node: Node) -> _Magnitudes | None:
     """Return bounds of the elements of a small constant expression, None where no bounds are known."""
     if not node.static:
         return None
@@ -251,7 +246,7 @@ def _magnitudes(node: Node) -> Magnitudes | None:
     return _bounds[node]
 
 
-def _compute_magnitudes(node: Node) -> Magnitudes | None:
+def _compute_magnitudes(node: Node) -> _Magnitudes | None:
     if len(node.types) != 1 or not _is_float(node) or not _is_small_tensor(node.tensor):
         return None
     if node.op is CONSTANT:
@@ -262,7 +257,7 @@ def _compute_magnitudes(node: Node) -> Magnitudes | None:
     return _bound_body(scope.body, {leaf: _magnitudes(arg) for leaf, arg in read.items()})
 
 
-def _bound_body(body: Body, read: Mapping[Source, Magnitudes | None]) -> Magnitudes | None:
+def _bound_body(body: Body, read: Mapping[Source, _Magnitudes | None]) -> _Magnitudes | None:
     """Return bounds of an expression, given those of the tensors that it reads."""
     match body:
         case Const(value) if isinstance(value, int | Fraction):
@@ -275,7 +270,7 @@ def _bound_body(body: Body, read: Mapping[Source, Magnitudes | None]) -> Magnitu
         case Reduce("sum", axes, inner):
             count, terms = product(axis.extent for axis in axes), _bound_body(inner, read)
             if terms is not None and isinstance(count, int):
-                return Magnitudes(terms.quantum, count * terms.high, terms.quantum)
+                return _Magnitudes(terms.quantum, count * terms.high, terms.quantum)
         case Call("neg", (inner,)):
             return _bound_body(inner, read)
         case Call(fn, (left, right)):
@@ -285,24 +280,24 @@ def _bound_body(body: Body, read: Mapping[Source, Magnitudes | None]) -> Magnitu
     return None
 
 
-def _union_bounds(first: Magnitudes | None, last: Magnitudes | None) -> Magnitudes | None:
+def _union_bounds(first: _Magnitudes | None, last: _Magnitudes | None) -> _Magnitudes | None:
     if first is None or last is None:
         return None
-    return Magnitudes(min(first.low, last.low), max(first.high, last.high), min(first.quantum, last.quantum))
+    return _Magnitudes(min(first.low, last.low), max(first.high, last.high), min(first.quantum, last.quantum))
 
 
-def _bound_call(fn: str, first: Magnitudes, last: Magnitudes) -> Magnitudes | None:
+def _bound_call(fn: str, first: _Magnitudes, last: _Magnitudes) -> _Magnitudes | None:
     if fn in ("mul", "div") and not (first.high and last.high):
         return ZERO
     match fn:
         case "add" | "sub":
             quantum = min(first.quantum, last.quantum)
-            return Magnitudes(quantum, first.high + last.high, quantum)
+            return _Magnitudes(quantum, first.high + last.high, quantum)
         case "mul":
-            return Magnitudes(first.low * last.low, first.high * last.high, first.quantum * last.quantum)
+            return _Magnitudes(first.low * last.low, first.high * last.high, first.quantum * last.quantum)
         case "div":
             high = _divide_or(first.high, last.low, inf)
-            return Magnitudes(_divide_or(first.low, last.high, 0.0), high, 0.0)
+            return _Magnitudes(_divide_or(first.low, last.high, 0.0), high, 0.0)
     return None
 
 
@@ -310,7 +305,7 @@ def _divide_or(above: float, below: float, otherwise: float) -> float:
     return above / below if below else otherwise
 
 
-def _measure_magnitudes(magnitudes: Array) -> Magnitudes:
+def _measure_magnitudes(magnitudes: Array) -> _Magnitudes:
     """Return the bounds of known elements."""
     nonzero = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]
     if not nonzero.size:
@@ -319,7 +314,7 @@ def _measure_magnitudes(magnitudes: Array) -> Magnitudes:
     mantissas = np.ldexp(fractions, 53).astype(np.int64)
     lowest_bits = (mantissas & -mantissas).astype(np.float64)
     quanta = np.ldexp(lowest_bits, exponents - 53)
-    return Magnitudes(float(nonzero.min()), float(nonzero.max()), float(quanta.min()))
+    return _Magnitudes(float(nonzero.min()), float(nonzero.max()), float(quanta.min()))
 
 
 def _largest_magnitude(node: Node) -> float | None:

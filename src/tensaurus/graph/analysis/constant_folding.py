@@ -24,8 +24,6 @@ from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
-__all__ = ["evaluate_node", "fold_constants"]
-
 MAX_SHAPE_ELEMENTS = 16  # an argument of an opaque node with so few elements may be a shape: not folded
 # A folded constant may be larger than the constants that it is computed from by so many bytes, or have so
 # many times their bytes: the transformed weights of a fast convolution have up to eleven times.

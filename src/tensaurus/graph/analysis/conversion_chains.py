@@ -17,8 +17,6 @@ from tensaurus.expr.sizes.size import is_same_size, polynomial
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Op, TensorType
 
-__all__ = ["args_before_casts"]
-
 
 def args_before_casts(node: Node) -> tuple[Node | None, ...]:
     """Return the arguments of a declared node; of a conversion, the value before all lossless ones."""

@@ -13,8 +13,6 @@ from tensaurus.graph.analysis.conversion_chains import args_before_casts
 from tensaurus.graph.ir.node import ITEM, Node
 from tensaurus.ops import Op
 
-__all__ = ["evaluate_node", "output_expression"]
-
 
 def output_expression(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, Node]]:
     """Return the expression of an output of a declared node, and the argument for each tensor in it."""

@@ -13,8 +13,6 @@ from tensaurus.graph.analysis.constant_influence import ChangeBound, ChangeRefus
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 
-__all__ = ["find_flushing_nodes"]
-
 MAX_RUNTIME_VALUE = 2.0**24  # magnitude that no value exceeds at run time, as is assumed
 MAX_ATTEMPTS = 4  # each without the kernels that the attempts before refused; then no kernel flushes
 

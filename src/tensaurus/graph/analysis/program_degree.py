@@ -15,8 +15,6 @@ from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.ops import Op, TensorType
 
-__all__ = ["bound_degree"]
-
 
 def bound_degree(roots: Iterable[Node], laws: Laws, drawn: Iterable[Node] = ()) -> float:
     """Return an upper bound of the degrees of all roots and arguments of unknown functions; inf if too large.

@@ -14,19 +14,17 @@ from tensaurus.expr.normal.canonicalize import canonicalize
 from tensaurus.graph.ir.node import INPUT, Node
 from tensaurus.graph.ir.program import Program
 
-__all__ = ["Leaves", "build_expression", "build_expressions"]
-
 Leaves: TypeAlias = Mapping[Node, Source] | Callable[[Node], Source | None]
 
 
-def input_tensor(node: Node) -> Tensor | None:
+def _input_tensor(node: Node) -> Tensor | None:
     """Return the tensor of the name and type of a program's input, None for any other node."""
     if node.op is not INPUT:
         return None
     return Tensor(node.attribute("name"), node.tensor.shape, node.tensor.dtype)
 
 
-def build_expression(root: Node | Program, leaves: Leaves = input_tensor, nested: bool = True) -> Scope:
+def build_expression(root: Node | Program, leaves: Leaves = _input_tensor, nested: bool = True) -> Scope:
     """Return what a node, or the only output of a program, computes from its leaves.
 
     A leaf is a node for which `leaves` gives a source; by default inputs are tensors of their names.  Every
@@ -43,7 +41,7 @@ def build_expression(root: Node | Program, leaves: Leaves = input_tensor, nested
     return scope if nested else canonicalize(scope)
 
 
-def build_expressions(roots: Iterable[Node], leaves: Leaves = input_tensor) -> tuple[Scope, ...]:
+def build_expressions(roots: Iterable[Node], leaves: Leaves = _input_tensor) -> tuple[Scope, ...]:
     """Return the expressions of several nodes, as `build_expression` does; shared nodes are shared scopes."""
     source_of = leaves.get if isinstance(leaves, Mapping) else leaves
     roots = tuple(roots)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.ops import TensorType
 
-__all__ = ["Kernel"]
-
 
 @dataclass(frozen=True)
 class Kernel:

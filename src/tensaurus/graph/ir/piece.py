@@ -20,8 +20,6 @@ from tensaurus.graph.ir.program_text import format_program, format_subnormals, w
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.eop import eop
 
-__all__ = ["Piece"]
-
 
 @dataclass(frozen=True)
 class Piece:

@@ -14,11 +14,6 @@ import numpy as np
 from tensaurus.graph.ir.tensor_data import Array, TensorData, numpy_dtype
 from tensaurus.ops import TensorType
 
-__all__ = [
-    "FLOATS", "MAX_RARITY", "find_subnormals", "float_limits", "is_float", "smallest_magnitude",
-    "subnormal_rarity",
-]  # fmt: skip
-
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 MAX_RARITY = 14  # fewer than one subnormal number in 2^14 counts as none: the time is not measurable
 

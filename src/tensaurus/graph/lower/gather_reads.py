@@ -33,21 +33,21 @@ from tensaurus.ops.indexing import gather
 from tensaurus.ops.parts import concat, pad, slice_
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["read_elements", "require_small", "tabulate_size"]
-
 Array: TypeAlias = np.ndarray[Any, Any]
+AxisOrder: TypeAlias = Mapping[Axis, int]
+IndexNodes: TypeAlias = Callable[[Size], Labelled | None]  # returns the node of an index read from a tensor
 
 MAX_TABLE_ELEMENTS = 1 << 24  # of a table of indices, which the model stores
 MIN_GATHER_BLOCK = 8  # a Gather that copies fewer elements at once is slower than several slices
 MAX_SLICES = 16  # more slices are slower than one Gather
 
 
-def tabulate_size(size: Size, axis_order: Mapping[Axis, int]) -> tuple[Array, tuple[Axis, ...]]:
+def tabulate_size(size: Size, axis_order: AxisOrder) -> tuple[Array, tuple[Axis, ...]]:
     """Return the values of a size over the axes in it, and these axes in `axis_order`."""
     require_small([size])
-    found = Evaluation({}, Reals(), {}).index(size)
-    axes = tuple(sorted(found.axes, key=axis_order.__getitem__))
-    return np.asarray(found.align(axes)), axes
+    values = Evaluation({}, Reals(), {}).index(size)
+    axes = tuple(sorted(values.axes, key=axis_order.__getitem__))
+    return np.asarray(values.align(axes)), axes
 
 
 def require_small(sizes: Iterable[Size]) -> None:
@@ -105,20 +105,13 @@ class _GroupPlan:
 
 
 def read_elements(
-    source: Node,
-    indices: Sequence[Size],
-    outside: Any,
-    axis_order: Mapping[Axis, int],
-    compute_index: Callable[[Size], Labelled | None],
+    source: Node, indices: Sequence[Size], outside: Any, axis_order: AxisOrder, index_nodes: IndexNodes
 ) -> Labelled:
-    """Return source[indices], with the value `outside` beyond the edge (any value where that is None).
-
-    `compute_index` returns the node of an index that is read from a tensor, None for any other index.
-    """
+    """Return source[indices], with the value `outside` beyond the edge (any value where that is None)."""
     dtype = source.tensor.dtype
     beyond = 0 if outside is None else outside
     dimensions = [
-        _describe_dimension(place, size, index, axis_order, compute_index)
+        _describe_dimension(place, size, index, axis_order, index_nodes)
         for place, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
     ]
     nowhere = Labelled(literal(beyond, dtype), ())
@@ -126,19 +119,17 @@ def read_elements(
         return nowhere
     groups = _group_by_axes(dimensions)
     inner = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
-    plans = [
-        _plan_group(group, outside is None, axis_order, size)
-        for group, size in zip(groups, inner, strict=True)
-    ]
-    if None in plans:
+    planned = (_plan_group(*pair, outside is None, axis_order) for pair in zip(groups, inner, strict=True))
+    plans = [plan for plan in list(planned) if plan is not None]
+    if len(plans) < len(groups):
         return nowhere
     fill = exact_attribute(beyond, dtype)
-    node = _build_read(source, groups, [p for p in plans if p is not None], 0 if fill is None else fill)
-    found = Labelled(node, tuple(a for p in plans if p is not None for a in p.axes))
-    for p in plans if fill is None else ():
-        if p is not None and p.valid is not None:
-            found = apply_function("where", p.valid, found, nowhere)
-    return found
+    node = _build_read(source, groups, plans, 0 if fill is None else fill)
+    elements = Labelled(node, tuple(a for plan in plans for a in plan.axes))
+    for plan in plans if fill is None else ():  # a value that cannot be an attribute is selected afterwards
+        if plan.valid is not None:
+            elements = apply_function("where", plan.valid, elements, nowhere)
+    return elements
 
 
 def _known_shape(node: Node) -> list[int]:
@@ -148,17 +139,13 @@ def _known_shape(node: Node) -> list[int]:
 
 
 def _describe_dimension(
-    place: int,
-    size: int,
-    index: Size,
-    axis_order: Mapping[Axis, int],
-    compute_index: Callable[[Size], Labelled | None],
+    place: int, size: int, index: Size, axis_order: AxisOrder, index_nodes: IndexNodes
 ) -> _Dimension:
-    found = compute_index(index)
-    if found is not None:
+    computed = index_nodes(index)
+    if computed is not None:
         low, high = interval(index)
         inside = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size
-        return _Dimension(place, size, found.axes, computed=found, inside=inside)
+        return _Dimension(place, size, computed.axes, computed=computed, inside=inside)
     data, axes = tabulate_size(index, axis_order)
     return _Dimension(place, size, axes, known=data)
 
@@ -181,12 +168,12 @@ def _group_by_axes(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
 
 
 def _plan_group(
-    group: Sequence[_Dimension], ignores_edge: bool, axis_order: Mapping[Axis, int], inner: int
+    group: Sequence[_Dimension], inner: int, ignores_edge: bool, axis_order: AxisOrder
 ) -> _GroupPlan | None:
     """Return how to read a group of dimensions, None where every element is beyond the edge.
 
-    ignores_edge  whether elements beyond the edge may have any value
     inner         number of contiguous elements for each index, which a Gather copies at once
+    ignores_edge  whether elements beyond the edge may have any value
     """
     size = prod(d.size for d in group)
     axes = tuple(sorted({a for d in group for a in d.axes}, key=axis_order.__getitem__))
@@ -218,10 +205,10 @@ def _plan_group(
         if None not in runs:
             windows = (ordered[k], *ordered[:k], *ordered[k + 1 :])
             return _GroupPlan(size, windows, tuple(run for run in runs if run is not None), valid=mask)
-    spare = 0 if ignores_edge else size
-    at = constant(np.ascontiguousarray(np.where(valid, linear, spare), dtype=np.int64))
+    beyond = 0 if ignores_edge else size
+    indices = constant(np.ascontiguousarray(np.where(valid, linear, beyond), dtype=np.int64))
     has_fill_slot = mask is not None and not ignores_edge
-    return _GroupPlan(size, tuple(ordered), indices=at, has_fill_slot=has_fill_slot, valid=mask)
+    return _GroupPlan(size, tuple(ordered), indices=indices, has_fill_slot=has_fill_slot, valid=mask)
 
 
 def _align(data: Array, data_axes: Sequence[Axis], axes: Sequence[Axis]) -> Array:
@@ -285,14 +272,15 @@ def _build_read(
     """Return the read: the dimensions of each group become one, which is sliced, padded and gathered."""
     node = transpose_node(source, [d.place for group in groups for d in group])
     node = reshape_node(node, [p.size for p in plans])
-    alone = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.has_fill_slot)) for p in plans]
-    node = _slice_and_pad(node, alone, fill)
+    runs = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.has_fill_slot)) for p in plans]
+    node = _slice_and_pad(node, runs, fill)
     for place, p in reversed(list(enumerate(plans))):
         if p.indices is not None:
             node = apply(gather, [node, p.indices], {"axis": place})
         elif len(p.runs) > 1:
-            whole = [_Run(0, 1, n, 0, 0) for n in _known_shape(node)]
-            parts = [_slice_and_pad(node, [*whole[:place], run, *whole[place + 1 :]], fill) for run in p.runs]
+            others = [_Run(0, 1, n, 0, 0) for n in _known_shape(node)]
+            cuts = ([*others[:place], run, *others[place + 1 :]] for run in p.runs)
+            parts = [_slice_and_pad(node, cut, fill) for cut in cuts]
             node = apply(concat, parts, {"axis": place})
     return reshape_node(node, [length(a) for p in plans for a in p.axes])
 

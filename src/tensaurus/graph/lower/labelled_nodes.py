@@ -21,11 +21,6 @@ from tensaurus.ops.onnx_form import check_types
 from tensaurus.ops.schema import NEWEST, NotInOpset
 from tensaurus.system.errors import TensaurusError
 
-__all__ = [
-    "Labelled", "apply_function", "contract_factors", "length", "order_axes", "reduce_axes", "reshape_node",
-    "transpose_node",
-]  # fmt: skip
-
 SUM_DTYPE = "int64"  # reductions of integer types that ONNX does not reduce are computed in this type
 
 
@@ -80,14 +75,14 @@ def reshape_node(node: Node, shape: Sequence[int]) -> Node:
     return node if node.tensor.shape == tuple(shape) else apply(reshape, [node], {"shape": tuple(shape)})
 
 
-def union_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+def _union_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
     """Return the axes of all items; those of the item with most axes come first."""
     return tuple(dict.fromkeys(a for item in sorted(items, key=lambda x: -len(x.axes)) for a in item.axes))
 
 
 def apply_function(fn: str, *items: Labelled) -> Labelled:
     """Return a scalar function of each element, over the axes of all arguments."""
-    axes = union_axes(items)
+    axes = _union_axes(items)
     made = call_function(fn, *(item.aligned(axes) for item in items))
     return Labelled(reshape_node(made, tuple(map(length, axes))), axes)
 
@@ -159,7 +154,7 @@ def _contract_pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequen
     if not _has_matmul(a.node, b.node):
         return reduce_axes("sum", apply_function("mul", a, b), inner)
     known = [x for x in order if x in a.axes or x in b.axes]
-    outer = [*known, *(x for x in union_axes([a, b]) if x not in known and x not in inner)]
+    outer = [*known, *(x for x in _union_axes([a, b]) if x not in known and x not in inner)]
     if outer and outer[-1] in a.axes and outer[-1] not in b.axes:
         a, b = b, a
     batch, rows, columns = _split_dimensions(a, b, outer)

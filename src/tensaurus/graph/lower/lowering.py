@@ -26,8 +26,6 @@ from tensaurus.ops.onnx_form import node_proto
 from tensaurus.ops.schema import NotInOpset
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Expand", "Kernels", "can_export", "lower_program", "no_kernels", "node_in_opset"]
-
 # Returns equal nodes for an operator that the opset lacks, None where no expansion is known.
 Expand: TypeAlias = Callable[[Node, int], Node | None]
 

@@ -26,10 +26,6 @@ from tensaurus.ops.examples import parse_example
 from tensaurus.ops.onnx_form import check_types
 from tensaurus.ops.schema import NEWEST, NotInOpset
 
-__all__ = [
-    "call_function", "call_reduction", "exact_attribute", "exact_number", "literal", "rational_constant",
-]  # fmt: skip
-
 
 def exact_number(value: Any) -> Fraction:
     """Return an attribute as an exact number.  Raises Untypable for infinities and NaN."""

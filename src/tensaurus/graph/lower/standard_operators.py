@@ -60,8 +60,6 @@ from tensaurus.ops import Untypable
 from tensaurus.ops.parts import concat
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["lower_node", "lower_scope"]
-
 NEUTRAL: Mapping[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 MIN_UNROLLED_OUTPUTS = 1 << 12  # a smaller result is not worth one node for each term of its sum
 MAX_UNROLLED_TERMS = 64  # a longer sum would make too many nodes
@@ -82,7 +80,7 @@ def lower_node(node: Node) -> Node:
 def lower_scope(scope: Scope, args: Mapping[Tensor, Node]) -> Node:
     """Return the expression as nodes over `args`.  Raises TensaurusError where ONNX lacks an operator."""
     try:
-        return _Lowering(args).scope(scope)
+        return _Lowering(args).lower_scope(scope)
     except Untypable as error:
         raise TensaurusError(str(error)) from error
 
@@ -107,27 +105,27 @@ class _Lowering:
         for a in axes:
             self.axis_order.setdefault(a, len(self.axis_order))
 
-    def scope(self, scope: Scope) -> Node:
+    def lower_scope(self, scope: Scope) -> Node:
+        """Return the node of a scope, with one dimension for each axis."""
         shape, dtype = [length(a) for a in scope.axes], dtype_of(scope)
         if 0 in shape:
             return constant(np.zeros(shape, numpy_dtype(dtype)))
         flat = split_axes(scope)
         self.add_axes(*flat.axes)
-        made = self.body(flat.body, dtype, flat.axes)
-        return reshape_node(made.whole(flat.axes), shape)
+        return reshape_node(self.lower_body(flat.body, dtype, flat.axes).whole(flat.axes), shape)
 
-    def source(self, source: Source, dtype: str) -> Node:
+    def source_node(self, source: Source, dtype: str) -> Node:
         if isinstance(source, Tensor):
             return self.args[source]
         if isinstance(source, Table):
             return rational_constant(source.values, source.shape, dtype)
         if id(source) not in self.inner:
             depth, self.branch_depth = self.branch_depth, 0
-            self.inner[id(source)] = source, self.scope(source)
+            self.inner[id(source)] = source, self.lower_scope(source)
             self.branch_depth = depth
         return self.inner[id(source)][1]
 
-    def body(self, body: Body, dtype: str, order: tuple[Axis, ...] = ()) -> Labelled:
+    def lower_body(self, body: Body, dtype: str, order: tuple[Axis, ...] = ()) -> Labelled:
         """Return the body as a node.
 
         dtype  type of literals beside which no tensor states a type
@@ -136,28 +134,28 @@ class _Lowering:
         kind = literal_dtype(body)
         dtype = dtype if kind in ("int", "real") else kind
         if kind == "int" and next(reads(body), None) is None:
-            return self.numbers(body, dtype)
+            return self.lower_integers(body, dtype)
         match body:
             case Const(value):
                 return Labelled(literal(value, dtype), ())
             case Read(source, indices, outside):
                 beyond = None if outside is None else outside.value
-                node = self.source(source, dtype)
+                node = self.source_node(source, dtype)
                 return read_elements(node, indices, beyond, self.axis_order, self.index_node)
             case Call(fn, args):
-                return self.call(fn, args, dtype, order)
+                return self.lower_call(fn, args, dtype, order)
             case Select():
-                return self.select(body, dtype, order)
+                return self.lower_choice(body, dtype, order)
             case Reduce(monoid, axes, inner):
-                return self.reduce(monoid, axes, inner, dtype, order)
+                return self.lower_reduction(monoid, axes, inner, dtype, order)
         raise TypeError(type(body))
 
-    def numbers(self, body: Body, dtype: str) -> Labelled:
+    def lower_integers(self, body: Body, dtype: str) -> Labelled:
         """Return a body that reads no tensor as a constant: integers over axes."""
         require_small(size for part in bodies(body) for size in sizes(part))
-        found = Evaluation({}, Reals(), {}).body(body)
-        axes = tuple(sorted(found.axes, key=self.axis_order.__getitem__))
-        data = np.asarray(found.align(axes))
+        values = Evaluation({}, Reals(), {}).body(body)
+        axes = tuple(sorted(values.axes, key=self.axis_order.__getitem__))
+        data = np.asarray(values.align(axes))
         if not axes:
             return Labelled(literal(data.item(), dtype), ())
         near = data.astype(numpy_dtype(dtype))
@@ -165,25 +163,25 @@ class _Lowering:
             return apply_function(f"to_{dtype}", Labelled(constant(data), axes))
         return Labelled(constant(near), axes)
 
-    def call(self, fn: str, args: tuple[Body, ...], dtype: str, order: tuple[Axis, ...]) -> Labelled:
+    def lower_call(self, fn: str, args: tuple[Body, ...], dtype: str, order: tuple[Axis, ...]) -> Labelled:
         kinds = [literal_dtype(a) for a in args]
         target = cast_target(fn)
         if target is not None:
-            real = target if not is_integer(target) or kinds[0] == "int" else "float64"
-            found = self.body(args[0], real, order)
-            return found if found.dtype == target else apply_function(fn, found)
-        wanted = kinds[1:] if fn == "where" else kinds
-        met = [kind for kind in wanted if kind not in ("int", "real")]
-        if not met and FUNCTIONS[fn].result == "bool":
-            dtype = "float64" if "real" in wanted else "int64"
-        dtype = met[0] if met else dtype
-        found_args = [self.body(a, dtype, order) for a in args]
+            literal_type = target if not is_integer(target) or kinds[0] == "int" else "float64"
+            arg = self.lower_body(args[0], literal_type, order)
+            return arg if arg.dtype == target else apply_function(fn, arg)
+        operand_kinds = kinds[1:] if fn == "where" else kinds
+        known = [kind for kind in operand_kinds if kind not in ("int", "real")]
+        if not known and FUNCTIONS[fn].result == "bool":
+            dtype = "float64" if "real" in operand_kinds else "int64"
+        dtype = known[0] if known else dtype
+        operands = [self.lower_body(a, dtype, order) for a in args]
         if self.branch_depth and fn in TRAPPING_DIVISIONS and is_integer(dtype):
             # runtimes divide integers by the processor's instruction, which a zero stops
             zero, one = (Labelled(literal(n, dtype), ()) for n in (0, 1))
-            is_zero = apply_function("eq", found_args[1], zero)
-            found_args[1] = apply_function("where", is_zero, one, found_args[1])
-        return apply_function(fn, *found_args)
+            is_zero = apply_function("eq", operands[1], zero)
+            operands[1] = apply_function("where", is_zero, one, operands[1])
+        return apply_function(fn, *operands)
 
     # ------------------------------------------------------------------------------------ indices
 
@@ -191,11 +189,12 @@ class _Lowering:
         """Return the node of an index that is read from a tensor, None for any other index."""
         if not any(isinstance(a, Lookup) for a in unnested_atoms(size)):
             return None
-        return self.body(_as_body(size), "int64")
+        return self.lower_body(_as_body(size), "int64")
 
     # ------------------------------------------------------------------------------------ choices
 
-    def select(self, select: Select, dtype: str, order: tuple[Axis, ...]) -> Labelled:
+    def lower_choice(self, select: Select, dtype: str, order: tuple[Axis, ...]) -> Labelled:
+        """Return a choice by its guard, one condition of the guard after another."""
         guard = list(select.guard)
         while guard:
             size = guard.pop(0)
@@ -204,26 +203,26 @@ class _Lowering:
             if isinstance(low, int) and low >= 0:
                 continue
             if isinstance(high, int) and high < 0:
-                return self.body(select.other, dtype, order)
+                return self.lower_body(select.other, dtype, order)
             cut = _guard_cut(size)
             if cut is not None:
-                return self.joined(*cut, rest, select.other, dtype, order)
+                return self.concatenate_branches(*cut, rest, select.other, dtype, order)
             if any(isinstance(a, Lookup) for a in atoms(size)):
-                mask = self.body(Call("le", (Const(0), _as_body(size))), "bool")
+                mask = self.lower_body(Call("le", (Const(0), _as_body(size))), "bool")
             else:
                 data, axes = tabulate_size(size, self.axis_order)
                 if (data >= 0).all():
                     continue
                 if (data < 0).all():
-                    return self.body(select.other, dtype, order)
+                    return self.lower_body(select.other, dtype, order)
                 mask = Labelled(constant(np.ascontiguousarray(data >= 0)), axes)
             self.branch_depth += 1
-            chosen = [self.body(branch, dtype, order) for branch in (rest, select.other)]
+            chosen = [self.lower_body(branch, dtype, order) for branch in (rest, select.other)]
             self.branch_depth -= 1
             return apply_function("where", mask, *chosen)
-        return self.body(select.then, dtype, order)
+        return self.lower_body(select.then, dtype, order)
 
-    def joined(
+    def concatenate_branches(
         self, a: Axis, cut: int, above: bool, then: Body, other: Body, dtype: str, order: tuple[Axis, ...]
     ) -> Labelled:
         """Return a Concat along an axis: one branch before the cut, the other from there on."""
@@ -236,24 +235,23 @@ class _Lowering:
             piece = axis(stop - start)
             self.add_axes(piece)
             at: dict[Any, Any] = {a: polynomial(piece) + start}
-            places = tuple(piece if x == a else x for x in order)
+            piece_order = tuple(piece if x == a else x for x in order)
             pieces.append(piece)
-            results.append(self.body(replace_axes(body, at), dtype, places))
+            results.append(self.lower_body(replace_axes(body, at), dtype, piece_order))
         others = {x for r in results for x in r.axes if x not in pieces}
         full = [*sorted(others, key=self.axis_order.__getitem__), a]
         if a in order:
             full = sorted(full, key=lambda x: (order.index(x) if x in order else -1))
-        place = full.index(a)
         nodes = []
         for result, piece in zip(results, pieces, strict=True):
             axes = [piece if x == a else x for x in full]
             nodes.append(order_axes(result, axes).whole(axes))
-        whole = nodes[0] if len(nodes) == 1 else apply(concat, nodes, {"axis": place})
-        return Labelled(whole, tuple(full))
+        node = nodes[0] if len(nodes) == 1 else apply(concat, nodes, {"axis": full.index(a)})
+        return Labelled(node, tuple(full))
 
     # --------------------------------------------------------------------------------- reductions
 
-    def reduce(
+    def lower_reduction(
         self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str, order: tuple[Axis, ...]
     ) -> Labelled:
         if any(length(a) == 0 for a in axes):
@@ -266,13 +264,13 @@ class _Lowering:
         is_long = outputs >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
         if not is_matrix_product and dtype in UNROLLED_DTYPES and is_long:
             inner = Reduce(monoid, others, body) if others else body
-            return self.unrolled(monoid, windows, inner, dtype)
+            return self.unroll_reduction(monoid, windows, inner, dtype)
         if monoid != "sum":
-            return reduce_axes(monoid, self.body(body, dtype, (*order, *axes)), axes)
-        factors = [self.body(f, dtype, (*order, *axes)) for f in _factors(body)]
+            return reduce_axes(monoid, self.lower_body(body, dtype, (*order, *axes)), axes)
+        factors = [self.lower_body(f, dtype, (*order, *axes)) for f in _factors(body)]
         return contract_factors(factors, axes, order)
 
-    def unrolled(self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str) -> Labelled:
+    def unroll_reduction(self, monoid: str, axes: tuple[Axis, ...], body: Body, dtype: str) -> Labelled:
         """Return a reduction written out, one node for each point of these axes.
 
         So the elements that windows share are not copied for each window.  All terms have the axis order in
@@ -282,8 +280,8 @@ class _Lowering:
         indices = [axes_in(index).intersection(known) for read in reads(body) for index in read.indices]
         order = tuple(dict.fromkeys(a for each in indices for a in sorted(each, key=known.__getitem__)))
         result: Labelled | None = None
-        for spots in ndindex(*map(length, axes)):
-            term = self.body(replace_axes(body, dict(zip(axes, spots, strict=True))), dtype, order)
+        for point in ndindex(*map(length, axes)):
+            term = self.lower_body(replace_axes(body, dict(zip(axes, point, strict=True))), dtype, order)
             result = term if result is None else apply_function(MONOID_FUNCTIONS[monoid], result, term)
         assert result is not None
         return result
@@ -291,13 +289,13 @@ class _Lowering:
 
 def _window_axes(body: Body, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Return the axes along which a read overlaps itself, as r in x[i + r]."""
-    found = set[Axis]()
+    windows = set[Axis]()
     for read in reads(body):
         for index, size in zip(read.indices, read.source.shape, strict=True):
             inside = set(axes_in(index))
             if isinstance(size, int) and inside.difference(axes) and prod(map(length, inside)) > size:
-                found |= inside.intersection(axes)
-    return tuple(a for a in axes if a in found)
+                windows |= inside.intersection(axes)
+    return tuple(a for a in axes if a in windows)
 
 
 def _factors(body: Body) -> Iterator[Body]:

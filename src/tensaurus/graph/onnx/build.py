@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tensaurus.graph.ir.node import Node
 
-__all__ = ["Build", "TensorMap"]
-
 
 @dataclass(frozen=True)
 class TensorMap:

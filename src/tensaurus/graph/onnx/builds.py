@@ -22,8 +22,6 @@ from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS
 
-__all__ = ["Builds", "LinkKernels"]
-
 LinkKernels = Callable[[Sequence[Kernel]], Path]
 """Links kernels to one shared library, and returns its path."""
 

@@ -18,8 +18,6 @@ from tensaurus.graph.onnx.model_file import save_model
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import file_hash, replace_file
 
-__all__ = ["METADATA_KEY", "find_libraries", "library_path", "require_library_path", "save_with_libraries"]
-
 METADATA_KEY = "tensaurus.kernels"  # its value is a JSON object {library name: SHA-256}
 _METADATA_FIELD = 14  # number of the field metadata_props in a ModelProto
 

@@ -18,22 +18,19 @@ from onnx import (
 )
 
 from tensaurus.expr.sizes.size import Size, polynomial
-from tensaurus.graph.analysis.constant_folding import evaluate_node, fold_constants
+from tensaurus.graph.analysis.constant_folding import fold_constants
 from tensaurus.graph.ir.census import stored_bytes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.lower.lowering import Expand, Kernels, lower_program, no_kernels, node_in_opset
 from tensaurus.graph.onnx.build import TensorMap
-from tensaurus.graph.onnx.model_file import save_model
 from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS, kernel_proto
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
 from tensaurus.ops.size_form import SizeForm
-
-__all__ = ["evaluate_node", "export_with_tensors", "export_model", "fold_constants", "save_model"]
 
 MIN_SHARED_ELEMENTS = 256  # a constant that several bodies read is written once if it has more elements
 DEFAULT_OPSET = 14  # of ONNX's operators, in a model that imports none but needs an Identity

@@ -21,8 +21,6 @@ from tensaurus.ops.element_type import dtype_code, dtype_name
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.garbage_collector import pause_collector
 
-__all__ = ["import_model"]
-
 
 def import_model(
     model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, file: str | Path | None = None

@@ -16,8 +16,6 @@ from onnx import ModelProto
 
 from tensaurus.system.child import Child, ChildError
 
-__all__ = ["infer_shapes"]
-
 ANSWER_SECONDS = 20.0  # for the inference of one model
 START_SECONDS = 60.0  # until the process has started, on a busy machine
 MAX_MEMORY = 1 << 31  # bytes of the child; models are sent without their weights

@@ -16,8 +16,6 @@ from tensaurus.graph.ir.tensor_data import Array, TensorData, size_in_bytes
 from tensaurus.graph.onnx.onnx_frame import light_copy
 from tensaurus.ops.element_type import dtype_name
 
-__all__ = ["WeightFiles", "is_outside"]
-
 MIN_FILE_BYTES = 1 << 20  # smaller tensors stay in the model
 
 

@@ -14,7 +14,7 @@ from tensaurus.expr.analysis.breaking_values import draw_integers
 from tensaurus.expr.analysis.turning_points import GapRecorder, turning_points
 from tensaurus.expr.evaluate.fields import Array, Field, Reals
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer
-from tensaurus.graph.analysis.constant_folding import evaluate_node
+from tensaurus.graph.analysis.evaluate_node import evaluate_node
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.rule import Rule
