@@ -60,17 +60,8 @@ def node_in_opset(
         arg = arg_of.get(name)
         return arg.attribute("data").array if arg is not None and arg.op is CONSTANT else None
 
-    return node_proto(
-        node.op,
-        node.arg_types(),
-        node.attrs,
-        names,
-        outputs,
-        opset,
-        symbolic=symbolic,
-        constant_of=constant_of,
-        fresh=fresh,
-    )
+    call = node.op, node.arg_types(), node.attrs, names, outputs, opset
+    return node_proto(*call, symbolic=symbolic, constant_of=constant_of, fresh=fresh)
 
 
 def lower_program(

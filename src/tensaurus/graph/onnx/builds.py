@@ -77,14 +77,9 @@ class Builds:
                 return kernel and used.setdefault(kernel.name, kernel)
 
             model, tensors = export_with_tensors(
-                program,
-                folded=self._folded,
-                expand=self._expand,
-                kernels=kernel_of,
-                weights=self._weights,
-                max_constant_bytes=self._max_constant_bytes,
-                watch=written.append,
-            )
+                program, folded=self._folded, expand=self._expand, kernels=kernel_of, weights=self._weights,
+                max_constant_bytes=self._max_constant_bytes, watch=written.append,
+            )  # fmt: skip
             libraries: tuple[Path, ...] = ()
             if used:
                 flushing = self._flushing(written[0], model) if self._folded else frozenset()

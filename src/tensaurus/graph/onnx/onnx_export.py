@@ -168,15 +168,15 @@ class GraphWriter:
     def prepare(self, program: Program) -> Program:
         """Return the program with constants folded and every node that the opset lacks expanded."""
         folded: dict[Node, Node] = {}
-        lower: dict[Node, Node] = {}
-        made = self.budget.fold(program, folded) if self.folded else program
-        work = lower_program(made, self.opset, self.expand, lower, self.kernels)
+        lowered: dict[Node, Node] = {}
         constants: dict[Node, Node] = {}  # folded in expansions
-        if self.folded and work.roots != made.roots:
+        folded_program = self.budget.fold(program, folded) if self.folded else program
+        work = lower_program(folded_program, self.opset, self.expand, lowered, self.kernels)
+        if self.folded and work.roots != folded_program.roots:
             work = self.budget.fold(work, constants)
-        self.became = {
-            n: constants.get(lower[m], lower[m]) for n in program.nodes if (m := folded.get(n, n)) in lower
-        }
+        for node in program.nodes:
+            if (made := lowered.get(folded.get(node, node))) is not None:
+                self.became[node] = constants.get(made, made)
         return work
 
     def fresh_name(self, hint: str) -> str:
@@ -195,8 +195,8 @@ class GraphWriter:
             self.names[node] = self.visible[node] = name
         for node in program.nodes:
             if node.op is ITEM:
-                assert node.args[0] is not None
-                self.items[node.args[0]][node.attribute("index")] = node
+                owner, index = node.owner
+                self.items[owner][index] = node
         copies: list[tuple[str, Node]] = []
         for name, node in program.outputs:
             if self.names.get(node) == name:
@@ -216,15 +216,12 @@ class GraphWriter:
 
     def name(self, node: Node) -> str:
         """Return the name of a value; a constant is written at its first use."""
-        found = self.names.get(node)
-        if found is not None:
-            return found
-        assert node.op is CONSTANT, f"{node} is used before it is written"
-        above = self.outer
-        while above is not None:
-            if node in above.names:
-                return above.names[node]
-            above = above.outer
+        writer: GraphWriter | None = self
+        assert node in self.names or node.op is CONSTANT, f"{node} is used before it is written"
+        while writer is not None:
+            if node in writer.names:
+                return writer.names[node]
+            writer = writer.outer
         name = self.name_or_create(node, "constant")
         data = node.attribute("data")
         external = self.weights and self.weights.store(data, name)
@@ -264,17 +261,10 @@ class GraphWriter:
             names, (output,) = [self.name(a) for a in node.args if a is not None], self.output_names(node)
             self.nodes.append(kernel_proto(kernel.name, node.attribute("scope"), names, output))
             return self.mark_written(node)
-        proto, initializers = node_in_opset(
-            node,
-            self.opset,
-            [None if a is None else self.name(a) for a in node.args],
-            self.output_names(node),
-            self.sizes.tensor,
-            self.fresh_name,
-        )
-        used = set(proto.input)
+        inputs, outputs = [None if a is None else self.name(a) for a in node.args], self.output_names(node)
+        proto, added = node_in_opset(node, self.opset, inputs, outputs, self.sizes.tensor, self.fresh_name)
         proto.name = proto.output[0]
-        self.initializers.extend(t for t in initializers if t.name in used)
+        self.initializers.extend(tensor for tensor in added if tensor.name in set(proto.input))
         self.nodes.append(proto)
         self.mark_written(node)
 
@@ -308,15 +298,8 @@ class GraphWriter:
 
     def write_body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
         """Return a body of If, Loop or Scan; its names differ from all others of the model."""
-        inner = GraphWriter(
-            self.opset,
-            self.used,
-            self.budget,
-            self,
-            folded=self.folded,
-            expand=self.expand,
-            kernels=self.kernels,
-        )
+        model = self.opset, self.used, self.budget, self
+        inner = GraphWriter(*model, folded=self.folded, expand=self.expand, kernels=self.kernels)
         for inside, outside in zip(program.captured, captured, strict=True):
             assert outside is not None
             inner.names[inside] = inner.visible[inside] = self.name(outside)
@@ -332,9 +315,8 @@ class GraphWriter:
         graph.node.extend(inner.nodes)
         graph.initializer.extend(inner.initializers)
         graph.sparse_initializer.extend(inner.sparse)
-        for values, names, target in (
-            (frame.inputs, inputs, graph.input), (frame.outputs, outputs, graph.output)
-        ):
+        interface = (frame.inputs, inputs, graph.input), (frame.outputs, outputs, graph.output)
+        for values, names, target in interface:
             for value, name in zip(values, names, strict=True):
                 entry = target.add()
                 entry.CopyFrom(value)
@@ -345,18 +327,18 @@ class GraphWriter:
         """Return the node of each tensor, of a program that was prepared and written as `work`."""
         names = [*((name, node) for node, name in self.names.items()), *work.outputs]
         written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
-        places = [(self.names.get(made), node) for node, made in self.became.items()]
-        found: dict[str, set[Node]] = {}
-        for name, node in [*places, *program.outputs]:
+        rebuilt = [(self.names.get(made), node) for node, made in self.became.items()]
+        computed: dict[str, set[Node]] = {}
+        for name, node in [*rebuilt, *program.outputs]:
             if name is not None and name in written and node.op not in (INPUT, CONSTANT):
-                found.setdefault(name, set()).add(node.owner[0])
-        named, made_here = set(found), {name for proto in self.nodes for name in proto.output if name}
+                computed.setdefault(name, set()).add(node.owner[0])
+        known, defined_here = set(computed), {name for proto in self.nodes for name in proto.output if name}
         for proto in reversed(self.nodes):  # tensors inside expansions belong to the nodes that read them
-            readers = set[Node]().union(*(found.get(name, ()) for name in proto.output))
+            readers = set[Node]().union(*(computed.get(name, ()) for name in proto.output))
             for name in proto.input:
-                if name in made_here and name not in named:
-                    found.setdefault(name, set()).update(readers)
-        return TensorMap(written, {name: frozenset(nodes) for name, nodes in found.items()})
+                if name in defined_here and name not in known:
+                    computed.setdefault(name, set()).update(readers)
+        return TensorMap(written, {name: frozenset(nodes) for name, nodes in computed.items()})
 
     # ------------------------------------------------------------------ sizes that are not numbers
 
