@@ -1,4 +1,4 @@
-"""A model with its operators' libraries: what it is known by, how it travels, what its tensors are."""
+"""Builds: their digests, pickling, weight files, libraries, and the node of each tensor."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MODEL = proto().SerializeToString()
 FEEDS = {"x": np.ones((2, 4), np.float32)}
 
 
-def fake(folder: Path, name: str = "ops.so", content: bytes = b"no library") -> Path:
+def fake_library(folder: Path, name: str = "ops.so", content: bytes = b"no library") -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_bytes(content)
@@ -60,7 +60,7 @@ def fake(folder: Path, name: str = "ops.so", content: bytes = b"no library") -> 
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
-    one, other = fake(tmp_path / "a"), fake(tmp_path / "b")
+    one, other = fake_library(tmp_path / "a"), fake_library(tmp_path / "b")
     plain, with_one = Build(MODEL), Build(MODEL, (one,))
     assert plain.digest != with_one.digest and plain != with_one
     assert with_one == Build(MODEL, (other,)) and hash(with_one) == hash(Build(MODEL, (other,)))
@@ -100,7 +100,7 @@ def _outside(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir() if file.suffix == ".weights")
 
 
-def test_large_weights_stand_outside_and_come_back(tmp_path: Path) -> None:
+def test_large_weights_are_files_and_are_loaded_again(tmp_path: Path) -> None:
     model = proto(LARGE)
     model.graph.initializer[0].doc_string = "of great weight"
     model.graph.initializer[0].metadata_props.add(key="a", value="b")
@@ -129,7 +129,7 @@ def test_models_share_large_weights(tmp_path: Path) -> None:
     assert Build.from_model(other, tmp_path) not in builds and len(_outside(tmp_path)) == 2
 
 
-def test_what_is_not_raw_stays_as_it_came(tmp_path: Path) -> None:
+def test_tensors_without_raw_data_are_unchanged(tmp_path: Path) -> None:
     model = proto(LARGE)
     values = numpy_helper.to_array(model.graph.initializer[0]).ravel()
     model.graph.initializer[0].ClearField("raw_data")
@@ -148,7 +148,7 @@ def test_programs_share_large_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*backends.targets(), *OTHERS])
-def test_backends_read_weights_outside(name: str, tmp_path: Path) -> None:
+def test_backends_read_weight_files(name: str, tmp_path: Path) -> None:
     if name not in backends.installed():
         pytest.skip(f"{name} is absent")
     model, x = proto(LARGE), np.ones((2, LARGE), np.float32)
@@ -162,7 +162,7 @@ def test_backends_read_weights_outside(name: str, tmp_path: Path) -> None:
 
 
 
-def test_it_travels_without_its_nodes(tmp_path: Path) -> None:
+def test_a_pickled_build_has_no_nodes(tmp_path: Path) -> None:
     build = Builds(tmp_path)(small(PROGRAMS["attention"]))
     assert build.tensors.written and build.tensors.computed
     again = pickle.loads(pickle.dumps(build))
@@ -177,8 +177,8 @@ def test_it_travels_without_its_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", backends.targets())
-def test_what_is_no_library_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
-    build = Build(MODEL, (fake(tmp_path),))
+def test_a_broken_library_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    build = Build(MODEL, (fake_library(tmp_path),))
     backend = backends.find(name)
     for library_missing in (False, True):
         if library_missing:
@@ -199,9 +199,9 @@ def test_what_is_no_library_is_refused_in_one_line(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.skipif("torch" not in backends.installed(), reason="needs torch")
-def test_who_loads_no_libraries_says_so(tmp_path: Path) -> None:
+def test_a_backend_without_libraries_refuses_them(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"torch: it cannot load operator libraries such as .*ops\.so"):
-        backends.find("torch").compile(Build(MODEL, (fake(tmp_path),)), threads=1)
+        backends.find("torch").compile(Build(MODEL, (fake_library(tmp_path),)), threads=1)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -220,7 +220,7 @@ def test_a_library_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_result_is_saved_with_its_libraries(tmp_path: Path) -> None:
-    one, other = fake(tmp_path / "a"), fake(tmp_path / "b", "more.so", b"more")
+    one, other = fake_library(tmp_path / "a"), fake_library(tmp_path / "b", "more.so", b"more")
     equality = Equality(0.0, 0.0, True, "")
     summary = Summary("m", "onnxruntime", 1, 1.0, 1.0, 1.0, equality, 1, 0)
     result = Result(proto(), summary, (one, other))
@@ -293,7 +293,7 @@ def test_a_session_takes_the_runtimes_own_options(name: str) -> None:
     np.testing.assert_allclose(session.run(None, FEEDS)[0], wanted)
 
 
-def test_who_takes_no_options_says_so() -> None:
+def test_a_backend_without_options_refuses_them() -> None:
     with pytest.raises(BackendError, match="reference accepts no session options"):
         result_for("reference").session(options={})
 
@@ -303,7 +303,7 @@ def test_who_takes_no_options_says_so() -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("opset", [12, 17])
-def test_every_operator_has_its_tensors(name: str, opset: int) -> None:
+def test_every_written_tensor_has_its_node(name: str, opset: int) -> None:
     """Those of expansions stand for what was expanded."""
     program = small(PROGRAMS[name])
     model, tensors = export_with_tensors(program, expand=make_expander(library()))

@@ -1,4 +1,4 @@
-"""Constants that cancel are what a model means: nothing combines them, and folding rounds as it does."""
+"""Rewrites do not combine constants whose rounding a model needs, and folding rounds as float32 does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ X = source("x", TensorType("float32", (4,)))
 LAWS = ("add-df58ce", "mul-c32f81", "add-sub-e83b4a", "sub-constant", "div-constants", "softmax-of-shifted")
 
 
-def become(root: Node, other: Node) -> bool:
+def can_become(root: Node, other: Node) -> bool:
     """Whether the library's laws about constants make one of the other."""
     graph = EGraph()
     first = graph.insert_term(root)
@@ -72,8 +72,8 @@ def around(value: float) -> Node:
         (made("Softmax", made("Add", X, number(1e10))), made("Softmax", X)),
     ],
 )
-def test_large_constants_do_not_cancel(root: Node, other: Node) -> None:
-    assert not become(root, other)
+def test_rewrites_do_not_combine_large_constants(root: Node, other: Node) -> None:
+    assert not can_become(root, other)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_large_constants_do_not_cancel(root: Node, other: Node) -> None:
         (made("Softmax", made("Add", X, number(10))), made("Softmax", X)),
     ],
 )
-def test_small_ones_do(root: Node, other: Node) -> None:
-    assert become(root, other)
+def test_rewrites_combine_small_constants(root: Node, other: Node) -> None:
+    assert can_become(root, other)
 
 
 @pytest.mark.parametrize(
@@ -108,18 +108,18 @@ def test_small_ones_do(root: Node, other: Node) -> None:
         ("Sum", (3, -3, 1), False),
     ],
 )  # fmt: skip
-def test_which_are_combined(name: str, values: Sequence[float], refused: bool) -> None:
+def test_removes_needed_rounding(name: str, values: Sequence[float], refused: bool) -> None:
     assert removes_needed_rounding(made(name, *map(number, values))) == refused
 
 
-def test_narrow_types_have_large_constants_earlier() -> None:
+def test_narrow_types_have_a_smaller_limit() -> None:
     for value, refused in ((1536, True), (123.675, False)):
         half = constant(np.float16(value))
         assert removes_needed_rounding(made("Sub", half, half)) == refused == is_large_constant(half)
         assert removes_needed_rounding(made("Mul", half, constant(np.float16(1 / 58)))) == refused
 
 
-def test_a_large_constant_is_no_term_of_a_sum_of_products() -> None:
+def test_sums_of_products_have_no_large_terms() -> None:
     weight = constant(np.float32([[1e6, 1.0], [2 - 1e6, 1.0]]))
     shift = constant(np.full((1, 2), 12582912, np.float32))
     assert removes_needed_rounding(made("MatMul", shift, weight))
@@ -137,7 +137,7 @@ def test_a_large_constant_is_no_term_of_a_sum_of_products() -> None:
         [("Div", 4096), ("Add", -3072)],
     ],
 )
-def test_large_constants_do_not_cancel_step_by_step(steps: Sequence[tuple[str, float]]) -> None:
+def test_several_rewrites_do_not_combine_large_constants(steps: Sequence[tuple[str, float]]) -> None:
     """Each step looks harmless: 12582912 - 12579840, then 3072 - 3072."""
     root = made("Add", X, number(12582912))
     for name, value in steps:
@@ -153,7 +153,7 @@ def test_large_constants_do_not_cancel_step_by_step(steps: Sequence[tuple[str, f
     assert values and 0.0 not in values
 
 
-def test_one_element_of_many_is_chance() -> None:
+def test_a_sum_with_one_large_element_is_allowed() -> None:
     rng = np.random.default_rng(0)
     bias = rng.standard_normal(100).astype(np.float32) * 1e5
     other = rng.standard_normal(100).astype(np.float32) * 1e5
@@ -171,7 +171,7 @@ def test_inputs_and_large_tensors_are_not_computed() -> None:
     assert is_large_constant(number(1e10)) and not is_large_constant(number(100))
 
 
-def test_what_a_finder_says_is_held_to_it() -> None:
+def test_equations_of_finders_do_not_remove_rounding() -> None:
     def finder(graph: EGraph, room: int) -> list[Proposal]:
         leaf = source("c", TensorType("float32", ()))
         left = made("Sub", made("Add", X, leaf), leaf)
@@ -188,7 +188,7 @@ def test_what_a_finder_says_is_held_to_it() -> None:
         assert find_all(graph, [finder], 100) == merged
 
 
-def test_folding_rounds_every_step_where_they_cancel() -> None:
+def test_folding_rounds_every_step_where_constants_cancel() -> None:
     def folded(text: str) -> float:
         body = f"net (float[4] x) => (float[4] y) {{ {text} y = Mul(x, r) }}"
         program: Program = import_model(
@@ -211,7 +211,7 @@ def test_folding_rounds_every_step_where_they_cancel() -> None:
     assert folded(small + "a = Add(v, c) r = Sub(a, c)") == float(np.float32(0.7))
 
 
-def test_a_rewriter_is_held_to_it() -> None:
+def test_the_rewriter_does_not_remove_rounding() -> None:
     rewriter = Rewriter(rule for rule in library() if rule.name in (*LAWS, "shift-of-scaled"))
     shifted = made("Add", made("Mul", X, number(1e-30)), number(4.0))
     for root in (around(12582912), shifted):
@@ -228,7 +228,7 @@ def test_an_index_that_is_out_of_range_is_left_to_the_runtime() -> None:
     assert fold_constants(program).roots == program.roots
 
 
-def test_constants_are_computed_once_where_bounds_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_are_computed_once_and_only_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a minute's search for a network of audio, 85 % computed the same constants again and again."""
     computed: list[Node] = []
 
@@ -264,7 +264,7 @@ def drawn_constant(rng: np.random.Generator, depth: int) -> Node:
     return made(name, *(drawn_constant(rng, depth - 1) for _ in range(count)))
 
 
-def test_bounds_of_constants_hold_and_decide_as_their_values_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_hold_and_give_the_answers_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     drawn = [drawn_constant(rng, 4) for _ in range(400)]
     bounded = [
@@ -302,7 +302,7 @@ SWAPS = {
         ("Add", 3.0, 1e-30, False),
     ],
 )
-def test_constants_that_round_keep_their_partners(name: str, a: float, b: float, kept: bool) -> None:
+def test_rounding_constants_keep_their_operands(name: str, a: float, b: float, kept: bool) -> None:
     """Over the reals the order is none, in float32 it decides what overflows and what is rounded."""
     (rule,) = parse_rule(SWAPS[name])
     root = made(name, made(name, X, number(a)), number(b))
@@ -315,7 +315,7 @@ def test_constants_that_round_keep_their_partners(name: str, a: float, b: float,
     assert (len(graph) == before) == kept
 
 
-def test_what_rounds_one_operand_does_not_round_another() -> None:
+def test_a_rounding_constant_rounds_no_other_operand() -> None:
     (rule,) = parse_rule("outwards: Add(Add(x, a), y) => Add(Add(x, y), a) | axiom()")
     y = source("y", TensorType("float32", (4,)))
     for value, kept in ((12582912.0, True), (2.0, False)):

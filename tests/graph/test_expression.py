@@ -1,4 +1,4 @@
-"""A program as one expression: nested, shared, of whatever leaves are wanted."""
+"""Programs written as one expression: nested or flat, with shared scopes, over chosen leaves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def named(node: Node) -> Tensor | None:
     return Tensor(f"t{node.serial}", node.tensor.shape, node.tensor.dtype)
 
 
-def test_it_computes_what_the_nodes_compute() -> None:
+def test_an_expression_computes_the_values_of_its_nodes() -> None:
     whole = small(residual)
     field, rng = Rationals(), np.random.default_rng(0)
     values = {n: field.random(n.tensor.shape, rng) for n in whole.nodes if named(n)}  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_a_long_program_is_no_deep_recursion() -> None:
     assert isinstance(intern_scope(build_expression(last)), Scope)
 
 
-def test_what_has_no_expression_is_refused() -> None:
+def test_nodes_without_expression_are_refused() -> None:
     number = constant(np.zeros((4, 4), np.float32))
     with pytest.raises(ValueError, match="no leaf"):
         build_expression(node("Add", X, number))
@@ -89,7 +89,7 @@ def test_what_has_no_expression_is_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 600])
-def test_a_concatenation_of_many_is_no_deeper_than_what_reads_it(count: int) -> None:
+def test_a_long_concatenation_is_not_nested_deeply(count: int) -> None:
     """Choices one after the other were as deep as it has inputs: three hundred could not be evaluated."""
     rng = np.random.default_rng(0)
     lengths = [int(n) for n in rng.integers(0, 4, count - 1)] + [2]

@@ -1,4 +1,4 @@
-"""Models whose form ONNX's checker refuses, and runtimes take: read, kept, and written so that they run."""
+"""Models that ONNX's checker refuses but runtimes accept are imported, kept and exported so that they run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def backwards(model: ModelProto) -> None:
         backwards,
     ],
 )
-def test_what_runtimes_take_is_read_and_kept(change: Callable[[ModelProto], None], tmp_path: Path) -> None:
+def test_models_that_runtimes_accept_are_imported_unchanged(change: Callable[[ModelProto], None], tmp_path: Path) -> None:
     original = plain()
     change(original)
     with pytest.raises(onnx.checker.ValidationError):
@@ -131,7 +131,7 @@ def test_nodes_on_a_cycle_are_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
-def test_a_bad_tensor_behind_a_bad_form_is_refused(tmp_path: Path) -> None:
+def test_a_bad_tensor_in_a_malformed_model_is_refused(tmp_path: Path) -> None:
     model = plain()
     model.graph.name = ""
     model.graph.initializer.append(TensorProto(name="v", data_type=TensorProto.FLOAT, dims=[-2]))
@@ -149,7 +149,7 @@ def test_an_example_of_onnxruntime() -> None:
     np.testing.assert_array_equal(session.run(None, {"X": x})[0], x * np.arange(1, 7).reshape(3, 2))
 
 
-def test_a_model_before_opsets_is_written_as_of_the_first() -> None:
+def test_a_model_without_opset_is_exported_with_the_first() -> None:
     graph = helper.make_graph(
         [helper.make_node("Relu", ["x"], ["y"])],
         "g",
@@ -162,7 +162,7 @@ def test_a_model_before_opsets_is_written_as_of_the_first() -> None:
     assert [entry.version for entry in export_model(import_model(model)).opset_import] == [1]
 
 
-def test_a_thousand_alike_are_tried_in_their_opset_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_nodes_are_checked_against_the_opset_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     written = lowering.node_in_opset
 

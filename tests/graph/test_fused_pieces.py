@@ -1,4 +1,4 @@
-"""Pieces of programs: what runtimes fuse, and operators alone, as they are measured."""
+"""Pieces of programs, fused by a runtime or of one operator, as they are measured."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FUSED = {
 
 
 @pytest.mark.parametrize("make", FUSED, ids=lambda make: make.__name__)
-def test_what_onnxruntime_fuses_is_one_piece(make: Callable[[Builder], Value]) -> None:
+def test_operators_that_onnxruntime_fuses_are_one_piece(make: Callable[[Builder], Value]) -> None:
     whole = small(make)
     (piece,) = (p for p in fused_by(small(make), "onnxruntime") if p.root is whole.outputs[0][1])
     assert Counter(str(n.op) for n in piece.inner if isinstance(n.op, Op)) == FUSED[make]
@@ -64,7 +64,7 @@ def test_what_onnxruntime_fuses_is_one_piece(make: Callable[[Builder], Value]) -
     assert fused.root is piece.root and set(fused.leaves) <= set(piece.leaves)
 
 
-def test_a_result_that_others_read_is_not_fused_away() -> None:
+def test_a_result_with_several_readers_is_not_fused() -> None:
     def both(b: Builder) -> list[Value]:
         y = b.conv(b.input("x", 1, 8, 6, 6), "c", 8, 3, padding=1)
         return [b.relu(y), b.node("Sigmoid", y)]
@@ -72,12 +72,12 @@ def test_a_result_that_others_read_is_not_fused_away() -> None:
     assert fused_by(small(both), "onnxruntime") == []
 
 
-def test_a_runtime_that_does_not_tell_fuses_nothing() -> None:
+def test_a_runtime_without_reports_fuses_nothing() -> None:
     assert fused_by(small(conv_relu), "reference") == []
 
 
 @pytest.mark.skipif("openvino" not in backends.installed(), reason="openvino is not installed")
-def test_what_openvino_fuses_are_pieces() -> None:
+def test_operators_that_openvino_fuses_are_pieces() -> None:
     """A convolution that a batch norm was folded into has lost its name in openvino's graph."""
     for make, wanted in (
         (conv_relu, [{"Conv", "Relu"}]),
@@ -145,7 +145,7 @@ def test_a_piece_of_one_operator_is_that_operator() -> None:
                 assert piece.with_leaves({}) is n
 
 
-def test_the_text_of_a_piece_does_not_say_where_it_is() -> None:
+def test_equal_pieces_have_equal_texts() -> None:
     u = source("u", TensorType("float32", (4, 4)))
     first = Piece(node("Relu", node("Add", X, Y)), (X, Y))
     inner = node("Neg", Z)

@@ -1,4 +1,4 @@
-"""What import and export must keep, one ONNX feature at a time; programs as text; dynamic sizes."""
+"""Import and export keep models unchanged, one ONNX feature at a time; text of programs; dynamic sizes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_initializers_listed_as_inputs_before_version_4() -> None:
     assert import_model(original).nodes[-1].args[1].op is CONSTANT  # type: ignore[union-attr]
 
 
-def test_what_surrounds_the_graph_is_kept() -> None:
+def test_the_frame_of_a_graph_is_kept() -> None:
     original = model("g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }", ir=10, opset=21)
     original.producer_name, original.producer_version, original.domain = "someone", "1.2", "org.example"
     original.model_version, original.doc_string, original.graph.doc_string = 7, "why", "how"
@@ -349,7 +349,7 @@ def test_a_body_that_returns_what_it_captures_or_a_constant() -> None:
         unchanged(original, c=np.array(flag), x=X[0])
 
 
-def test_an_if_whose_condition_is_known_is_its_branch() -> None:
+def test_an_if_with_a_known_condition_is_its_branch() -> None:
     text = """g (float[N, 3] x) => (float[A, B] y)
         {
           s = Shape(x)  three = Gather(s, one)  d = Mul(three, one)  c = Equal(d, wanted)
@@ -366,7 +366,7 @@ def test_an_if_whose_condition_is_known_is_its_branch() -> None:
         assert [node.op_type for node in exported.graph.node] == names
 
 
-def test_opaque_nodes_pass_on_the_sizes_that_only_we_know() -> None:
+def test_opaque_nodes_have_types_from_known_arguments() -> None:
     original = initialized(
         model(
             """g (float[2, 3] x) => (float[A, B] y, int64[A, B] i)
@@ -587,7 +587,7 @@ def test_folding_rounds_once_and_keeps_what_would_grow() -> None:
 
 
 @pytest.mark.parametrize("size", [2**31, 2**40, 2**62])
-def test_folding_leaves_what_no_machine_could_hold(size: int) -> None:
+def test_folding_does_not_make_huge_constants(size: int) -> None:
     """Nothing of it is allocated, however small the result."""
     found = model(
         "g (float[4] x) => (float[4] y) { b = Expand(w, s)  m = ReduceMax <keepdims=0>(b)  y = Add(x, m) }"
@@ -610,7 +610,7 @@ def test_folding_follows_float32_where_a_function_jumps() -> None:
 # Large models
 
 
-def test_large_models_keep_their_weights_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_models_have_their_weights_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensaurus.graph.onnx.model_file.TWO_GIGABYTES", 10_000)
     weight = np.random.default_rng(0).standard_normal((100, 100)).astype(np.float32)
     original = initialized(
@@ -683,7 +683,7 @@ def test_bad_text(text: str) -> None:
         parse_program(text)
 
 
-def test_workloads_say_all_that_decides_a_time() -> None:
+def test_workloads_state_everything_that_decides_a_time() -> None:
     x = source("x", TensorType("float32", (1, 4, 8, 8)))
     other = source("another name", TensorType("float32", (1, 4, 8, 8)))
     w = constant(np.ones((4, 4, 3, 3), np.float32))

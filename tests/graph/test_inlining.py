@@ -1,4 +1,4 @@
-"""Calls of a model's own functions, written out: what fits, and what is refused before it is written."""
+"""Inlining a model's own functions, and calls that are refused before anything is inlined."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_model_without_functions_is_itself() -> None:
     assert inline_functions(found) is found
 
 
-def test_calls_are_written_out() -> None:
+def test_calls_are_inlined() -> None:
     found = inline_functions(model("y = own.f0(x)", *doubling(3)))
     assert [node.op_type for node in found.graph.node] == ["Relu"] * 8
     assert not found.functions
@@ -76,12 +76,12 @@ def test_calls_are_written_out() -> None:
         ),
     ],
 )
-def test_calls_that_do_not_fit(calls: str, functions: list[str], words: list[str]) -> None:
+def test_calls_with_too_many_values_are_refused(calls: str, functions: list[str], words: list[str]) -> None:
     refused(model(calls, *functions), *words)
 
 
 @pytest.mark.parametrize("depth", [20, 24, 90, 2000])
-def test_what_would_explode_is_counted_and_refused(depth: int) -> None:
+def test_too_many_nodes_are_refused_before_inlining(depth: int) -> None:
     refused(model("y = own.f0(x)", *doubling(depth)), "nodes", f"{MAX_NODES:,}")
 
 
@@ -121,7 +121,7 @@ def test_a_function_of_another_opset_keeps_what_it_calls() -> None:
     np.testing.assert_array_equal(run(exported), run(original))
 
 
-def test_an_attribute_of_another_type_is_carried() -> None:
+def test_an_attribute_of_another_type_stays_opaque() -> None:
     """No checker sees what a call hands to a node within its function."""
     slope = "f <slope: float = 0.5> (v) => (r) { r = LeakyRelu <alpha: float = @slope> (v) }"
     original = model("y = own.f <slope = [1, 2]> (x)", slope)

@@ -1,4 +1,4 @@
-"""What a runtime refuses is never chosen, but where the original has it."""
+"""Pieces that a runtime refuses are never chosen, except those of the original."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def costs_of(records: Database, watch: Stub, original: Program | None, **more: A
     )
 
 
-def test_what_is_refused_is_known_to_cost_infinitely_much(records: Database) -> None:
+def test_a_refused_piece_costs_infinitely_much(records: Database) -> None:
     watch = Stub("Exp")
     costs = costs_of(records, watch, program(node("Relu", X)))
     refused, fine = Piece.of(node("Exp", X)), Piece.of(node("Relu", X))
@@ -74,7 +74,7 @@ def test_what_is_refused_is_known_to_cost_infinitely_much(records: Database) -> 
     assert again.known(refused) == inf and again.measure(refused) == inf and watch.measured == before
 
 
-def test_what_the_original_has_is_estimated_and_never_known(records: Database) -> None:
+def test_pieces_of_the_original_are_estimated(records: Database) -> None:
     watch = Stub("Exp")
     both = node("Relu", node("Exp", X))
     costs = costs_of(records, watch, program(both))
@@ -90,7 +90,7 @@ def test_what_the_original_has_is_estimated_and_never_known(records: Database) -
     assert costs.measure(foreign) == inf
 
 
-def test_what_is_not_supported_is_not_tried(records: Database) -> None:
+def test_unsupported_pieces_are_not_measured(records: Database) -> None:
     watch = Stub()
     costs = costs_of(records, watch, None, supports=lambda n: str(n.op) != "Exp")
     assert costs.measure(Piece.of(node("Exp", X))) == inf and watch.measured == 0
@@ -98,7 +98,7 @@ def test_what_is_not_supported_is_not_tried(records: Database) -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_what_hung_once_is_tried_again_another_day(records: Database, ended: bool) -> None:
+def test_a_piece_that_hung_is_measured_again_another_day(records: Database, ended: bool) -> None:
     """A machine may have been busy; a refusal is one on any day."""
     assert costs_of(records, Stub("Exp", ended=ended), None).measure(Piece.of(node("Exp", X))) == inf
     assert len(records.all()) == (not ended)
@@ -147,7 +147,7 @@ def test_bodies_of_the_original_count(records: Database) -> None:
 
 
 @given(problems())
-def test_what_costs_infinitely_much_is_not_extracted(problem: Problem) -> None:
+def test_pieces_of_infinite_cost_are_not_extracted(problem: Problem) -> None:
     """Every second choice of a class is refused: what is left is chosen as if the others were not there."""
     refused = {group[1] for group in problem.members if len(group) > 1}
     dear = Problem(
@@ -186,7 +186,7 @@ def test_a_search_avoids_what_is_refused(refused: tuple[str, ...], records: Data
         assert candidate.cost < inf
 
 
-def test_the_original_stays_extractable_where_all_is_refused(records: Database) -> None:
+def test_the_original_is_extracted_where_everything_is_refused(records: Database) -> None:
     whole = small(lambda b: b.relu(b.conv(b.input("x", 1, 8, 6, 6), "c", 8, 3, padding=1)))
     costs = costs_of(records, Stub("Conv", "Relu"), whole)
     graph, roots = graph_of(whole)

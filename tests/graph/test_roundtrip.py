@@ -211,7 +211,7 @@ def _repeats(node: onnx.NodeProto) -> bool:
     return not (node.op_type in ("Bernoulli", "Multinomial") or node.op_type.startswith("Random"))
 
 
-def told(title: str, tally: Tally, capsys: pytest.CaptureFixture[str]) -> None:
+def report_tally(title: str, tally: Tally, capsys: pytest.CaptureFixture[str]) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.counts.items()))
     with capsys.disabled():
         print(f"\n{title}: {counts}")
@@ -222,7 +222,7 @@ def test_the_corpus_is_unchanged(part: int, capsys: pytest.CaptureFixture[str]) 
     tally = Tally()
     for case in corpus()[part::PARTS]:
         check(case, False, tally)
-    told(f"corpus {part + 1}/{PARTS}", tally, capsys)
+    report_tally(f"corpus {part + 1}/{PARTS}", tally, capsys)
     assert tally.wrong == []
     assert tally.unexplained == []
     assert tally.counts["equal"] > 100
@@ -238,8 +238,8 @@ def test_the_corpus_folded_and_bound(part: int, capsys: pytest.CaptureFixture[st
         other = bound(case)
         if other is not None:
             check(other, True, typed)
-    told(f"corpus folded {part + 1}/{PARTS}", plain, capsys)
-    told(f"corpus bound and folded {part + 1}/{PARTS}", typed, capsys)
+    report_tally(f"corpus folded {part + 1}/{PARTS}", plain, capsys)
+    report_tally(f"corpus bound and folded {part + 1}/{PARTS}", typed, capsys)
     assert plain.wrong + typed.wrong == []
     assert plain.unexplained + typed.unexplained == []
 

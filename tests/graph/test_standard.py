@@ -1,4 +1,4 @@
-"""Any scope as operators of ONNX: random ones, against the algebra's own evaluator and on a runtime."""
+"""Random expressions written as operators of ONNX agree with the evaluator, also on a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result's file stores: no more constants than --max-memory says, before folding or after."""
+"""A result's file stores no more bytes of constants than --max-memory allows, whatever is folded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def growing(text: str, shape: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_what_grows_stays_an_expression_where_there_is_no_room(name: str) -> None:
+def test_growing_expressions_stay_beyond_the_memory_limit(name: str) -> None:
     model = growing(*GROWING[name])
     program, own = import_model(model), Build(model.SerializeToString()).constant_bytes
     whole = Build(export_with_tensors(program)[0].SerializeToString()).constant_bytes
@@ -70,7 +70,7 @@ def test_what_grows_stays_an_expression_where_there_is_no_room(name: str) -> Non
     assert fitting.constant_bytes == whole  # as long as it fits
 
 
-def test_what_shrinks_is_folded_all_the_same() -> None:
+def test_shrinking_expressions_are_folded_beyond_the_limit() -> None:
     """A sum of a constant's rows, and a Tile beside it: the room that one gives the other may take."""
     model = growing("s = ReduceSum (w, axes) a = Add (s, s) g = Tile (a, thirty)", "1, 600")
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axes"))
@@ -79,7 +79,7 @@ def test_what_shrinks_is_folded_all_the_same() -> None:
         assert [n.op_type for n in made.graph.node] == left
 
 
-def test_the_limit_is_kept_whatever_is_folded(tmp_path: Path) -> None:
+def test_the_memory_limit_holds_for_results(tmp_path: Path) -> None:
     """A Tile of 1280 bytes to 38,400 folds, and the limit is of what the model itself stores."""
     model = growing("s = Mul (x, q) t = Tile (w, thirty) u = Mul (s, q) g = Add (u, t)", "16, 600")
     model.graph.initializer.append(numpy_helper.from_array(np.array([2.5], np.float32), "q"))

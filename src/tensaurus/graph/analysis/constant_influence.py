@@ -102,6 +102,7 @@ class ChangeBound:
         return self._largest_output_change(reached)
 
     def _largest_output_change(self, reached: Mapping[Node, _ChangedNode]) -> float:
+        """Return the largest change of an output element.  Raises ChangeRefused where it is too large."""
         furthest = 0.0
         for name, node in self.program.outputs:
             if (found := reached.get(node)) is None:
@@ -114,7 +115,7 @@ class ChangeBound:
                 reason = f"the output {name} would be moved by up to {distance:.2g}"
                 raise ChangeRefused(reason, found.origins)
             if not (change <= MAX_RELATIVE_CHANGE * scale).all():
-                reason = f"an element of the output {name} may consist of them alone"
+                reason = f"an element of the output {name} may consist of changed constants alone"
                 raise ChangeRefused(reason, found.origins)
             furthest = max(furthest, distance)
         return furthest
@@ -300,7 +301,7 @@ def _multiplies(scope: Scope) -> bool:
 
 
 def _describe_constant(value: Array, coarse: bool) -> Influence:
-    """Return the bounds of an unchanged constant: element by element, of large ones for all elements."""
+    """Return the bounds of each element of an unchanged constant; a large one has one bound for all."""
     if value.size <= (1 if coarse else MAX_EXACT_ELEMENTS):
         return Influence.known(value)
     found = Influence.within(float(value.min()), float(value.max()), value.ndim)

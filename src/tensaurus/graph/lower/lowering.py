@@ -75,7 +75,7 @@ def lower_program(
 
     `became` is filled with the new node for each old one.  Raises TensaurusError where no expansion is known.
     """
-    known_kinds: set[tuple[object, ...]] = set()  # operator and types: the opset has one node, so it has all
+    known_kinds: set[tuple[object, ...]] = set()  # (operator, attributes, types) that the opset has
 
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
         made = replace_args(node, args)
