@@ -103,7 +103,7 @@ def backwards(model: ModelProto) -> None:
         backwards,
     ],
 )
-def test_models_that_runtimes_accept_are_imported_unchanged(change: Callable[[ModelProto], None], tmp_path: Path) -> None:
+def test_models_that_runtimes_accept_are_kept(change: Callable[[ModelProto], None], tmp_path: Path) -> None:
     original = plain()
     change(original)
     with pytest.raises(onnx.checker.ValidationError):

@@ -543,7 +543,7 @@ def test_an_expression_that_does_not_fit_stays_as_it_is() -> None:
     for text in (b"L[i:3](x0[i])", b"nonsense(", b"L[i:13, j:40](x7[i, j])", b"\xff"):
         model.graph.node[0].attribute[0].s = text
         read = import_model(model)
-        assert not read.roots[0].declared
+        assert not read.roots[0].is_declared
         assert export_model(read).graph.node[0] == model.graph.node[0]
 
 
