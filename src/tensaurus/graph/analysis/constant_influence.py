@@ -12,14 +12,13 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from tensaurus.expr.analysis.infinite_values import POLES, Infinities
 from tensaurus.expr.analysis.interval_bounds import bounds
 from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, bound_influence
-from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.expr.evaluate.fields import Array, Reals
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.analysis.evaluate_node import evaluate_node
@@ -27,8 +26,6 @@ from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.subnormal import FLOATS, float_limits, is_float
 from tensaurus.ops import Op, Untypable
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 MAX_EXACT_ELEMENTS = 1 << 24  # of a larger constant only the bounds count, to save time and memory
 ROUNDED_AWAY = 2.0**-8  # a change below this part of half an ulp is lost when the result is rounded

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.evaluate.fields import Reals
+from tensaurus.expr.evaluate.fields import Array, Reals
 from tensaurus.expr.evaluate.interpret import Evaluation
 from tensaurus.expr.sizes.size import Axis, Size, atoms, interval, polynomial
 from tensaurus.graph.ir.node import Node, apply, constant
@@ -33,7 +33,6 @@ from tensaurus.ops.indexing import gather
 from tensaurus.ops.parts import concat, pad, slice_
 from tensaurus.system.errors import TensaurusError
 
-Array: TypeAlias = np.ndarray[Any, Any]
 AxisOrder: TypeAlias = Mapping[Axis, int]
 IndexNodes: TypeAlias = Callable[[Size], Labelled | None]  # returns the node of an index read from a tensor
 

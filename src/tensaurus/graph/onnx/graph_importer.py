@@ -91,7 +91,7 @@ class GraphImporter:
     def type_of(self, proto: TypeProto, name: str) -> Type:
         """Return the type of a value.  Raises TensaurusError where its element type is unknown."""
         try:
-            return self.types.of(proto, name, self.place)
+            return self.types.type_of(proto, name, self.place)
         except ValueError as error:
             raise TensaurusError(f"the value {name} has a type that ONNX does not define: {error}") from error
 
@@ -327,7 +327,7 @@ class GraphImporter:
         stated = [self.infos.get(name, TypeProto()) for name in proto.output]
         local = (proto.domain, proto.op_type) in self.functions
         try:
-            types = self.types.of_outputs(proto, 0 if local else opset, kinds, plain, self.place, stated)
+            types = self.types.output_types(proto, 0 if local else opset, kinds, plain, self.place, stated)
         except ValueError as error:
             raise TensaurusError(f"it has a type that ONNX does not define: {error}") from error
         if branches(proto) is not None and len(bodies) == 2 and not local:

@@ -14,7 +14,7 @@ from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 MAX_LIGHT_ELEMENTS = 4096  # a light copy keeps smaller tensors: inference may read them as shapes
 
-P = TypeVar("P", bound=Message)
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def light_copy(model: ModelProto) -> ModelProto:
     return copy
 
 
-def _copy_fields(message: P, copy: P, skipped: Iterable[str] = ()) -> P:
+def _copy_fields(message: AnyMessage, copy: AnyMessage, skipped: Iterable[str] = ()) -> AnyMessage:
     """Copy every field that is not skipped, and return the copy."""
     for field, value in message.ListFields():
         if field.name in skipped:
@@ -164,16 +164,10 @@ def _copy_light_graph(graph: GraphProto, copy: GraphProto) -> None:
                 _copy_light_graph(body, other.graphs.add())
 
 
-_SMALL_ATTRIBUTES = frozenset(
-    {
-        AttributeProto.FLOAT,
-        AttributeProto.INT,
-        AttributeProto.STRING,
-        AttributeProto.FLOATS,
-        AttributeProto.INTS,
-        AttributeProto.STRINGS,
-    }
-)
+_SMALL_ATTRIBUTES = frozenset({
+    AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING,
+    AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS,
+})  # fmt: skip
 
 
 def copy_light_tensor(tensor: TensorProto, copy: TensorProto) -> None:

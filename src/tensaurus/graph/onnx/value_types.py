@@ -116,7 +116,7 @@ class ValueTypes:
                 if is_size_name(dim.dim_param)
             )
 
-    def of(
+    def type_of(
         self, proto: TypeProto, name: str, place: Location, sizes: Mapping[str, Size] = MappingProxyType({})
     ) -> Type:
         """Return the type of a value; `sizes` gives the size that some names stand for.
@@ -138,7 +138,7 @@ class ValueTypes:
                 shape.append(polynomial(self._symbol("value", place.graph, name, str(axis))))
         return TensorType(dtype_name(tensor.elem_type), tuple(shape))
 
-    def of_outputs(
+    def output_types(
         self,
         node: NodeProto,
         opset: int,
@@ -173,7 +173,7 @@ class ValueTypes:
             _merge_types(inferred.get(name, TypeProto()), proto, sizes)
             for name, proto in zip(node.output, stated, strict=True)
         ]
-        return [self.of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
+        return [self.type_of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
 
     def _symbol(self, *key: str) -> Symbol:
         if key not in self._symbols:
