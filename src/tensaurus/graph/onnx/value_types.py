@@ -173,7 +173,8 @@ class ValueTypes:
             _merge_types(inferred.get(name, TypeProto()), proto, sizes)
             for name, proto in zip(node.output, stated, strict=True)
         ]
-        return [self.type_of(kind, name, place, sizes) for name, kind in zip(node.output, merged, strict=True)]
+        pairs = zip(node.output, merged, strict=True)
+        return [self.type_of(kind, name, place, sizes) for name, kind in pairs]
 
     def _symbol(self, *key: str) -> Symbol:
         if key not in self._symbols:
