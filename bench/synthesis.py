@@ -22,11 +22,11 @@ import numpy as np
 
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.expr.evaluate.fields import Reals
-from tensaurus.finders.synthesis import movement_rules
-from tensaurus.finders.synthesis.derivable import LIMITS, derived
-from tensaurus.finders.synthesis.generate import Found, Roots
-from tensaurus.finders.synthesis.generated_rules import generated, written
-from tensaurus.finders.synthesis.parallel_worlds import Grown
+from tensaurus.finders.synthesis.derivable import DERIVATION_LIMITS, is_derivable
+from tensaurus.finders.synthesis.generate import GeneratedRule, Sides
+from tensaurus.finders.synthesis.generated_rules import format_rules, generate_rules
+from tensaurus.finders.synthesis.movement_rules import movement_rule_lines
+from tensaurus.finders.synthesis.parallel_worlds import WorldResult
 from tensaurus.finders.synthesis.world import WORLDS
 from tensaurus.graph.ir.node import INPUT, Node, source
 from tensaurus.graph.ir.program import topological_order
@@ -135,25 +135,25 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=0)
     parser.add_argument("--resume", type=Path, help="as of `tensaurus rules generate`")
     options = parser.parse_args()
-    grown: list[Grown] = []
+    grown: list[WorldResult] = []
     began = monotonic()
     worlds = [WORLDS[name] for name in options.worlds]
     note = partial(print, flush=True)
     known = options.resume is not None and any(options.resume.glob("*.jsonl"))
-    found = generated(
+    found = generate_rules(
         worlds, options.size, options.seed, note, grown.append, sample=options.sample, journal=options.resume
     )
     seconds = monotonic() - began
     target = ROOT / "src" / "tensaurus" / "rules" / "library" / "generated" / "worlds.rules"
     target.parent.mkdir(exist_ok=True)
     with replace_file(target) as beside:
-        beside.write_text(written(found, options.size, options.seed), encoding="utf-8")
+        beside.write_text(format_rules(found, options.size, options.seed), encoding="utf-8")
     text = page(found, grown, seconds, known)  # of the library with these rules
     with replace_file(ROOT / "docs" / "rules.md") as beside:
         beside.write_text(text, encoding="utf-8")
 
 
-def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) -> str:
+def page(found: list[GeneratedRule], grown: list[WorldResult], seconds: float, known: bool) -> str:
     """docs/rules.md; whether verdicts of a run before were `known`."""
     memory = sum(getrusage(who).ru_maxrss for who in (RUSAGE_SELF, RUSAGE_CHILDREN)) / 2**20
     lines = [
@@ -180,7 +180,7 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
     for one in found:
         by = one.evidence.split(",")[0].removeprefix("proved(")
         proofs[by] = proofs.get(by, 0) + 1
-    several = movement_rules.lines(rule for one in found for rule in one.rules)
+    several = movement_rule_lines(rule for one in found for rule in one.rules)
     ops = sum(len(line.split(" for f in ")[1].split(" | ")[0].split()) for line in several)
     lines += ["", f"Besides {len(several)} laws of what moves elements and what computes each, of {ops:,}"
               " operators in all and proved by one theorem (`rules/prove/data_movement`): not enumerated."]
@@ -200,7 +200,7 @@ def page(found: list[Found], grown: list[Grown], seconds: float, known: bool) ->
     return "\n".join(lines) + "\n"
 
 
-def dropped(grown: Sequence[Grown], ruleset: Ruleset) -> list[str]:
+def dropped(grown: Sequence[WorldResult], ruleset: Ruleset) -> list[str]:
     """How many of the samples of dropped equations the rules derive, from their larger side alone."""
     sample = [(one.world, sides) for one in grown for sides in one.dropped]
     if not sample:
@@ -244,10 +244,10 @@ def _differ_at_zeros(left: Node, right: Node) -> bool:
     return False
 
 
-_asked: tuple[Ruleset, Sequence[tuple[str, Roots]]]  # of a process of the pool
+_asked: tuple[Ruleset, Sequence[tuple[str, Sides]]]  # of a process of the pool
 
 
-def _given(ruleset: Ruleset, sample: Sequence[tuple[str, Roots]]) -> None:
+def _given(ruleset: Ruleset, sample: Sequence[tuple[str, Sides]]) -> None:
     global _asked
     _asked = ruleset, sample
 
@@ -255,7 +255,7 @@ def _given(ruleset: Ruleset, sample: Sequence[tuple[str, Roots]]) -> None:
 def _follows(place: int) -> bool:
     ruleset, sample = _asked
     left, right = sample[place][1]
-    return derived(left, right, ruleset)
+    return is_derivable(left, right, ruleset)
 
 
 def written_out(node: Node) -> str:
@@ -297,9 +297,9 @@ def _end(place: int) -> str:
     """At how many of its instances the rules derive a rule that is written by hand."""
     ruleset, rules = _hand
     found: set[bool] = set()
-    limits = replace(LIMITS, multi=int(len(rules[place].lhs) > 1))
+    limits = replace(DERIVATION_LIMITS, multi=int(len(rules[place].lhs) > 1))
     for each in instances(rules[place], INSTANCES):
-        found.add(derived(each.left, each.right, ruleset, limits))
+        found.add(is_derivable(each.left, each.right, ruleset, limits))
         if len(found) > 1:
             return "some instances"
     return "every instance" if found == {True} else "none"
@@ -321,7 +321,7 @@ def follows(left: str, right: str, kinds: str, ruleset: Ruleset) -> bool:
         assert node is not None
         return node
 
-    return derived([made(left)], [made(right)], ruleset)
+    return is_derivable([made(left)], [made(right)], ruleset)
 
 
 if __name__ == "__main__":

@@ -22,18 +22,18 @@ from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits
 from tensaurus.expr.evaluate.prime_field import Prime
 from tensaurus.finders.synthesis import law
-from tensaurus.finders.synthesis.derivable import derived
-from tensaurus.finders.synthesis.generate import Found, Generation
-from tensaurus.finders.synthesis.generated_rules import generated, written
+from tensaurus.finders.synthesis.derivable import is_derivable
+from tensaurus.finders.synthesis.generate import GeneratedRule, Generation
+from tensaurus.finders.synthesis.generated_rules import format_rules, generate_rules
 from tensaurus.finders.synthesis.journal import Journal
-from tensaurus.finders.synthesis.law import state
-from tensaurus.finders.synthesis.law_precision import directions
+from tensaurus.finders.synthesis.law import state_law
+from tensaurus.finders.synthesis.law_precision import allowed_directions
 from tensaurus.finders.synthesis.operator_use import Use
-from tensaurus.finders.synthesis.parallel_worlds import Job, side_by_side
-from tensaurus.finders.synthesis.prune import pruned
+from tensaurus.finders.synthesis.parallel_worlds import WorldJob, grow_worlds
+from tensaurus.finders.synthesis.prune import prune_rules
 from tensaurus.finders.synthesis.reservoir import Reservoir
-from tensaurus.finders.synthesis.term_order import Laws, key, of_ranks, size, variables
-from tensaurus.finders.synthesis.terms import Term, Terms, equations
+from tensaurus.finders.synthesis.term_order import Laws, order_key, rank_key, term_size, variables_in
+from tensaurus.finders.synthesis.terms import Term, Terms, possible_laws
 from tensaurus.finders.synthesis.world import WORLDS, World
 from tensaurus.graph.analysis.evaluate_node import evaluate_node
 from tensaurus.graph.ir.node import apply, source
@@ -58,7 +58,7 @@ def test_many_arguments_at_once_give_what_each_gives(name: str) -> None:
     for use in WORLDS[name].uses:
         leaves = [source(f"x{k}", kind) for k, kind in enumerate(use.types)]
         args = [field.random((4, *kind.shape), rng) for kind in use.types]  # type: ignore[arg-type]
-        many = use.values(args, field)
+        many = use.evaluate(args, field)
         node = use.node(leaves)
         for row in range(4 if args else 1):
             (one,) = evaluate_roots([node], {x: a[row] for x, a in zip(leaves, args, strict=True)}, field)
@@ -82,7 +82,7 @@ def values_of(term: Term, leaves: dict[int, Any], field: Prime) -> Any:
     if term[0] == "x":
         return leaves[term[2]]
     use: Use = term[0]
-    return use.values([values_of(part, leaves, field) for part in term[1:]], field)
+    return use.evaluate([values_of(part, leaves, field) for part in term[1:]], field)
 
 
 @pytest.mark.parametrize("world", [SMALL, SUMS], ids=lambda world: world.name)
@@ -111,7 +111,7 @@ def test_candidates_are_equal_to_what_they_are_said_to_be() -> None:
     grown, equal, told = Terms(SMALL), 0, 0
     for _ in range(2):
         for candidate in grown.grow():
-            pairs = list(equations(candidate))
+            pairs = list(possible_laws(candidate))
             told += bool(pairs)
             equal += any(
                 np.array_equal(values_of(a, leaves, field), values_of(b, leaves, field)) for a, b in pairs
@@ -130,12 +130,12 @@ def test_the_order_is_total_and_a_smaller_part_makes_a_smaller_term() -> None:
     rng = Random(0)
     for _ in range(500):
         a, b = random_term(rng, 3), random_term(rng, 3)
-        assert (key(a) < key(b)) + (key(b) < key(a)) + (a == b) == 1
-        assert size(a) <= size(b) or key(b) < key(a)
+        assert (order_key(a) < order_key(b)) + (order_key(b) < order_key(a)) + (a == b) == 1
+        assert term_size(a) <= term_size(b) or order_key(b) < order_key(a)
         for use in SMALL.uses:
             others = [random_term(rng, 2) for _ in use.types[1:]]
-            if key(a) < key(b):
-                assert key((use, a, *others)) < key((use, b, *others))
+            if order_key(a) < order_key(b):
+                assert order_key((use, a, *others)) < order_key((use, b, *others))
 
 
 def test_laws_make_terms_smaller() -> None:
@@ -160,32 +160,32 @@ def test_what_is_said_of_a_law_is_the_most_general_that_is_true() -> None:
     add, mul = uses["Add()", (square, square)], uses["Mul()", (square, scalar)]
     matmul = uses["MatMul()", (square, square)]
     x, y, z, s = ("x", 0, 0), ("x", 0, 1), ("x", 0, 2), ("x", 1, 0)
-    linear = state(world, (matmul, (add, x, y), z), (add, (matmul, x, z), (matmul, y, z)), set())
+    linear = state_law(world, (matmul, (add, x, y), z), (add, (matmul, x, z), (matmul, y, z)), set())
     # sizes of one that broadcast are no exception: rows that stand for many, and what does not type otherwise
     assert linear.rules and "shape(" not in linear.text and "rank(x) >= 2" in linear.text
-    scaled = state(world, (matmul, (mul, x, s), y), (mul, (matmul, x, y), s), set())
+    scaled = state_law(world, (matmul, (mul, x, s), y), (mul, (matmul, x, y), s), set())
     assert scaled.rules and "numel(y) == 1" in scaled.text and "shape" not in scaled.text
-    plain = state(world, (add, x, y), (add, y, x), set())
+    plain = state_law(world, (add, x, y), (add, y, x), set())
     assert plain.text == "Add(x, y) <=> Add(y, x)"
-    assert not state(world, (add, x, y), (add, y, x), {plain.text}).rules  # it is known
-    wrong = state(world, (matmul, x, y), (matmul, y, x), set())
+    assert not state_law(world, (add, x, y), (add, y, x), {plain.text}).rules  # it is known
+    wrong = state_law(world, (matmul, x, y), (matmul, y, x), set())
     assert not wrong.rules and wrong.reasons
 
 
 @pytest.fixture(scope="module")
-def every() -> list[Found]:
+def every() -> list[GeneratedRule]:
     return Generation(SMALL, 2).run()
 
 
 @pytest.fixture(scope="module")
-def kept(every: list[Found]) -> list[Found]:
-    return pruned(every)
+def kept(every: list[GeneratedRule]) -> list[GeneratedRule]:
+    return prune_rules(every)
 
 
-def test_rules_of_a_small_world(kept: list[Found]) -> None:
+def test_rules_of_a_small_world(kept: list[GeneratedRule]) -> None:
     found = kept
     assert all(isinstance(verify(rule, 10), Proved) for one in found for rule in one.rules)
-    text = written(found, 2)
+    text = format_rules(found, 2)
     rules = read_rules(text.splitlines())
     assert len({rule.name for rule in rules}) == len(rules)
     expected = [
@@ -203,13 +203,13 @@ def test_rules_of_a_small_world(kept: list[Found]) -> None:
     assert not follows("Add(x, y) => Add(y, x)", rules)
     for wrong in ("MatMul(x, y) => MatMul(y, x)", "Relu(Add(x, y)) => Add(Relu(x), Relu(y))"):
         assert not follows(wrong, rules), wrong
-    once, again = (written(generated([SUMS], 2), 2) for _ in range(2))
+    once, again = (format_rules(generate_rules([SUMS], 2), 2) for _ in range(2))
     assert once == again  # bit for bit
 
 
 def test_worlds_grown_side_by_side_give_what_each_gives() -> None:
     worlds, notes = (SUMS, PAIRS), list[str]()
-    grown = list(side_by_side([Job(world, 2, sample=5) for world in worlds], notes.append))
+    grown = list(grow_worlds([WorldJob(world, 2, sample=5) for world in worlds], notes.append))
     for world, made in zip(worlds, grown, strict=True):
         own = Generation(world, 2)
         found = own.run()
@@ -269,8 +269,8 @@ def test_what_a_law_puts_together_is_a_multi_pattern() -> None:
     assert isinstance(verify(swapped, 10), Refuted)
     left, right = one.sides
     assert len(left) == len(right) == 2 and [n.types for n in left] == [n.types for n in right]
-    assert derived(left, right, [rule], Limits(nodes=100, rounds=2, multi=1))
-    assert not derived(left, right, [r for each in found if each is not one for r in each.rules])
+    assert is_derivable(left, right, [rule], Limits(nodes=100, rounds=2, multi=1))
+    assert not is_derivable(left, right, [r for each in found if each is not one for r in each.rules])
 
 
 def test_a_multi_pattern_keeps_the_attributes_of_its_parts() -> None:
@@ -283,7 +283,7 @@ def test_a_multi_pattern_keeps_the_attributes_of_its_parts() -> None:
     assert one.text.endswith(f"=> {whole}[0], {whole}[1]") and one.tags == ("once",)
     left, right = one.sides
     assert all(node.attribute("pads") == (1, 1, 1, 1) for node in left)
-    assert derived(left, right, one.rules, Limits(nodes=100, rounds=2, multi=1))
+    assert is_derivable(left, right, one.rules, Limits(nodes=100, rounds=2, multi=1))
 
 
 def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
@@ -307,7 +307,7 @@ def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
 
     journal = Journal()
     journal.answer = note  # type: ignore[method-assign, assignment]
-    assert not state(world, (second, (product, x, y)), (lower, (second, x), y), set(), journal).rules
+    assert not state_law(world, (second, (product, x, y)), (lower, (second, x), y), set(), journal).rules
     own = "Split(MatMul(x, y), axis=0, split=(2, 2))[1] <=> MatMul(Split(x, axis=0, split=(2, 2))[1], y)"
     assert asked[0] == f"{own} where shape(x) == shape(y), rank(x) == 2, rank(y) == 2"
     assert asked[1:3] == [
@@ -320,11 +320,11 @@ def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
         (uses[f"{columns}[1]", (part,)], (uses[f"{rows}[1]", (whole,)], x)),
     )
     asked.clear()
-    assert not state(world, *turned, set(), journal).rules
+    assert not state_law(world, *turned, set(), journal).rules
     assert "axis=-2, split=s0)[i]" in asked[1] and "axis=-1, split=s0)[i]" in asked[1]
     of_the_first = (lower, (uses[f"{rows}[0]", (whole,)], x), y)
     asked.clear()  # of different outputs nothing is said of every one
-    assert not state(world, (second, (product, x, y)), of_the_first, set(), journal).rules
+    assert not state_law(world, (second, (product, x, y)), of_the_first, set(), journal).rules
     assert asked and not any("[i]" in question for question in asked)
 
 
@@ -335,7 +335,7 @@ def test_what_a_value_does_not_depend_on_is_left_out() -> None:
     rules = [rule for one in Generation(lattice, 2).run() for rule in one.rules]
     x, y = (source(name, lattice.kinds[0]) for name in "xy")
     (sub,) = (use for use in lattice.uses if use.name == "Sub")
-    assert derived([sub.node([x, sub.node([x, y])])], [y], rules)
+    assert is_derivable([sub.node([x, sub.node([x, y])])], [y], rules)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_axes_counted_from_the_end_are_matched_in_tuples(rank: int, axes: Any, m
     left = apply(slice_, [apply(product, [x, y])], {"starts": (1,), "ends": (3,), "axes": axes})
     assert bool(list(Matcher(rule).bindings((left,)))) is matches
     other = apply(product, [apply(slice_, [x], {"starts": (1,), "ends": (3,), "axes": (-2,)}), y])
-    assert derived([left], [other], [rule]) is matches
+    assert is_derivable([left], [other], [rule]) is matches
 
 
 def follows(text: str, rules: list[Any]) -> bool:
@@ -376,17 +376,19 @@ def follows(text: str, rules: list[Any]) -> bool:
     binding = Binding(dict(nodes), {})
     left, right = (build_term(side[0], binding, "float32") for side in (rule.lhs, rule.rhs))
     assert left is not None and right is not None
-    return derived([left], [right], Ruleset(rules))
+    return is_derivable([left], [right], Ruleset(rules))
 
 
-def test_what_is_dropped_is_derived_by_what_is_kept(every: list[Found], kept: list[Found]) -> None:
+def test_what_is_dropped_is_derived_by_what_is_kept(
+    every: list[GeneratedRule], kept: list[GeneratedRule]
+) -> None:
     rules = [rule for one in kept for rule in one.rules]
     assert len(kept) <= len(every)
     for one in every:
-        assert all(derived(left, right, rules) for left, right in one.ways), one.text
+        assert all(is_derivable(left, right, rules) for left, right in one.ways), one.text
     for one in kept:
         others = [rule for other in kept if other is not one for rule in other.rules]
-        assert not all(derived(left, right, others) for left, right in one.ways), one.text
+        assert not all(is_derivable(left, right, others) for left, right in one.ways), one.text
 
 
 def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
@@ -396,7 +398,7 @@ def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
 
 
 @pytest.mark.nightly
-def test_a_sample_of_what_is_dropped_is_true_and_derived(kept: list[Found]) -> None:
+def test_a_sample_of_what_is_dropped_is_true_and_derived(kept: list[GeneratedRule]) -> None:
     generation = Generation(SMALL, 2, sample=1000)
     assert generation.run() == Generation(SMALL, 2).run()  # sampling changes nothing
     counts = [generation.counts[n] for n in (1, 2)]
@@ -407,7 +409,7 @@ def test_a_sample_of_what_is_dropped_is_true_and_derived(kept: list[Found]) -> N
     for (left,), (right,) in generation.dropped:
         leaves = {x: field.random((3, 3), rng) for x in {*variables_of(left), *variables_of(right)}}
         assert np.array_equal(*(value_of(node, leaves, field) for node in (left, right)))
-        assert left is not right and derived([left], [right], rules)
+        assert left is not right and is_derivable([left], [right], rules)
 
 
 def _grown(folder: Path, name: str, shard: tuple[int, int] = (0, 1)) -> list[str]:
@@ -462,12 +464,12 @@ def test_a_reservoir_keeps_each_item_as_often_as_any_other() -> None:
         reservoir = Reservoir[int](5, seed)
         for item in range(20):
             reservoir.offer(item)
-        assert len(set(reservoir.kept)) == 5
-        kept.update(reservoir.kept)
+        assert len(set(reservoir.sample)) == 5
+        kept.update(reservoir.sample)
     assert all(abs(kept[item] - 500) < 100 for item in range(20))  # a quarter of 2000, by five deviations
     none = Reservoir[int](0)
     none.offer(1)
-    assert none.kept == []
+    assert none.sample == []
 
 
 def test_laws_of_ranks_make_terms_of_other_sizes_smaller_and_those_of_types_do_not() -> None:
@@ -475,7 +477,7 @@ def test_laws_of_ranks_make_terms_of_other_sizes_smaller_and_those_of_types_do_n
     uses = {(use.name, use.types): use for use in world.uses}
     one, scalar, two = world.kinds
     x, y, s = ("x", 0, 0), ("x", 0, 1), ("x", 1, 0)
-    typed, ranked = Laws(), Laws(of_ranks)
+    typed, ranked = Laws(), Laws(rank_key)
     for laws in (typed, ranked):
         laws.add((uses["Relu", (one,)], (uses["Add", (one, scalar)], x, s)), x)
     both = (uses["Concat", (one, one)], x, y)
@@ -543,7 +545,7 @@ def test_bad_input(
 def test_variables_are_listed_in_order() -> None:
     add = SMALL.uses[0]
     x, y = ("x", 0, 0), ("x", 0, 1)
-    assert list(variables((add, y, (add, x, y)))) == [y, x, y]
+    assert list(variables_in((add, y, (add, x, y)))) == [y, x, y]
 
 
 def test_rules_that_no_model_uses_are_generated_and_left_to_long_searches() -> None:
@@ -603,7 +605,7 @@ def test_numbers_are_terms_and_constants_fold() -> None:
     uses = {(use.name, use.types): use for use in NUMBERS.uses}
     zero, matrix = uses["0", ()].node([]), NUMBERS.kinds[0]
     minus = uses["Sub", (zero.tensor, matrix)].node([zero, x])
-    assert derived([minus], [uses["Neg", (matrix,)].node([x])], rules)
+    assert is_derivable([minus], [uses["Neg", (matrix,)].node([x])], rules)
 
 
 @pytest.mark.parametrize(
@@ -634,13 +636,13 @@ def test_a_direction_that_loses_digits_is_told(left: str, right: str, ways: tupl
         return (use, *args)
 
     (one,), (other,) = parse_terms(left), parse_terms(right)
-    assert directions(world, term(one), term(other)) == ways
-    assert directions(world, term(other), term(one)) == ways[::-1]
+    assert allowed_directions(world, term(one), term(other)) == ways
+    assert allowed_directions(world, term(other), term(one)) == ways[::-1]
 
 
 def test_rules_are_said_in_the_directions_that_keep_digits() -> None:
     world = World("choices", ("f32[3,2]",), (2,), ("Add", "Sub", "Min", "Max"))
     for one in Generation(world, 2).run():
         for left, right in one.ways:
-            assert derived(left, right, one.rules)
+            assert is_derivable(left, right, one.rules)
         assert "=> Add(x, Sub(y, x))" not in one.text

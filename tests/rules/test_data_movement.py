@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tensaurus.finders.synthesis.movement_rules import lines
+from tensaurus.finders.synthesis.movement_rules import movement_rule_lines
 from tensaurus.ops import registry
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import Rule, library, parse_rule
@@ -119,7 +119,8 @@ def test_nearly_all_exchanges_are_tried_with_numbers() -> None:
 
 def test_an_exchange_that_others_derive_is_left_out() -> None:
     law = "Transpose(Relu(x), **a) <=> Relu(Transpose(x, **a))"
-    every, rest, floats = lines([]), lines(parse_rule(f"own [any]: {law}")), lines(parse_rule(f"own: {law}"))
+    others = [], parse_rule(f"own [any]: {law}"), parse_rule(f"own: {law}")
+    every, rest, floats = map(movement_rule_lines, others)
 
     def said(of: list[str]) -> set[str]:
         (line,) = (line for line in of if line.startswith("transpose-of-each "))

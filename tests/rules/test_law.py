@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tensaurus.finders.synthesis.journal import Journal
-from tensaurus.finders.synthesis.law import state
+from tensaurus.finders.synthesis.law import state_law
 from tensaurus.finders.synthesis.terms import Term
 from tensaurus.finders.synthesis.world import World
 from tensaurus.ops import Untypable
@@ -61,13 +61,13 @@ def test_axes_are_counted_from_the_end(
     name: str, args: tuple[Term, ...], attribute: str, value: object, other: object
 ) -> None:
     use = used(name, *args)[0]
-    assert use.from_end(attribute, value) == other
+    assert use.count_from_end(attribute, value) == other
 
 
 def test_rows_of_a_product_are_those_of_batches() -> None:
     """The axis is written from the end, and the law holds of more ranks than the world has."""
     rows = used("Slice", used("MatMul", X, Y)), used("MatMul", used("Slice", X), Y)
-    found = state(WORLD, *rows, set())
+    found = state_law(WORLD, *rows, set())
     assert found.text == (
         "Slice(MatMul(x, y), starts=s0, ends=s1, axes=(-2,)) <=> MatMul(Slice(x, starts=s0, ends=s1,"
         " axes=(-2,)), y) where rank(x) >= 2, rank(y) >= 2"
@@ -103,7 +103,7 @@ def test_verdicts_with_and_without_the_solver_are_two_questions(tmp_path: Path) 
     names = {u.name: u for u in relu.uses}
     x: Term = ("x", 0, 0)
     less = (names["Sub"], (names["Relu"], x), (names["Relu"], (names["Neg"], x)))
-    found = state(relu, less, x, set(), journal)
+    found = state_law(relu, less, x, set(), journal)
     assert str(found.evidence).startswith("proved(z3")
     questions = [line for line in (tmp_path / "x.jsonl").read_text().splitlines() if "proof" in line]
     assert any("by algebra" in line for line in questions) and any("by algebra" not in q for q in questions)
@@ -113,13 +113,13 @@ def test_a_law_for_any_attributes_claims_more_than_one_without_conditions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Means along the last axis may be broadcast when they are added, and no others."""
-    monkeypatch.setattr("tensaurus.finders.synthesis.law.STEPS", 2000)
+    monkeypatch.setattr("tensaurus.finders.synthesis.law.PROOF_STEPS", 2000)
     rows = World("rows", ("f32[3,4]", "f32[3]"), (2, 0), ("Add", "ReduceMean axes=(1,) keepdims=0"))
     mean, add = ([u for u in rows.uses if u.name == name] for name in ("ReduceMean", "Add"))
     plus = {use.result.shape: use for use in add if use.types[0] == use.types[1]}
     x, y = ("x", 0, 0), ("x", 0, 1)
     sums = (plus[(3,)], (mean[0], x), (mean[0], y)), (mean[0], (plus[(3, 4)], x, y))
-    assert state(rows, *sums, set()).text == (
+    assert state_law(rows, *sums, set()).text == (
         "Add(ReduceMean(x, **a), ReduceMean(y, **a)) <=> ReduceMean(Add(x, y), **a)"
         " where shape(x) == shape(y)"
     )

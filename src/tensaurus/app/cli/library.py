@@ -111,7 +111,7 @@ def rules_generate(
     written with its evidence. All worlds take a quarter of an hour on two cores; progress goes to stderr.
     Shards may run on several machines: a run without --shard reuses the verdicts in their --resume folder.
     """
-    from tensaurus.finders.synthesis.generated_rules import generated, written
+    from tensaurus.finders.synthesis.generated_rules import format_rules, generate_rules
     from tensaurus.finders.synthesis.world import WORLDS
 
     names = worlds or list(WORLDS)
@@ -119,7 +119,7 @@ def rules_generate(
         raise TensaurusError(f"unknown --world {strange[0]}", remedy=f"Choose from {', '.join(WORLDS)}.")
     require_writable(output)
     place, shards = _parse_shard(shard)
-    generated_rules = generated(
+    generated_rules = generate_rules(
         [WORLDS[name] for name in names],
         size,
         seed,
@@ -128,7 +128,7 @@ def rules_generate(
         journal=resume,
     )
     with replace_file(output) as beside:
-        beside.write_text(written(generated_rules, size, seed, (place, shards)), encoding="utf-8")
+        beside.write_text(format_rules(generated_rules, size, seed, (place, shards)), encoding="utf-8")
     typer.echo(f"{output}: {len(generated_rules)} rules")
 
 

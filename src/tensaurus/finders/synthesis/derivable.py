@@ -1,4 +1,4 @@
-"""Whether rules derive an equation: equality saturation from one side, or from both (Ruler, Enumo)."""
+"""Decides by equality saturation whether rules derive an equation (as Ruler and Enumo do)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from tensaurus.egraph.match.saturate import Limits, saturate
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.rule import Rule
 
-__all__ = ["LIMITS", "derived"]
+__all__ = ["DERIVATION_LIMITS", "is_derivable"]
 
-LIMITS = Limits(nodes=2000, rounds=6, multi=0)
+DERIVATION_LIMITS = Limits(nodes=2000, rounds=6, multi=0)  # thousands of equations are asked about
 
 
-def derived(
-    left: Sequence[Node], right: Sequence[Node], rules: Iterable[Rule] | Ruleset, limits: Limits = LIMITS
+def is_derivable(
+    left: Sequence[Node], right: Sequence[Node], rules: Iterable[Rule] | Ruleset,
+    limits: Limits = DERIVATION_LIMITS
 ) -> bool:
-    """Whether the right sides come out of the left sides alone, within the limits."""
+    """Return whether saturation of the left sides alone, within the limits, finds the right sides equal."""
     ruleset = rules if isinstance(rules, Ruleset) else Ruleset(rules)
     graph = EGraph()
     roots = [graph.insert_term(node) for node in left]

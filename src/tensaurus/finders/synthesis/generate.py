@@ -1,8 +1,8 @@
-"""Rules grown from operators: enumerated, confirmed, proved, and pruned as they come (TASO, sections 2 to 4).
+"""Generates rules from the declarations of operators (TASO, sections 2 to 4).
 
-A candidate that laws before it make smaller follows from these and from smaller candidates, and is dropped
-unseen; so what is verified is about what is kept.  Rules come in the order of their size, and of rules of one
-size those of more variables first: the general before the special.
+Candidates for laws are enumerated by size, compared at further points, and proved.  A candidate that known
+laws make smaller follows from these laws and from smaller candidates, and is dropped before any proof.
+Within a size, candidates of more variables come first: the general before the special.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, TypeAlias
 
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.expr.evaluate.prime_field import Prime
-from tensaurus.finders.synthesis.derivable import derived
+from tensaurus.finders.synthesis.derivable import is_derivable
 from tensaurus.finders.synthesis.journal import Journal
-from tensaurus.finders.synthesis.law import Stated, parts, state
-from tensaurus.finders.synthesis.multi_pattern import symmetric
+from tensaurus.finders.synthesis.law import StatedLaw, state_law, state_multi_patterns
+from tensaurus.finders.synthesis.multi_pattern import has_symmetric_parts
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.reservoir import Reservoir
-from tensaurus.finders.synthesis.second_fingerprint import Points
-from tensaurus.finders.synthesis.term_order import Laws, key, of_ranks, variables
-from tensaurus.finders.synthesis.terms import Candidate, Pair, Term, Terms, equations
+from tensaurus.finders.synthesis.second_fingerprint import ComparisonPoints
+from tensaurus.finders.synthesis.term_order import Laws, order_key, rank_key, variables_in
+from tensaurus.finders.synthesis.terms import Candidate, Pair, Term, Terms, possible_laws
 from tensaurus.finders.synthesis.world import World
 from tensaurus.graph.ir.node import INPUT, Node, source
 from tensaurus.graph.ir.program import Program, topological_order
@@ -35,21 +35,21 @@ from tensaurus.ops import Op
 from tensaurus.rules.language.match import Matcher, is_commutative
 from tensaurus.rules.language.rule import Rule
 
-__all__ = ["Found", "Generation", "Roots", "shown"]
+__all__ = ["GeneratedRule", "Generation", "Sides", "format_roots"]
 
-Roots: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]
-Dropped: TypeAlias = Reservoir[Candidate | Pair]
-POINTS = 64  # at which a candidate is tried once more: where it is one number, one in four may tell
-PERIOD = 60.0  # seconds between two notes of how far it is
-TIES = 24  # ways to name a candidate's variables that are tried
+Sides: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # the roots of both sides of an equation
+DroppedSample: TypeAlias = Reservoir[Candidate | Pair]
+POINTS = 64  # at which terms are compared again: of scalars perhaps one point in four shows a difference
+NOTE_SECONDS = 60.0  # between two notes on the progress
+MAX_NAMINGS = 24  # ways to name a candidate's variables that are tried
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a law of a world is said as: one line, which stands for one rule or for two.
+class GeneratedRule:
+    """A law of a world as a line of a rules file: one rule, or one for each direction.
 
-    sides  the roots on inputs of the world's types: of a law its terms, the larger one first
-    size   of the larger term of the law
+    sides  both sides on inputs of the world's types, in the order of the text
+    size   number of operators in the law's larger term
     """
 
     world: str
@@ -57,12 +57,12 @@ class Found:
     text: str
     rules: tuple[Rule, ...]
     evidence: str
-    sides: Roots
+    sides: Sides
     tags: tuple[str, ...] = ()
 
     @property
-    def ways(self) -> Iterator[Roots]:
-        """From the left side of each of its rules to the right side."""
+    def ways(self) -> Iterator[Sides]:
+        """For each rule its left and right side."""
         first, second = self.sides
         yield first, second
         if len(self.rules) > 1:
@@ -70,31 +70,32 @@ class Found:
 
     @property
     def name(self) -> str:
-        """Its operators, and what tells it from others of these; the same wherever it was generated."""
+        """The names of the operators, and a hash of the text: the same in every run."""
         words = dict.fromkeys(word.lower() for word in re.findall(r"\b[A-Z]\w*(?=\()", self.text))
         return f"{'-'.join(words)}-{sha256(self.text.encode()).hexdigest()[:6]}"
 
     @property
     def line(self) -> str:
-        """As a file of rules has it: off where operands only change places, which every matching knows."""
-        smaller = re.split(r" <=> | => ", self.text)
-        grows = "<=>" in self.text and smaller[0].count("(") != smaller[1].split(" where ")[0].count("(")
-        matched = ["off"] if len(self.sides[0]) == 1 and _same(*self.sides[0], *self.sides[1]) else []
-        tags = ", ".join([*self.tags, *matched, *(["back"] if grows else [])])
+        """The line of a rules file; tagged `off` for commutativity alone, which matching knows."""
+        texts = re.split(r" <=> | => ", self.text)
+        grows = "<=>" in self.text and texts[0].count("(") != texts[1].split(" where ")[0].count("(")
+        off = ["off"] if len(self.sides[0]) == 1 and _is_reordering(*self.sides[0], *self.sides[1]) else []
+        tags = ", ".join([*self.tags, *off, *(["back"] if grows else [])])
         return f"{self.name}{f' [{tags}]' if tags else ''}: {self.text} | {self.evidence}"
 
 
 @dataclass
 class Generation:
-    """The rules of one world up to a size.
+    """Generates the rules of one world up to a size.
 
-    counts    of each size: terms and classes that there are, candidates for laws, those that laws before them
-              make smaller (reduced), that other values tell apart (refuted), that rules before them derive
-              (derived), that nothing proves (unproved) or that rest on those two, and rules
-    unproved  what could be neither proved nor refuted, or needs variables that a side lacks
-    sample    how many of the equations that are no rules, for others derive them, are kept in `dropped`
-    journal   of verdicts that are known
-    shard     which of how many parts of the candidates of the last size: (0, 1) is all of them
+    sample    size of the sample `dropped` of derivable equations
+    journal   verdicts that are known
+    shard     (k, n): take the k-th of n parts of the candidates of the last size, counted from 0
+    counts    for each size the number of terms and classes so far, of candidates, of those among them that
+              known laws make smaller (reduced), that differ at further points or have a counterexample
+              (refuted), that known rules derive (derived), that are not proved (unproved) or follow from
+              refuted or unproved laws, and of rules
+    unproved  laws that are neither proved nor refuted, or that may be applied in no direction
     """
 
     world: World
@@ -104,42 +105,42 @@ class Generation:
     sample: int = 0
     journal: Journal = field(default_factory=Journal)
     shard: tuple[int, int] = (0, 1)
-    found: list[Found] = field(default_factory=list)
-    unproved: list[Stated] = field(default_factory=list)
+    found: list[GeneratedRule] = field(default_factory=list)
+    unproved: list[StatedLaw] = field(default_factory=list)
     counts: dict[int, Counter[str]] = field(default_factory=dict)
-    dropped: list[Roots] = field(default_factory=list)
+    dropped: list[Sides] = field(default_factory=list)
 
-    def run(self) -> list[Found]:
-        """The rules, the smallest first."""
-        terms, laws, points = Terms(self.world, self.seed), Laws(), self._points()
-        unproved = Laws(of_ranks)  # what rests on such a law of one type rests on it of another
+    def run(self) -> list[GeneratedRule]:
+        """Return the rules, the smallest first."""
+        terms, laws, points = Terms(self.world, self.seed), Laws(), self._comparison_points()
+        unproved = Laws(rank_key)  # by rank: proofs that fail at one type fail at others of its rank
         known: set[str] = set()
         rules: list[Rule] = []
         ruleset = Ruleset(rules)
-        dropped = Dropped(self.sample, self.seed)
+        dropped = DroppedSample(self.sample, self.seed)
         began = monotonic()
         for size in range(1, self.size + 1):
             counts = self.counts[size] = Counter()
             waiting: list[Pair] = []
             different: list[Candidate] = []
-            asked = self._asked(terms, laws, dropped, size)
-            for candidate, equal in points.equal(asked):
+            candidates = self._irreducible_candidates(terms, laws, dropped, size)
+            for candidate, equal in points.keep_equal(candidates):
                 waiting += equal
-                if not equal and not _representative(candidate):
+                if not equal and not _is_representative(candidate):
                     different.append(candidate)
             counts["refuted"] += len(different)
             for candidate in different if size < self.size else ():
-                terms.part(candidate)
+                terms.separate(candidate)
             counts["terms"] = terms.count
             counts["classes"] = sum(len(f.origins) for f in terms.families.values())
             self.note(f"size {size}: {terms.count} terms, {counts['classes']} classes,"
                       f" {len(waiting)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
             noted = monotonic()
             for place, (left, right) in enumerate(sorted(waiting, key=_generality)):
-                if monotonic() - noted > PERIOD:
+                if monotonic() - noted > NOTE_SECONDS:
                     noted = monotonic()
                     self.note(f"size {size}: {place} of {len(waiting)} candidates, {noted - began:.0f} s")
-                first, second = sorted((left, right), key=key)
+                first, second = sorted((left, right), key=order_key)
                 if laws.reduces_inside(second) or laws.reduces_inside(first):
                     counts["reduced"] += 1
                     dropped.offer((second, first))
@@ -148,86 +149,89 @@ class Generation:
                     counts["resting on what is no rule"] += 1
                     continue
                 nodes = self._node(second), self._node(first)
-                if self._derived(nodes, ruleset):
+                if self._is_derivable(nodes, ruleset):
                     counts["derived"] += 1
                     dropped.offer((second, first))
-                    laws.add(left, right)  # what it makes smaller is derived, too
+                    laws.add(left, right)  # candidates that this law makes smaller are derivable, too
                     continue
-                stated = state(self.world, left, right, known, self.journal)
-                if not stated.rules and stated.reasons:
-                    counts["refuted" if stated.wrong else "unproved"] += 1
-                    self.unproved += [] if stated.wrong else [stated]
+                law = state_law(self.world, left, right, known, self.journal)
+                if not law.rules and law.reasons:
+                    counts["refuted" if law.is_refuted else "unproved"] += 1
+                    self.unproved += [] if law.is_refuted else [law]
                     unproved.add(left, right)
                     continue
-                assert stated.sides is not None
-                laws.add(*stated.sides, back=stated.both)
-                if not stated.rules:  # an instance of a rule that is known, by what it says
+                assert law.sides is not None
+                laws.add(*law.sides, back=law.is_two_way)
+                if not law.rules:  # its text is that of a known rule, of which it is an instance
                     continue
-                known.add(stated.text)
-                rules += stated.rules
+                known.add(law.text)
+                rules += law.rules
                 ruleset = Ruleset(rules)
-                said, other = map(self._node, stated.sides)
-                self._keep(stated, size, ((said,), (other,)))
-                for several, joined in parts(self.world, left, right, known, self.journal):
-                    if several.rules:
-                        known.add(several.text)
-                        tags = ("once",) if symmetric(joined) else ()
-                        self._keep(several, size, self._roots(several.rules[0], joined), tags)
-        self.dropped = list(self._true(dropped.kept))
+                matched, other = map(self._node, law.sides)
+                self._add_rule(law, size, ((matched,), (other,)))
+                for pattern, joined in state_multi_patterns(self.world, left, right, known, self.journal):
+                    if pattern.rules:
+                        known.add(pattern.text)
+                        tags = ("once",) if has_symmetric_parts(joined) else ()
+                        sides = self._multi_pattern_sides(pattern.rules[0], joined)
+                        self._add_rule(pattern, size, sides, tags)
+        self.dropped = list(self._true_equations(dropped.sample))
         return self.found
 
-    def _asked(
-        self, terms: Terms, laws: Laws, dropped: Dropped, size: int
+    def _irreducible_candidates(
+        self, terms: Terms, laws: Laws, dropped: DroppedSample, size: int
     ) -> Iterator[tuple[Candidate, list[Pair]]]:
-        """The candidates of a size that no law makes smaller, and what each may stand for."""
+        """Yield the candidates of a size that no law makes smaller, with the laws that each may stand for."""
         counts = self.counts[size]
         place, shards = self.shard if size == self.size else (0, 1)
         for candidate in terms.grow(last=size == self.size):
-            if candidate.equal[1] % shards != place:  # what is equal is in one part
+            if candidate.equal_class[1] % shards != place:  # equal terms are in one shard
                 continue
             counts["candidates"] += 1
             if laws.reduces(candidate.term):
                 counts["reduced"] += 1
                 dropped.offer(candidate)
-            elif pairs := list(islice(equations(candidate), TIES)):
+            elif pairs := list(islice(possible_laws(candidate), MAX_NAMINGS)):
                 yield candidate, pairs
 
-    def _true(self, sample: Iterable[Candidate | Pair]) -> Iterator[Roots]:
-        """Of each equation, or candidate for one, both sides, where other values are equal, too."""
-        several = (list(islice(equations(s), TIES)) if isinstance(s, Candidate) else [s] for s in sample)
-        for _, equal in self._points().equal(enumerate(several)):
+    def _true_equations(self, sample: Iterable[Candidate | Pair]) -> Iterator[Sides]:
+        """Yield an equation for each pair, or candidate, that holds at further points, too."""
+        groups = (
+            list(islice(possible_laws(one), MAX_NAMINGS)) if isinstance(one, Candidate) else [one]
+            for one in sample
+        )
+        for _, equal in self._comparison_points().keep_equal(enumerate(groups)):
             for left, right in equal[:1]:
                 yield (self._node(left),), (self._node(right),)
 
-    def _points(self) -> Points:
-        """Other values than those at which terms are found equal."""
-        return Points(self.world, Prime(self.seed + 1), POINTS, self.seed)
+    def _comparison_points(self) -> ComparisonPoints:
+        return ComparisonPoints(self.world, Prime(self.seed + 1), POINTS, self.seed)
 
-    def _derived(self, sides: tuple[Node, Node], ruleset: Ruleset) -> bool:
-        """Whether one side comes out of the other."""
+    def _is_derivable(self, sides: tuple[Node, Node], ruleset: Ruleset) -> bool:
+        """Return whether the rules derive one side from the other."""
         first, second = sides[:1], sides[1:]
 
-        def follows() -> bool:
-            return derived(first, second, ruleset) or derived(second, first, ruleset)
+        def decide() -> bool:
+            return is_derivable(first, second, ruleset) or is_derivable(second, first, ruleset)
 
         laws = sha256("\n".join(rule.law for rule in ruleset.rules).encode()).hexdigest()
-        return self.journal.answer(f"derived by {laws}: {shown(first)} = {shown(second)}", follows)
+        question = f"derived by {laws}: {format_roots(first)} = {format_roots(second)}"
+        return self.journal.answer(question, decide)
 
-    def _keep(self, stated: Stated, size: int, sides: Roots, tags: tuple[str, ...] = ()) -> None:
-        self.found.append(
-            Found(self.world.name, size, stated.text, stated.rules, str(stated.evidence), sides, tags)
-        )
+    def _add_rule(self, law: StatedLaw, size: int, sides: Sides, tags: tuple[str, ...] = ()) -> None:
+        rule = GeneratedRule(self.world.name, size, law.text, law.rules, str(law.evidence), sides, tags)
+        self.found.append(rule)
         self.counts[size]["multi-patterns" if len(sides[0]) > 1 else "rules"] += 1
-        self.note(f"{stated.text} | {stated.evidence}")
+        self.note(f"{law.text} | {law.evidence}")
 
-    def _roots(self, rule: Rule, term: Term) -> Roots:
-        """The parts that a term puts together, and what the rule makes of them."""
-        parts, matcher = tuple(map(self._node, term[1:])), Matcher(rule)
-        made = (matcher.apply(parts, binding) for binding in matcher.bindings(parts))
-        return parts, next(other for other in made if other is not None)
+    def _multi_pattern_sides(self, rule: Rule, joined: Term) -> Sides:
+        """Return the parts of the joined term, and the result of the rule on them."""
+        parts, matcher = tuple(map(self._node, joined[1:])), Matcher(rule)
+        results = (matcher.apply(parts, binding) for binding in matcher.bindings(parts))
+        return parts, next(result for result in results if result is not None)
 
     def _node(self, term: Term) -> Node:
-        """The term on inputs of the world's types."""
+        """Return the term on inputs of the world's types."""
         if term[0] == "x":
             return source(f"x{term[2]}_{term[1]}", self.world.kinds[term[1]])
         use: Use = term[0]
@@ -235,22 +239,22 @@ class Generation:
 
 
 def _generality(pair: Pair) -> tuple[Any, ...]:
-    """Less for a law of more variables, of these for one whose larger side is smaller.
+    """Return a sort key: laws of more variables come first, and of these laws of smaller terms.
 
-    That T(x) + T(y) is T(x + y) comes before T(x + T(y)) = T(x) + y, from which it follows one way alone.
+    T(x) + T(y) = T(x + y) comes before T(x + T(y)) = T(x) + y, from which it follows in one direction only.
     """
-    first, second = sorted(map(key, pair))
-    return -max(len(set(variables(side))) for side in pair), second, first
+    first, second = sorted(map(order_key, pair))
+    return -max(len(set(variables_in(side))) for side in pair), second, first
 
 
-def shown(roots: tuple[Node, ...]) -> str:
-    """Terms as a program's text."""
+def format_roots(roots: tuple[Node, ...]) -> str:
+    """Return the text of a program with these outputs."""
     inputs = tuple(node for node in topological_order(roots) if node.op is INPUT)
     return format_program(Program(inputs, tuple((f"y{k}", root) for k, root in enumerate(roots))))
 
 
-def _same(first: Node, second: Node) -> bool:
-    """Whether two terms are one but for the order of operands that commute."""
+def _is_reordering(first: Node, second: Node) -> bool:
+    """Return whether two terms differ in the order of commuting operands at most."""
     if first.op is not second.op or first.attrs != second.attrs:
         return False
     orders = [second.args]
@@ -259,14 +263,14 @@ def _same(first: Node, second: Node) -> bool:
     return any(
         len(order) == len(first.args)
         and all(
-            a is b or a is not None and b is not None and _same(a, b)
+            a is b or a is not None and b is not None and _is_reordering(a, b)
             for a, b in zip(first.args, order, strict=True)
         )
         for order in orders
     )
 
 
-def _representative(candidate: Candidate) -> bool:
-    """Whether it is the class's own, of which it is asked which of its variables are alike."""
-    family, number = candidate.equal
+def _is_representative(candidate: Candidate) -> bool:
+    """Return whether the candidate represents its class, and is a candidate for a symmetry."""
+    family, number = candidate.equal_class
     return family.origins[number] == (candidate.use, candidate.args)

@@ -1,4 +1,4 @@
-"""A file of generated rules: what it says of itself, and the rules, world by world."""
+"""Generates the rules of several worlds, prunes them together, and formats the file that holds them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ast
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tensaurus.finders.synthesis import movement_rules
-from tensaurus.finders.synthesis.generate import Found
+from tensaurus.finders.synthesis.generate import GeneratedRule
 from tensaurus.finders.synthesis.journal import Journal
-from tensaurus.finders.synthesis.parallel_worlds import Grown, Job, side_by_side
-from tensaurus.finders.synthesis.prune import pruned
+from tensaurus.finders.synthesis.movement_rules import movement_rule_lines
+from tensaurus.finders.synthesis.parallel_worlds import WorldJob, WorldResult, grow_worlds
+from tensaurus.finders.synthesis.prune import prune_rules
 from tensaurus.finders.synthesis.world import WORLDS, World
 from tensaurus.ops import Op
 from tensaurus.rules.language.match import is_commutative
@@ -18,73 +18,74 @@ from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Term, show_term
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["generated", "written"]
+__all__ = ["format_rules", "generate_rules"]
 
 
-def generated(
+def generate_rules(
     worlds: Sequence[World],
     size: int | None = None,
     seed: int = 0,
     note: Callable[[str], None] = lambda text: None,
-    watch: Callable[[Grown], None] = lambda grown: None,
+    watch: Callable[[WorldResult], None] = lambda result: None,
     *,
     sample: int = 0,
     shard: tuple[int, int] = (0, 1),
     journal: Path | None = None,
-) -> list[Found]:
-    """The rules of the worlds that the others of them do not derive; the same for the same seed.
+) -> list[GeneratedRule]:
+    """Return the rules of the worlds without those that the others derive; the same for the same seed.
 
-    size     operators of a term, at most; each world's own where it is None
-    sample   equations of each world that are shown to `watch` although others derive them
-    shard    which of how many parts of the candidates of the last size, (0, 1) for all
-    journal  a folder of verdicts: what was interrupted, or found in parts, is not proved again
+    size     operators of a term, at most, None for the size in each world's definition
+    watch    called with the result of each world
+    sample   number of derivable equations of each world that the result has as a sample
+    shard    (k, n): take the k-th of n parts of the candidates of the last size, counted from 0
+    journal  folder of verdicts: what it holds, from an interrupted run or another shard, is not proved again
     Raises TensaurusError where the journal cannot be used.
     """
     if journal is None:
-        with temporary_folder() as folder:  # worlds ask about the same laws
-            return generated(worlds, size, seed, note, watch, sample=sample, shard=shard, journal=folder)
-    Journal(journal)  # refused before anything is grown
-    jobs = [Job(world, size or world.size, seed, sample, shard, journal) for world in worlds]
-    found: dict[tuple[str, ...], Found] = {}
-    for grown in side_by_side(jobs, note):
-        for one in grown.found:
-            found.setdefault(tuple(map(_unordered, one.rules)), one)
-        watch(grown)
-    ordered = sorted(found.values(), key=lambda one: one.size)
-    kept = pruned(ordered)
-    note(f"{len(kept)} of {len(ordered)} rules are not derived by the others")
-    return kept
+        with temporary_folder() as folder:  # a journal all the same: worlds ask about the same laws
+            return generate_rules(worlds, size, seed, note, watch, sample=sample, shard=shard, journal=folder)
+    Journal(journal)  # an unusable folder is refused before the work begins
+    jobs = [WorldJob(world, size or world.size, seed, sample, shard, journal) for world in worlds]
+    distinct: dict[tuple[str, ...], GeneratedRule] = {}
+    for result in grow_worlds(jobs, note):
+        for rule in result.found:
+            distinct.setdefault(tuple(map(_order_free_text, rule.rules)), rule)
+        watch(result)
+    ordered = sorted(distinct.values(), key=lambda rule: rule.size)
+    remaining = prune_rules(ordered)
+    note(f"{len(remaining)} of {len(ordered)} rules are not derived by the others")
+    return remaining
 
 
-def _unordered(rule: Rule) -> str:
-    """What a rule says, the same in whichever order operands that commute are said."""
+def _order_free_text(rule: Rule) -> str:
+    """Return a text that is equal for rules that differ in the order of commuting operands alone."""
 
-    def arranged(op: Op, args: list[str]) -> list[str]:
+    def sort_operands(op: Op, args: list[str]) -> list[str]:
         return sorted(args) if len(args) == 2 and is_commutative(op) else args
 
-    def said(term: Term) -> str:
-        return show_term(term, arranged)
+    def format_root(term: Term) -> str:
+        return show_term(term, sort_operands)
 
-    sides = (", ".join(map(said, roots)) for roots in (rule.lhs, rule.rhs))
+    sides = (", ".join(map(format_root, roots)) for roots in (rule.lhs, rule.rhs))
     return f"{' => '.join(sides)} where {[ast.unparse(condition) for condition in rule.where]}"
 
 
-def written(
-    found: Sequence[Found], size: int | None = None, seed: int = 0, shard: tuple[int, int] = (1, 1)
+def format_rules(
+    rules: Sequence[GeneratedRule], size: int | None = None, seed: int = 0, shard: tuple[int, int] = (1, 1)
 ) -> str:
-    """The text of the file; of a shard that is counted from one."""
-    worlds = dict.fromkeys(one.world for one in found)
-    asked = "" if set(worlds) == set(WORLDS) else "".join(f" --world {name}" for name in worlds)
-    asked += f" --size {size}" if size is not None else ""
-    asked += f" --shard {shard[0]}/{shard[1]}" if shard != (1, 1) else ""
+    """Return the text of the rules' file; the shard is counted from 1, as on the command line."""
+    worlds = dict.fromkeys(rule.world for rule in rules)
+    flags = "" if set(worlds) == set(WORLDS) else "".join(f" --world {name}" for name in worlds)
+    flags += f" --size {size}" if size is not None else ""
+    flags += f" --shard {shard[0]}/{shard[1]}" if shard != (1, 1) else ""
     lines = [
-        f"# Generated by `tensaurus rules generate{asked} --seed {seed}`, not edited by hand: laws of terms,",
+        f"# Generated by `tensaurus rules generate{flags} --seed {seed}`, not edited by hand: laws of terms,",
         "# each said as generally as it was proved, without those that the others derive.",
     ]
     for world in worlds:
         lines += ["", f"# world {world}"]
-        lines += [one.line for one in found if one.world == world]
-    if not asked:
+        lines += [rule.line for rule in rules if rule.world == world]
+    if not flags:
         lines += ["", "# what moves elements, and what computes each of them"]
-        lines += movement_rules.lines(rule for one in found for rule in one.rules)
+        lines += movement_rule_lines(rule for one in rules for rule in one.rules)
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
-"""A law of terms as a rewrite rule: said as generally as it can be proved.
+"""Turns a law of terms into a rewrite rule, as general as can be proved.
 
-Terms of a world have types and attributes; a rule has neither, unless a condition asks for them.
+Terms of a world have fixed types and attributes; a rule has only those that its text and conditions demand.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from itertools import combinations
 from math import inf
 
 from tensaurus.finders.synthesis.journal import Journal
-from tensaurus.finders.synthesis.law_precision import directions
-from tensaurus.finders.synthesis.law_text import MATRIX, Saying, attributes_of, call, named, said, sayings
-from tensaurus.finders.synthesis.multi_pattern import parted, together
-from tensaurus.finders.synthesis.term_order import key, variables
+from tensaurus.finders.synthesis.law_precision import allowed_directions
+from tensaurus.finders.synthesis.law_text import (
+    MATRIX_RANK,
+    LawText,
+    attribute_names,
+    attribute_texts,
+    call_text,
+    format_term,
+    law_texts,
+)
+from tensaurus.finders.synthesis.multi_pattern import find_joined_sides, format_multi_pattern
+from tensaurus.finders.synthesis.term_order import order_key, variables_in
 from tensaurus.finders.synthesis.terms import Term
 from tensaurus.finders.synthesis.world import World
 from tensaurus.rules.language.evidence import Proved, parse_evidence
@@ -25,20 +33,18 @@ from tensaurus.rules.prove.attribute_domain import MAX_RANK
 from tensaurus.rules.prove.expression_prover import Means
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
-__all__ = ["Stated", "parts", "state"]
+__all__ = ["StatedLaw", "state_law", "state_multi_patterns"]
 
 NAMES = "xyzwuvst"
-INSTANCES = 12
-WRONG = "wrong: "  # so the reason begins where there is a counterexample
-STEPS, FEWER = 20_000, 6_000  # of a proof, and of one of a law that is said more generally
+INSTANCES = 12  # on which a rule is tried before it is proved
+REFUTED = "wrong: "  # begins the reason where there is a counterexample
+PROOF_STEPS = 20_000  # of the prover, until a proof is given up
+WEAKENING_STEPS = 6_000  # of a proof with fewer conditions: these succeed soon or not at all
 
 
 @dataclass(frozen=True)
-class Stated:
-    """What a law is said as: its rules with their evidence, or the reasons why there are none.
-
-    sides  its terms, in the order in which they are said
-    """
+class StatedLaw:
+    """The text of a law with its rules and their evidence, or the reasons why nothing is proved."""
 
     text: str
     rules: tuple[Rule, ...] = ()
@@ -47,211 +53,210 @@ class Stated:
     sides: tuple[Term, Term] | None = None
 
     @property
-    def both(self) -> bool:
-        """Whether each side may stand for the other."""
+    def is_two_way(self) -> bool:
+        """Whether each side may replace the other."""
         return "<=>" in self.text
 
     @property
-    def wrong(self) -> bool:
-        """Whether there is a counterexample of it as it is said with every condition: a zero divisor, say."""
-        return bool(self.reasons) and self.reasons[-1].startswith(WRONG)
+    def is_refuted(self) -> bool:
+        """Whether a counterexample meets all conditions, such as one with a zero divisor."""
+        return bool(self.reasons) and self.reasons[-1].startswith(REFUTED)
 
 
-def state(
+def state_law(
     world: World, left: Term, right: Term, known: Container[str], journal: Journal | None = None
-) -> Stated:
-    """The law as a rule, said as generally as it is proved; what is `known` needs no proof.
+) -> StatedLaw:
+    """Return the law as a rule, with as few conditions and attributes as are proved to suffice.
 
-    Without conditions, where that holds; else with more and more of what its variables' types suggest.
-    In both directions, but for one in which digits are lost or variables are made up.
+    A direction that loses digits, or has a variable on the new side alone, is left out.  A text in `known`
+    needs no proof: the result then has no rules.
     """
-    first, second = sorted((left, right), key=key, reverse=True)
-    forth, back = directions(world, first, second)
-    if not (forth and set(variables(second)) <= set(variables(first))):
+    first, second = sorted((left, right), key=order_key, reverse=True)
+    forth, back = allowed_directions(world, first, second)
+    if not (forth and set(variables_in(second)) <= set(variables_in(first))):
         first, second, forth, back = second, first, back, forth
-    names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys((*variables(first), *variables(second))))}
-    if not (forth and set(variables(second)) <= set(variables(first))):
-        text = f"{said(first, names, {})} = {said(second, names, {})}"
-        return Stated(text, reasons=("the side that is written lacks a variable, or digits in float32",))
-    stated = _general(world, sayings(first, second, names, back), names, known, journal or Journal())
+    variables = dict.fromkeys((*variables_in(first), *variables_in(second)))
+    names = {x: NAMES[k] for k, x in enumerate(variables)}
+    if not (forth and set(variables_in(second)) <= set(variables_in(first))):
+        text = f"{format_term(first, names, {})} = {format_term(second, names, {})}"
+        return StatedLaw(text, reasons=("the side that is written lacks a variable, or digits in float32",))
+    texts = law_texts(first, second, names, back)
+    stated = _state_most_general(world, texts, names, known, journal or Journal())
     return replace(stated, sides=(first, second))
 
 
-def parts(
+def state_multi_patterns(
     world: World, left: Term, right: Term, known: Container[str], journal: Journal | None = None
-) -> Iterator[tuple[Stated, Term]]:
-    """The multi-patterns that the law says, as general as those are proved, and what puts them together."""
-    for joined, whole in together(left, right):
-        names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables(joined)))}
+) -> Iterator[tuple[StatedLaw, Term]]:
+    """Yield the multi-patterns that follow from the law, each with the term that joins its parts."""
+    for joined, whole in find_joined_sides(left, right):
+        names = {x: NAMES[k] for k, x in enumerate(dict.fromkeys(variables_in(joined)))}
         ranks = {name: len(world.shapes[x[1]]) for x, name in names.items()}
-        ways: list[Saying] = []
-        for attributes in attributes_of(joined, whole):
-            if named(attributes[call(joined[0])]):  # no part says where the parts lie
+        texts: list[LawText] = []
+        for attributes in attribute_texts(joined, whole):
+            join_attributes = attributes[call_text(joined[0])]
+            if attribute_names(join_attributes):  # the parts, which are matched, do not bind such a name
                 continue
-            written = [said(part, names, attributes) for part in joined[1:]]
-            whole_said = said(whole, names, attributes)
-            both = parted(joined[0], written, whole_said, attributes[call(joined[0])], ranks)
-            ways += [Saying(both[0], "=>", both[1])] if both is not None else []
-        if ways:
-            yield _general(world, ways, names, known, journal or Journal()), joined
+            parts = [format_term(part, names, attributes) for part in joined[1:]]
+            whole_text = format_term(whole, names, attributes)
+            both = format_multi_pattern(joined[0], parts, whole_text, join_attributes, ranks)
+            texts += [LawText(both[0], "=>", both[1])] if both is not None else []
+        if texts:
+            yield _state_most_general(world, texts, names, known, journal or Journal()), joined
 
 
-def _general(
-    world: World,
-    ways: Iterable[Saying],
-    names: Mapping[Term, str],
-    known: Container[str],
-    journal: Journal,
-) -> Stated:
-    """The first saying that the algebra proves for all ranks that are tried, with few conditions.
+def _state_most_general(
+    world: World, all_texts: Iterable[LawText], names: Mapping[Term, str], known: Container[str],
+    journal: Journal
+) -> StatedLaw:
+    """Return the first text that algebra proves for all ranks that are tried, with few conditions.
 
-    What is wrong is refuted soon, and proofs take long: so conditions are added until one is proved.  Where
-    none ever is, it is that which is proved for the most ranks; but what is said of all attributes is, where
-    steps end its proof early, still more than what is said of some.  Z3 is asked where the algebra proves
-    none at all.  What is not even proved of the world's own attributes under all conditions, is of no others.
+    False texts are refuted soon, and proofs take long: so conditions are added until a text is proved.  Where
+    no text is proved for all ranks, the one that is proved for the most ranks is taken; but a text for all
+    attributes counts more than texts for some, even where the steps end its proof early.  Z3 is asked where
+    algebra proves nothing.  If the world's own attributes under all conditions are not proved, nothing is.
     """
-    every = list(ways)
-    order = _conditions(world, names)
-    least = next((saying for saying in reversed(every) if not saying.named), every[-1])
-    narrow = least.where(order[-1])
-    if narrow not in known and isinstance(reason := _proved(narrow, STEPS, journal, algebra=False), str):
-        return Stated(every[-1].where(()), reasons=(reason,))
-    wrong: dict[str, str] = {}
-    stated = _most_general(every, order, known, journal, wrong, algebra=True)
-    if not isinstance(stated, Stated):
-        stated = _most_general(every, order, known, journal, wrong, algebra=False)
-    return stated if isinstance(stated, Stated) else Stated(every[-1].where(()), reasons=stated)
+    texts = list(all_texts)
+    conditions = _possible_conditions(world, names)
+    least_general = next((text for text in reversed(texts) if not text.has_names), texts[-1])
+    narrowest = least_general.where(conditions[-1])
+    if narrowest not in known:
+        proved = _prove(narrowest, PROOF_STEPS, journal, algebra=False)
+        if isinstance(proved, str):
+            return StatedLaw(texts[-1].where(()), reasons=(proved,))
+    refuted: dict[str, str] = {}
+    stated = _find_most_general(texts, conditions, known, journal, refuted, algebra=True)
+    if not isinstance(stated, StatedLaw):
+        stated = _find_most_general(texts, conditions, known, journal, refuted, algebra=False)
+    return stated if isinstance(stated, StatedLaw) else StatedLaw(texts[-1].where(()), reasons=stated)
 
 
-def _most_general(
-    every: Sequence[Saying],
-    order: Sequence[Sequence[str]],
-    known: Container[str],
-    journal: Journal,
-    wrong: dict[str, str],
-    algebra: bool,
-) -> Stated | tuple[str, ...]:
-    """By the algebra alone, or with Z3; or the reasons why there is none.
+def _find_most_general(
+    texts: Sequence[LawText], all_conditions: Sequence[Sequence[str]], known: Container[str],
+    journal: Journal, refuted: dict[str, str], algebra: bool
+) -> StatedLaw | tuple[str, ...]:
+    """Return the most general law that algebra alone or the solver proves, else the reasons of each failure.
 
-    What is said of any attributes, where shapes are equal, is more than what is said of some without.
-
-    order  of the conditions, the fewest first
-    wrong  those that are refuted, with the reason: what was before, and what is now
+    The first text, for any attributes, under equal shapes is more general than others without conditions.
+    `refuted` caches {text: reason}.
     """
     reasons: list[str] = []
-    others: list[tuple[Saying, Sequence[str], Stated]] = []
-    for place, conditions in enumerate(order):
-        one_rank = _of_one_rank(conditions)
-        open_ones: list[Saying] = []  # those that the algebra neither proves nor refutes
-        for saying in every:
-            if (text := saying.where(conditions)) in known:
-                return Stated(text)
-            found = wrong.get(text) or _proved(text, STEPS, journal, algebra)
-            if isinstance(found, str):
-                reasons.append(found)
-                if found.startswith(WRONG):
-                    wrong[text] = found
+    proved: list[tuple[LawText, Sequence[str], StatedLaw]] = []
+    for place, conditions in enumerate(all_conditions):
+        fixes_rank = _fixes_rank(conditions)
+        undecided: list[LawText] = []  # algebra neither proves nor refutes these
+        for text in texts:
+            if (rule_text := text.where(conditions)) in known:
+                return StatedLaw(rule_text)
+            law = refuted.get(rule_text) or _prove(rule_text, PROOF_STEPS, journal, algebra)
+            if isinstance(law, str):
+                reasons.append(law)
+                if law.startswith(REFUTED):
+                    refuted[rule_text] = law
                 elif algebra:
-                    open_ones.append(saying)
+                    undecided.append(text)
                 continue
-            # Z3 may prove what says more of these conditions; others may let the algebra prove it, too
-            solved = [(each, _proved(each.where(conditions), STEPS, journal, False)) for each in open_ones]
-            open_ones.clear()
-            others += [(each, conditions, made) for each, made in solved if isinstance(made, Stated)]
-            if any(isinstance(made, Stated) and _ranks(made)[1] >= MAX_RANK for _, made in solved):
+            # the solver may prove a more general text under these conditions; algebra might under others
+            solved = [(t, _prove(t.where(conditions), PROOF_STEPS, journal, False)) for t in undecided]
+            undecided.clear()
+            proved += [(each, conditions, other) for each, other in solved if isinstance(other, StatedLaw)]
+            if any(isinstance(o, StatedLaw) and _proved_ranks(o)[1] >= MAX_RANK for _, o in solved):
                 break
-            rest = [more for more in order[place + 1 :] if not _of_one_rank(more)]
-            asked = algebra and saying is not every[0] and not one_rank and rest
-            if asked and isinstance(_proved(every[0].where(rest[-1]), STEPS, journal, algebra), Stated):
-                return _most_general(every[:1], rest, known, journal, wrong, algebra)
-            if _by(found) == "algebra" and _ranks(found)[1] >= MAX_RANK:
-                return _weakened(saying, conditions, found, journal)
-            if _by(found) == "algebra" and saying is every[0] and not one_rank:
-                return found
-            others.append((saying, conditions, found))
-            if _ranks(found)[1] >= MAX_RANK:  # what it is said for fewer attributes follows
+            further = [more for more in all_conditions[place + 1 :] if not _fixes_rank(more)]
+            if algebra and text is not texts[0] and not fixes_rank and further:
+                most_general = _prove(texts[0].where(further[-1]), PROOF_STEPS, journal, algebra)
+                if isinstance(most_general, StatedLaw):
+                    return _find_most_general(texts[:1], further, known, journal, refuted, algebra)
+            if _prover(law) == "algebra" and _proved_ranks(law)[1] >= MAX_RANK:
+                return _drop_conditions(text, conditions, law, journal)
+            if _prover(law) == "algebra" and text is texts[0] and not fixes_rank:
+                return law
+            proved.append((text, conditions, law))
+            if _proved_ranks(law)[1] >= MAX_RANK:  # texts for fewer attributes follow from this one
                 break
-    if not others:
+    if not proved:
         return tuple(reasons)
-    saying, conditions, found = max(others, key=lambda each: (_by(each[2]) == "algebra", _span(each[2])))
-    return _weakened(saying, conditions, found, journal) if _by(found) == "algebra" else found
+    text, conditions, law = max(proved, key=lambda each: (_prover(each[2]) == "algebra", _rank_span(each[2])))
+    return _drop_conditions(text, conditions, law, journal) if _prover(law) == "algebra" else law
 
 
-def _of_one_rank(conditions: Iterable[str]) -> bool:
+def _fixes_rank(conditions: Iterable[str]) -> bool:
     return any(re.match(r"rank\(\w+\) == [1-9]", condition) for condition in conditions)
 
 
-def _span(stated: Stated) -> float:
-    low, high = _ranks(stated)
+def _rank_span(law: StatedLaw) -> float:
+    low, high = _proved_ranks(law)
     return high - low
 
 
-def _ranks(stated: Stated) -> tuple[float, float]:
-    """The ranks that its proof is of."""
-    said = re.search(r"ranks (\d+)-(\d+)", str(stated.evidence))
-    return (float(said[1]), float(said[2])) if said else (0, inf)
+def _proved_ranks(law: StatedLaw) -> tuple[float, float]:
+    """Return the lowest and the highest rank for which the law is proved."""
+    ranks = re.search(r"ranks (\d+)-(\d+)", str(law.evidence))
+    return (float(ranks[1]), float(ranks[2])) if ranks else (0, inf)
 
 
-def _weakened(saying: Saying, conditions: Sequence[str], found: Stated, journal: Journal) -> Stated:
-    """Without the equal shapes that the algebra still proves it without."""
-    left = list(conditions)
+def _drop_conditions(text: LawText, conditions: Sequence[str], law: StatedLaw, journal: Journal) -> StatedLaw:
+    """Return the law without those conditions on equal shapes that algebra does not need."""
+    remaining = list(conditions)
     for condition in [c for c in conditions if c.startswith("shape(")] if len(conditions) > 1 else ():
-        rest = [c for c in left if c != condition]
-        made = _proved(saying.where(rest), FEWER, journal, algebra=True)
-        if isinstance(made, Stated):
-            left, found = rest, made
-    return found
+        fewer = [c for c in remaining if c != condition]
+        weaker = _prove(text.where(fewer), WEAKENING_STEPS, journal, algebra=True)
+        if isinstance(weaker, StatedLaw):
+            remaining, law = fewer, weaker
+    return law
 
 
-def _by(stated: Stated) -> str:
-    return stated.evidence.by if stated.evidence is not None else ""
+def _prover(law: StatedLaw) -> str:
+    return law.evidence.by if law.evidence is not None else ""
 
 
-def _proved(text: str, steps: float, journal: Journal, algebra: bool) -> Stated | str:
-    """The law as it is said here, where it is proved; else why it is not."""
+def _prove(text: str, steps: float, journal: Journal, algebra: bool) -> StatedLaw | str:
+    """Return the law with its proof, else the reason why there is none."""
     question = f"proof{' by algebra' if algebra else ''} in {steps:g} steps: {text}"
-    evidence, reason = journal.answer(question, lambda: _verdict(text, steps, algebra))
-    if not evidence:
+    evidence_text, reason = journal.answer(question, lambda: _verify_text(text, steps, algebra))
+    if not evidence_text:
         return reason
-    shown = parse_evidence(evidence)
-    assert isinstance(shown, Proved)
-    return Stated(text, tuple(parse_rule(f"law: {text}")), shown)
+    evidence = parse_evidence(evidence_text)
+    assert isinstance(evidence, Proved)
+    return StatedLaw(text, tuple(parse_rule(f"law: {text}")), evidence)
 
 
-def _verdict(text: str, steps: float, algebra: bool) -> list[str]:
-    """Its evidence, or why there is none."""
+def _verify_text(text: str, steps: float, algebra: bool) -> list[str]:
+    """Return [evidence, ""] where all rules of the text are proved, else ["", reason]."""
     try:
         rules = parse_rule(f"law: {text}")
     except RuleError as error:
         return ["", str(error)]
     evidence: list[Proved] = []
     for rule in rules:
-        found = verify(rule, INSTANCES, steps=steps, means=Means.FORMS if algebra else Means.SOLVER)
-        if not isinstance(found, Proved):
-            reason = str(getattr(found, "reason", found))[:200]
-            return ["", f"{WRONG}{reason}" if isinstance(found, Refuted) else reason]
-        evidence.append(found)
+        verdict = verify(rule, INSTANCES, steps=steps, means=Means.FORMS if algebra else Means.SOLVER)
+        if not isinstance(verdict, Proved):
+            reason = str(getattr(verdict, "reason", verdict))[:200]
+            return ["", f"{REFUTED}{reason}" if isinstance(verdict, Refuted) else reason]
+        evidence.append(verdict)
     return [str(max(evidence, key=lambda each: each.by)), ""]
 
 
-def _conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
-    """What the types of the variables suggest: nothing, then more and more of it."""
-    wide = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
-    scalars = [f"numel({name}) == 1" for x, name in names.items() if x not in wide]
-    numbers = [f"rank({name}) == 0" for x, name in names.items() if x not in wide]
-    alike = [f"shape({wide[a]}) == shape({wide[b]})" for a, b in combinations(wide, 2) if a[1] == b[1]]
-    ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in wide.items()]
-    # a law of matrices may be one of batches of them; of images every operator says the rank itself
-    matrices = all(len(world.kinds[x[1]].shape) <= MATRIX for x in wide)
-    least = [each.replace("==", ">=") for each in ranks] if matrices else []
-    order: tuple[list[str], ...] = (
+def _possible_conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
+    """Return lists of conditions that the variables' types suggest, from none to all."""
+    tensors = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
+    one_element = [f"numel({name}) == 1" for x, name in names.items() if x not in tensors]
+    scalars = [f"rank({name}) == 0" for x, name in names.items() if x not in tensors]
+    same_shape = [
+        f"shape({tensors[a]}) == shape({tensors[b]})" for a, b in combinations(tensors, 2) if a[1] == b[1]
+    ]
+    ranks = [f"rank({name}) == {len(world.kinds[x[1]].shape)}" for x, name in tensors.items()]
+    # a law of matrices may hold for batches of them; operators on images fix the rank themselves
+    are_matrices = all(len(world.kinds[x[1]].shape) <= MATRIX_RANK for x in tensors)
+    min_ranks = [each.replace("==", ">=") for each in ranks] if are_matrices else []
+    conditions: tuple[list[str], ...] = (
         [],
+        one_element,
         scalars,
-        numbers,
-        [*scalars, *least],
-        [*scalars, *alike],
-        [*scalars, *alike, *least],
-        [*scalars, *ranks],
-        [*scalars, *alike, *ranks],
+        [*one_element, *min_ranks],
+        [*one_element, *same_shape],
+        [*one_element, *same_shape, *min_ranks],
+        [*one_element, *ranks],
+        [*one_element, *same_shape, *ranks],
     )
-    return [each for k, each in enumerate(order) if each not in order[:k]]
+    return [each for k, each in enumerate(conditions) if each not in conditions[:k]]

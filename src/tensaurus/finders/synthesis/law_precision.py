@@ -1,4 +1,4 @@
-"""Decides in which directions a law may be applied in float32: never to a side that loses digits.
+"""Decides in which directions a law may be applied in float32: never towards a side that loses digits.
 
     x + (y - x)   ->   min(max(x, y), y)      both are y over the reals
 
@@ -15,20 +15,20 @@ from typing import Any
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Reals
-from tensaurus.finders.synthesis.term_order import variables
-from tensaurus.finders.synthesis.terms import Term, value
+from tensaurus.finders.synthesis.term_order import variables_in
+from tensaurus.finders.synthesis.terms import Term, evaluate_term
 from tensaurus.finders.synthesis.world import World
 
-__all__ = ["directions"]
+__all__ = ["allowed_directions"]
 
-POINTS = 64
-POWER = 15  # numbers are up to two to it, and as much below one: float64 keeps the digits of what cancels
-KEPT, LOST = 2.0**-20, 2.0**-12  # relative errors of what keeps its digits, and of what lost half of them
-OFTEN = 0.01  # of the elements
+POINTS = 64  # at which both sides are evaluated
+MAX_EXPONENT = 15  # numbers are from 2^-15 to 2^15: where they cancel, float64 still has a float32's digits
+ACCURATE, INACCURATE = 2.0**-20, 2.0**-12  # relative errors: all digits but the last, and half of the digits
+MAX_SHARE = 0.01  # of the elements of which one side may be inaccurate where the other one is accurate
 
 
-class _Singles(Reals):
-    """float32: every operation is rounded."""
+class _Float32(Reals):
+    """Evaluates in float32: every operation is rounded."""
 
     name = "float32"
 
@@ -43,34 +43,40 @@ class _Singles(Reals):
         return data.astype(np.float32)
 
     def apply(self, fn: str, args: Sequence[Array]) -> Array:
-        made = super().apply(fn, args)
-        return made.astype(np.float32) if made.dtype.kind == "f" else made
+        result = super().apply(fn, args)
+        return result.astype(np.float32) if result.dtype.kind == "f" else result
 
 
-def directions(world: World, left: Term, right: Term) -> tuple[bool, bool]:
-    """Whether the right side may stand for the left one, and the left one for the right one.
+def allowed_directions(world: World, left: Term, right: Term) -> tuple[bool, bool]:
+    """Return whether the law may be applied from left to right, and from right to left.
 
     A side must not replace the other one if it often loses half of the digits that the other one keeps.
     """
     rng = np.random.default_rng(0)
     leaves = {}
-    for x in dict.fromkeys((*variables(left), *variables(right))):
+    for x in dict.fromkeys((*variables_in(left), *variables_in(right))):
         shape = (POINTS, *world.shapes[x[1]])
-        numbers = np.exp2(rng.uniform(-POWER, POWER, shape)) * rng.choice([-1, 1], shape)
+        numbers = np.exp2(rng.uniform(-MAX_EXPONENT, MAX_EXPONENT, shape)) * rng.choice([-1, 1], shape)
         leaves[x] = numbers.astype(np.float32)
     wide = {x: numbers.astype(np.float64) for x, numbers in leaves.items()}
-    exact = value(left, wide, Reals(), POINTS)
+    exact = evaluate_term(left, wide, Reals(), POINTS)
     with np.errstate(all="ignore"):
-        known = np.isfinite(exact.astype(np.float32))
-    if not known.any():
+        is_finite = np.isfinite(exact.astype(np.float32))
+    if not is_finite.any():
         return True, True
-    a, b = (_errors(value(side, leaves, _Singles(), POINTS), exact)[known] for side in (left, right))
-    forth, back = (np.mean((kept <= KEPT) & ~(lost <= LOST)) <= OFTEN for kept, lost in ((a, b), (b, a)))
+    left_errors, right_errors = (
+        _relative_errors(evaluate_term(side, leaves, _Float32(), POINTS), exact)[is_finite]
+        for side in (left, right)
+    )
+    forth, back = (
+        np.mean((old <= ACCURATE) & ~(new <= INACCURATE)) <= MAX_SHARE
+        for old, new in ((left_errors, right_errors), (right_errors, left_errors))
+    )
     return bool(forth), bool(back)
 
 
-def _errors(found: Array, exact: Array) -> Array:
+def _relative_errors(values: Array, exact: Array) -> Array:
     """Return relative errors: infinite where the exact value is 0 and the result is not."""
     with np.errstate(all="ignore"):
-        off = np.abs(found.astype(np.float64) - exact)
-        return np.where(off == 0, 0.0, off / np.abs(exact))
+        errors = np.abs(values.astype(np.float64) - exact)
+        return np.where(errors == 0, 0.0, errors / np.abs(exact))

@@ -1,7 +1,7 @@
-"""A law of terms as text: the ways to say it, the most general first.
+"""Writes a law of terms as the texts of rules, the most general text first.
 
-Attributes are what they are in the world, or names, which stand for any; an axis is counted from where ranks
-agree; an output of several is one of them, or any.
+Each attribute is written as its value in the world, or as a name that stands for any value.  An axis is
+counted from the beginning or from the end.  An output of an operator with several is a number, or any: [i].
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from itertools import product
 from typing import Any
 
 from tensaurus.finders.synthesis.operator_use import Use
-from tensaurus.finders.synthesis.term_order import variables
+from tensaurus.finders.synthesis.term_order import variables_in
 from tensaurus.finders.synthesis.terms import Term, subterms
 
-__all__ = ["MATRIX", "Saying", "attributes_of", "call", "named", "said", "sayings"]
+__all__ = [
+    "MATRIX_RANK", "LawText", "attribute_names", "attribute_texts", "call_text", "format_term", "law_texts",
+]  # fmt: skip
 
-NAMED = "abcdefgh"  # attributes
-OUTPUT = "i"  # the number of one
-MATRIX = 2  # the rank of one
+ALL_ATTRIBUTES = "abcdefgh"  # names for all attributes of a call: Conv(x, y, **a)
+EACH_ATTRIBUTE = "pqr"  # beginnings of names for the attributes of a call one by one: axis=p0
+OUTPUT_NAME = "i"  # for the number of an output: Split(x)[i]
+MATRIX_RANK = 2
 
 
 @dataclass(frozen=True)
-class Saying:
+class LawText:
     """Both sides as text, and the arrow between them."""
 
     left: str
@@ -33,127 +36,132 @@ class Saying:
     right: str
 
     @property
-    def named(self) -> bool:
-        """Whether attributes are any that there are, in part."""
+    def has_names(self) -> bool:
+        """Whether a name stands for an attribute or an output."""
         return re.search(r"\*\*|=[a-z]\d+\b|\[[a-z]\]", f"{self.left} {self.right}") is not None
 
     def where(self, conditions: Iterable[str]) -> str:
-        said = ", ".join(conditions)
-        return f"{self.left} {self.arrow} {self.right}" + (f" where {said}" if said else "")
+        """Return the text of the rule with these conditions."""
+        condition = ", ".join(conditions)
+        return f"{self.left} {self.arrow} {self.right}" + (f" where {condition}" if condition else "")
 
 
-def sayings(first: Term, second: Term, names: Mapping[Term, str], back: bool) -> Iterator[Saying]:
-    """With names for attributes, and with what they are; in both directions where it may be said `back`."""
-    both = back and set(variables(first)) == set(variables(second)) and second not in subterms(first)
-    outputs = [{use.output for use in _all(side) if use.outputs > 1} for side in (first, second)]
-    alike = len(outputs[0]) == 1 and outputs[1] <= outputs[0]
-    for attributes in attributes_of(first, second):
-        for output in (OUTPUT, "") if alike else ("",):  # the same one of every operator that has several
-            left, right = (said(side, names, attributes, output) for side in (first, second))
-            # a name for attributes, or an output, must be bound by the side that is matched
-            bound = named(left) <= named(right) and (outputs[0] == outputs[1] or not output)
-            yield Saying(left, "<=>" if both and bound else "=>", right)
+def law_texts(first: Term, second: Term, names: Mapping[Term, str], back: bool) -> Iterator[LawText]:
+    """Yield the law's texts, with names for attributes first; `back`: whether both directions are allowed."""
+    both = back and set(variables_in(first)) == set(variables_in(second)) and second not in subterms(first)
+    outputs = [{use.output for use in _uses_in(side) if use.outputs > 1} for side in (first, second)]
+    has_one_output = len(outputs[0]) == 1 and outputs[1] <= outputs[0]
+    for attributes in attribute_texts(first, second):
+        for output in (OUTPUT_NAME, "") if has_one_output else ("",):
+            left, right = (format_term(side, names, attributes, output) for side in (first, second))
+            # the side that is matched must bind all names of attributes and outputs
+            is_bound = attribute_names(left) <= attribute_names(right)
+            is_bound = is_bound and (outputs[0] == outputs[1] or not output)
+            yield LawText(left, "<=>" if both and is_bound else "=>", right)
 
 
-def attributes_of(first: Term, second: Term) -> Iterator[dict[str, str]]:
-    """What is written for the attributes of each use, the most general first.
+def attribute_texts(first: Term, second: Term) -> Iterator[dict[str, str]]:
+    """Yield {call: text of its attributes}, the most general texts first.
 
-    For an operator that is used in one way one name for all of them, or for all but a number, which is what
-    it is there; else names for tuples, the same for equal ones, then for those of any numbers alone, then
-    what they are.  Last a name for each that is given.
+    For an operator with one call on the left: a name for all attributes, then a value for one of them and a
+    name for the others.  Then for every call: names for tuples, equal tuples having one name; names for the
+    tuples that may be any numbers; values.  Last of all a name for each single attribute.
     """
-    uses = _with_attributes(first, second)
-    counts = Counter(u.name for u in uses.values())
-    on_left = {call(u) for u in _all(first)}
-    plain, named = list(_written(uses)), _tuples(uses.values())
-    sizes = {each: name for each, name in named.items() if each in _of_any_numbers(uses.values())}
-    with_names = [*_written(uses, named), *_written(uses, sizes)]
-    ways: list[list[str]] = []
-    for (text, use), rest in zip(uses.items(), NAMED, strict=False):
-        own = list(dict.fromkeys(each[text] for each in (*with_names, *plain)))
-        if counts[use.name] == 1 and text in on_left:
+    uses = _calls_with_attributes(first, second)
+    counts = Counter(use.name for use in uses.values())
+    on_left = {call_text(use) for use in _uses_in(first)}
+    values, tuple_names = list(_format_attributes(uses)), _name_tuples(uses.values())
+    any_numbers = _attributes_of_any_numbers(uses.values())
+    number_names = {each: name for each, name in tuple_names.items() if each in any_numbers}
+    with_names = [*_format_attributes(uses, tuple_names), *_format_attributes(uses, number_names)]
+    choices: list[list[str]] = []
+    for (call, use), all_others in zip(uses.items(), ALL_ATTRIBUTES, strict=False):
+        texts = list(dict.fromkeys(each[call] for each in (*with_names, *values)))
+        if counts[use.name] == 1 and call in on_left:
             numbers = {name: n for name, n in use.defaults.items() if isinstance(n, int)}
             numbers = numbers if len(use.defaults) > 1 else {}
             given = {name: use.attrs.get(name, n) for name, n in numbers.items()}
-            fixed = [
-                f"{name}={_place(use, name, n, usual)}, **{rest}"
+            one_value = [
+                f"{name}={_format_value(use, name, n, usual)}, **{all_others}"
                 for usual in (True, False)
                 for name, n in given.items()
             ]
-            own = [f"**{rest}", *dict.fromkeys(fixed), *own]
-        ways.append(own)
-    places = product(*(range(len(own)) for own in ways))
+            texts = [f"**{all_others}", *dict.fromkeys(one_value), *texts]
+        choices.append(texts)
+    places = product(*(range(len(texts)) for texts in choices))
     for chosen in sorted(places, key=lambda each: (sum(each), each)):
-        yield {text: own[place] for text, own, place in zip(uses, ways, chosen, strict=True)}
-    if 0 < len(uses) <= len("pqr") and all(counts[u.name] == 1 and t in on_left for t, u in uses.items()):
+        yield {call: texts[place] for call, texts, place in zip(uses, choices, chosen, strict=True)}
+    is_single = all(counts[use.name] == 1 and call in on_left for call, use in uses.items())
+    if 0 < len(uses) <= len(EACH_ATTRIBUTE) and is_single:
         yield {
-            text: ", ".join(f"{name}={place}{k}" for k, name in enumerate(u.attrs))
-            for place, (text, u) in zip("pqr", uses.items(), strict=False)
+            call: ", ".join(f"{name}={letter}{k}" for k, name in enumerate(use.attrs))
+            for letter, (call, use) in zip(EACH_ATTRIBUTE, uses.items(), strict=False)
         }
 
 
-def _tuples(uses: Iterable[Use]) -> dict[tuple[str, Any], str]:
-    """Names for the tuples among attributes, by attribute and value."""
+def _name_tuples(uses: Iterable[Use]) -> dict[tuple[str, Any], str]:
+    """Return {(attribute, value): name} for the values that are tuples."""
     given = dict.fromkeys((name, n) for u in uses for name, n in u.attrs.items() if isinstance(n, tuple))
     return {each: f"s{place}" for place, each in enumerate(given)}
 
 
-def _of_any_numbers(uses: Iterable[Use]) -> set[tuple[str, Any]]:
-    """Attributes, with their values, that have any numbers wherever they are given: no axes, or steps."""
-    given = [((name, n), use.any_numbers(name)) for use in uses for name, n in use.attrs.items()]
-    return {each for each, _ in given} - {each for each, numbers in given if not numbers}
+def _attributes_of_any_numbers(uses: Iterable[Use]) -> set[tuple[str, Any]]:
+    """Return the (attribute, value) pairs that may be any numbers in every use: no axes, no steps."""
+    given = [((name, n), use.takes_any_numbers(name)) for use in uses for name, n in use.attrs.items()]
+    return {each for each, _ in given} - {each for each, is_any in given if not is_any}
 
 
-def call(use: Use) -> str:
-    """What outputs of one operator share."""
+def call_text(use: Use) -> str:
+    """Return the operator with its attributes: equal for all outputs of one call."""
     return str(use).partition(")[")[0]
 
 
-def _with_attributes(*terms: Term) -> dict[str, Use]:
-    return {call(use): use for term in terms for use in _all(term) if use.attrs}
+def _calls_with_attributes(*terms: Term) -> dict[str, Use]:
+    return {call_text(use): use for term in terms for use in _uses_in(term) if use.attrs}
 
 
-def _written(
+def _format_attributes(
     uses: Mapping[str, Use], names: Mapping[tuple[str, Any], str] | None = None
 ) -> Iterator[dict[str, str]]:
-    """What attributes are, or names: first with axes as they are usually counted."""
-    given: dict[str, str] = {}
+    """Yield {call: attributes as names or values}, with axes counted in the usual way, then the other."""
+    previous: dict[str, str] = {}
     names = names or {}
 
-    def said(use: Use, name: str, value: Any, usual: bool) -> str:
-        return names[name, value] if (name, value) in names else _place(use, name, value, usual)
+    def format_one(use: Use, name: str, value: Any, usual: bool) -> str:
+        return names[name, value] if (name, value) in names else _format_value(use, name, value, usual)
 
     for usual in (True, False):
-        own = {
-            text: ", ".join(f"{name}={said(use, name, value, usual)}" for name, value in use.attrs.items())
-            for text, use in uses.items()
+        texts = {
+            call: ", ".join(f"{name}={format_one(use, name, n, usual)}" for name, n in use.attrs.items())
+            for call, use in uses.items()
         }
-        if own != given:
-            yield (given := own)
+        if texts != previous:
+            yield (previous := texts)
 
 
-def _place(use: Use, name: str, value: Any, usual: bool) -> str:
-    """A value; of an axis where it is, or counted from the end, which says more of batches of matrices."""
-    from_end = use.from_end(name, value)
-    ends = from_end is not None and (use.result.rank <= MATRIX) == usual
-    return repr(from_end if ends else value)
+def _format_value(use: Use, name: str, value: Any, usual: bool) -> str:
+    """Return a value as text; the usual way counts axes of matrices from the end, which covers batches."""
+    from_end = use.count_from_end(name, value)
+    counts_from_end = from_end is not None and (use.result.rank <= MATRIX_RANK) == usual
+    return repr(from_end if counts_from_end else value)
 
 
-def named(said: str) -> set[str]:
-    """The names for attributes."""
-    return {one or several for several, one in re.findall(r"\*\*(\w)|=([pqrs]\d+)\b", said)}
+def attribute_names(text: str) -> set[str]:
+    """Return the names that stand for attributes in a side's text."""
+    return {one or several for several, one in re.findall(r"\*\*(\w)|=([pqrs]\d+)\b", text)}
 
 
-def _all(term: Term) -> Iterator[Use]:
+def _uses_in(term: Term) -> Iterator[Use]:
     return (part[0] for part in subterms(term) if part[0] != "x")
 
 
-def said(
+def format_term(
     term: Term, names: Mapping[Term, str], attributes: Mapping[str, str], output: str = ""
 ) -> str:
+    """Return the term's text with these names of variables, texts of attributes, and name of outputs."""
     if term[0] == "x":
         return names[term]
     use: Use = term[0]
-    own = attributes.get(call(use), "")
-    parts = [said(part, names, attributes, output) for part in term[1:]]
-    return use.said([*parts, *([own] if own else [])], output)
+    attribute_text = attributes.get(call_text(use), "")
+    parts = [format_term(part, names, attributes, output) for part in term[1:]]
+    return use.format([*parts, *([attribute_text] if attribute_text else [])], output)

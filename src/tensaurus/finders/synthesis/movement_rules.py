@@ -1,7 +1,9 @@
-"""Rules for what needs no enumeration: what moves elements and what computes each change places.
+"""Writes the rules by which operators that move elements change places with elementwise operators.
 
-Which operators do is read off their declarations, and the theorem of `rules/prove/data_movement` proves a
-rule for every pair of them; what other rules derive is left out.
+    Transpose(f(x), **a) <=> f(Transpose(x, **a))   for f in Abs Gelu ...
+
+The declarations show which operators move elements; one theorem (`rules/prove/data_movement`) proves the rule
+of each pair, so that no pair is enumerated.  Rules that other rules derive are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tensaurus.egraph.match.ruleset import Ruleset
-from tensaurus.finders.synthesis.derivable import derived
+from tensaurus.finders.synthesis.derivable import is_derivable
 from tensaurus.ops import Op, registry
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.evidence import Proved
@@ -22,30 +24,30 @@ from tensaurus.rules.prove.data_movement import is_exchange, moved_inputs
 from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
 from tensaurus.rules.test.instances import Instance, instances
 
-__all__ = ["lines"]
+__all__ = ["movement_rule_lines"]
 
 NAMES = "xyzwuvstmnpq"
-TRIED = 2  # instances of each element type at which other rules are asked to derive one
-DRAWN = 16  # instances, among which these are
+TRIED_INSTANCES = 2  # of floats, and as many of other types, at which other rules are to derive a rule
+DRAWN_INSTANCES = 16  # among which these are found
 
 
 @dataclass(frozen=True)
 class _Call:
-    """How f is called: its inputs are tensors of one shape, or numbers."""
+    """How f is called: which of its inputs are scalars; the others are tensors of one shape."""
 
     name: str
     numbers: tuple[bool, ...]
 
     def fits(self, op: Op) -> bool:
-        """Whether the operator takes so many inputs, and says something new of these."""
+        """Return whether the operator can be called so, and no other call says the same."""
         count = len(self.numbers)
         optional = [given.is_optional for given in op.inputs]
         variadic = op.is_variadic and count == 2
         if not variadic and (count > len(op.inputs) or not all(optional[count:])):
             return False
         if self.numbers[0] and is_commutative(op):
-            return False  # the number may as well come last
-        if _outputs(op) > 1 or _is_its_input(op):
+            return False  # said by the call with the scalar as the last input
+        if _count_outputs(op) > 1 or _copies_input(op):
             return False
         given = (True,) * count if variadic else (True,) * count + (False,) * (len(op.inputs) - count)
         return is_elementwise_for_all_types(op, given)
@@ -61,8 +63,8 @@ CALLS = (
 )
 
 
-class _Known:
-    """Other rules, and the operators that they are about."""
+class _OtherRules:
+    """Other rules, and the names of the operators on their left sides."""
 
     def __init__(self, rules: Iterable[Rule]):
         self.ruleset = Ruleset(rules)
@@ -70,34 +72,34 @@ class _Known:
         self.operators = {term.op.name for term in terms}
 
 
-def lines(known: Iterable[Rule]) -> list[str]:
-    """A line for each operator that moves and each way to call one that computes, without what is derived."""
-    others = _Known(known)
+def movement_rule_lines(other_rules: Iterable[Rule]) -> list[str]:
+    """Return a line for each moving operator and call, for all f whose rule the other rules do not derive."""
+    others = _OtherRules(other_rules)
     return [line for op in _movers() for call in CALLS if (line := _line(op, call, others)) is not None]
 
 
 def _movers() -> Iterator[Op]:
     for _, op in sorted(registry.items()):
-        if moved_inputs(op) and not _is_its_input(op):
+        if moved_inputs(op) and not _copies_input(op):
             yield op
 
 
-def _is_its_input(op: Op) -> bool:
+def _copies_input(op: Op) -> bool:
     given = (True,) + (False,) * (len(op.inputs) - 1)
     return moved_inputs(op) == {0} and is_elementwise_for_all_types(op, given)
 
 
-def _outputs(op: Op) -> int:
-    """How many, at most, at its examples."""
+def _count_outputs(op: Op) -> int:
+    """Return the greatest number of outputs at the operator's examples."""
     return max(len(op.scopes(kinds, op.canonical(kinds, dict(attrs)))) for kinds, attrs in examples_of(op))
 
 
-def _line(mover: Op, call: _Call, known: _Known) -> str | None:
+def _line(mover: Op, call: _Call, others: _OtherRules) -> str | None:
     law = _law(mover, call)
     ops = [
         name
         for name, op in sorted(registry.items())
-        if op is not mover and call.fits(op) and _new(f"{name}: {law.replace('f(', f'{name}(')}", known)
+        if op is not mover and call.fits(op) and _is_new(f"{name}: {law.replace('f(', f'{name}(')}", others)
     ]
     if not ops:
         return None
@@ -107,54 +109,53 @@ def _line(mover: Op, call: _Call, known: _Known) -> str | None:
 
 
 def _law(mover: Op, call: _Call) -> str:
-    """f of what is moved, as what is moved of f."""
+    """Return the law that the mover and f change places."""
     names = iter(NAMES)
     numbers = [next(names) if number else "" for number in call.numbers]
     moved = moved_inputs(mover)
     count = 2 if mover.is_variadic else len(mover.inputs)
-    inputs: list[list[str] | str] = []  # of the mover: what f reads in its place, or what is no part of f
+    inputs: list[list[str] | str] = []  # of the mover: f's tensors where elements are moved, else one name
     conditions = [f"rank({number}) == 0" for number in numbers if number]
     for place in range(count):
         if min(place, len(mover.inputs) - 1) in moved:
-            own = [next(names) for number in numbers if not number]
-            inputs.append(own)
-            conditions += [f"shape({own[0]}) == shape({other})" for other in own[1:]]
+            tensors = [next(names) for number in numbers if not number]
+            inputs.append(tensors)
+            conditions += [f"shape({tensors[0]}) == shape({other})" for other in tensors[1:]]
         else:
             inputs.append(next(names))
-    output = "[i]" if _outputs(mover) > 1 else ""
+    output = "[i]" if _count_outputs(mover) > 1 else ""
 
-    def called(args: Iterable[str]) -> str:
-        """f of these, and of the numbers in their places."""
-        rest = iter(args)
-        return f"f({', '.join(number or next(rest) for number in numbers)}, **b)"
+    def call_f(args: Iterable[str]) -> str:
+        tensors = iter(args)
+        return f"f({', '.join(number or next(tensors) for number in numbers)}, **b)"
 
-    def on(args: Iterable[str]) -> str:
+    def call_mover(args: Iterable[str]) -> str:
         return f"{mover.name}({', '.join(args)}, **a){output}"
 
-    inner = on(each if isinstance(each, str) else called(each) for each in inputs)
-    tensors = sum(not number for number in numbers)
-    outer = called(on(e if isinstance(e, str) else e[k] for e in inputs) for k in range(tensors))
+    inner = call_mover(each if isinstance(each, str) else call_f(each) for each in inputs)
+    count = sum(not number for number in numbers)
+    outer = call_f(call_mover(e if isinstance(e, str) else e[k] for e in inputs) for k in range(count))
     where = f" where {', '.join(conditions)}" if conditions else ""
     return f"{inner} <=> {outer}{where}"
 
 
-def _new(text: str, known: _Known) -> bool:
-    """Whether it is right, and not derived in both directions."""
+def _is_new(text: str, others: _OtherRules) -> bool:
+    """Return whether the theorem proves the rule, and the other rules do not derive both directions."""
     name, _, law = text.partition(":")
     rules = parse_rule(f"{name} [any]:{law}")
     if not all(map(is_exchange, rules)):
         return False
-    if name not in known.operators:
+    if name not in others.operators:
         return True
-    tried = [one for rule in rules for one in _of_each_type(rule)]
-    return not tried or not all(derived(one.left, one.right, known.ruleset) for one in tried)
+    tried = [one for rule in rules for one in _typed_instances(rule)]
+    return not tried or not all(is_derivable(one.left, one.right, others.ruleset) for one in tried)
 
 
-def _of_each_type(rule: Rule) -> Iterator[Instance]:
-    """Some instances of floats alone, and some others: a rule of floats derives none of integers."""
+def _typed_instances(rule: Rule) -> Iterator[Instance]:
+    """Yield instances of floats alone, and others, as rules of floats alone derive none of integers."""
     count = Counter[bool]()
-    for one in instances(rule, DRAWN):
-        floats = all(leaf.tensor.dtype.startswith("float") for leaf in one.leaves)
-        count[floats] += 1
-        if count[floats] <= TRIED:
+    for one in instances(rule, DRAWN_INSTANCES):
+        is_float = all(leaf.tensor.dtype.startswith("float") for leaf in one.leaves)
+        count[is_float] += 1
+        if count[is_float] <= TRIED_INSTANCES:
             yield one

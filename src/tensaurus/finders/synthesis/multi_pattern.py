@@ -1,6 +1,6 @@
-"""Multi-patterns: what a law puts together of two terms, taken apart (TASO, section 3; TENSAT, section 4).
+"""Makes multi-pattern rules of laws that concatenate two terms (TASO, section 3; TENSAT, section 4).
 
-A law Concat(a, b) = c of terms a and b that share a variable says that both are parts of c:
+A law Concat(a, b) = c, of terms a and b that share a variable, says that both are parts of c:
 
     Concat(MatMul(x, y), MatMul(x, z), axis=-1) = MatMul(x, Concat(y, z, axis=-1))
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from tensaurus.expr.sizes.size import is_same_size, terms_of
 from tensaurus.finders.synthesis.operator_use import Use
-from tensaurus.finders.synthesis.term_order import size, variables
+from tensaurus.finders.synthesis.term_order import term_size, variables_in
 from tensaurus.finders.synthesis.terms import Term
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.rule import Rule
@@ -27,65 +27,66 @@ from tensaurus.rules.language.term import parse_terms
 from tensaurus.rules.prove.case_split import CaseSplit
 from tensaurus.rules.prove.rule_case import Case, Gap, State
 
-__all__ = ["parted", "symmetric", "together"]
+__all__ = ["find_joined_sides", "format_multi_pattern", "has_symmetric_parts"]
 
 
 @cache
-def _apart() -> dict[str, str]:
+def _split_templates() -> dict[str, str]:
+    """Return {operator that joins: text of the operator that splits what was joined}."""
     return tomllib.loads(files("tensaurus.finders.synthesis").joinpath("parts.toml").read_text("utf-8"))
 
 
-def together(left: Term, right: Term) -> Iterator[tuple[Term, Term]]:
-    """Of a law the side that puts two terms together, and the other, where that computes less than both."""
+def find_joined_sides(left: Term, right: Term) -> Iterator[tuple[Term, Term]]:
+    """Yield (side that joins two terms, other side) where the other side computes less."""
     for joined, whole in ((left, right), (right, left)):
-        if joined[0] == "x" or joined[0].name not in _apart():
+        if joined[0] == "x" or joined[0].name not in _split_templates():
             continue
         first, second = joined[1:]
-        shared = set(variables(first)) & set(variables(second))
+        shared = set(variables_in(first)) & set(variables_in(second))
         if "x" in (first[0], second[0]) or not shared:
             continue
-        if set(variables(joined)) == set(variables(whole)) and _computed(whole) < _computed(joined):
+        if set(variables_in(joined)) == set(variables_in(whole)) and _work(whole) < _work(joined):
             yield joined, whole
 
 
-def _computed(term: Term) -> int:
-    """Operators in it that do more than to put their operands together."""
-    own = sum(_computed(part) for part in term[1:]) if term[0] != "x" else 0
-    return own if term[0] == "x" or term[0].name in _apart() else own + 1
+def _work(term: Term) -> int:
+    """Return the number of operators that do more than join their operands."""
+    if term[0] == "x":
+        return 0
+    return sum(map(_work, term[1:])) + (term[0].name not in _split_templates())
 
 
-def symmetric(joined: Term) -> bool:
-    """Whether both parts are one term but for the names of variables, which are exchanged."""
+def has_symmetric_parts(joined: Term) -> bool:
+    """Return whether exchanging the names of variables turns each part into the other."""
     first, second = joined[1:]
-    there, back = dict[Term, Term](), dict[Term, Term]()
-    if size(first) != size(second) or not _renamed(first, second, there, back):
+    forth, back = dict[Term, Term](), dict[Term, Term]()
+    if term_size(first) != term_size(second) or not _find_renaming(first, second, forth, back):
         return False
-    return all(back.get(x, other) == other for x, other in there.items())
+    return all(back.get(x, other) == other for x, other in forth.items())
 
 
-def _renamed(a: Term, b: Term, there: dict[Term, Term], back: dict[Term, Term]) -> bool:
+def _find_renaming(a: Term, b: Term, forth: dict[Term, Term], back: dict[Term, Term]) -> bool:
     if a[0] == "x" or b[0] == "x":
-        return a[0] == b[0] and there.setdefault(a, b) == b and back.setdefault(b, a) == a
-    return a[0] is b[0] and all(_renamed(p, q, there, back) for p, q in zip(a[1:], b[1:], strict=True))
+        return a[0] == b[0] and forth.setdefault(a, b) == b and back.setdefault(b, a) == a
+    return a[0] is b[0] and all(_find_renaming(p, q, forth, back) for p, q in zip(a[1:], b[1:], strict=True))
 
 
-def parted(
+def format_multi_pattern(
     use: Use, parts: Sequence[str], whole: str, attributes: str, ranks: Mapping[str, int]
 ) -> tuple[str, str] | None:
-    """Both sides of the multi-pattern, of the sides of a law as they are written.
+    """Return the texts of both sides, None where the size of a part is no sum of sizes of variables.
 
-    `use` puts the parts together, with these attributes; `ranks` are those of variables.  None where the
-    size of a part is no sum of sizes of variables.
+    `use` joins the parts; `whole` is the other side of the law.
     """
     axis = int(ast.literal_eval(attributes.partition("=")[2]))
-    sizes = [_size(part, axis, ranks) for part in parts]
+    sizes = [_size_text(part, axis, ranks) for part in parts]
     if None in sizes:
         return None
-    text = _apart()[use.name].format(whole=whole, axis=axis, sizes=", ".join(map(str, sizes)))
-    return ", ".join(parts), ", ".join(f"{text}[{place}]" for place in range(len(parts)))
+    text = _split_templates()[use.name].format(whole=whole, axis=axis, sizes=", ".join(map(str, sizes)))
+    return ", ".join(parts), ", ".join(f"{text}[{number}]" for number in range(len(parts)))
 
 
-class _Typed(CaseSplit):
+class _TypingCases(CaseSplit):
     """The cases in which a term types."""
 
     def _case(self, state: State, sides: Any, asked: Any) -> Iterator[Case | Gap]:
@@ -93,33 +94,33 @@ class _Typed(CaseSplit):
         yield Case(state, left, right, tuple(asked))
 
 
-def _size(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
-    """The size of a term along an axis, of dimensions of its variables, which have these ranks."""
+def _size_text(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
+    """Return a term's size along an axis as a sum of dimensions of its variables, or None."""
     roots = parse_terms(part)
     rule = Rule("part", roots, roots, (), frozenset(), f"part: {part} => {part}")
-    best: tuple[int, State, Node] | None = None
-    for case in _Typed(rule, max(ranks[name] for name in rule.variables)):
+    most_general: tuple[int, State, Node] | None = None
+    for case in _TypingCases(rule, max(ranks[name] for name in rule.variables)):
         if isinstance(case, Gap):
             return None
         (node,) = case.left
         free = len(case.state.symbols)
-        alike = all(kind.rank == ranks[name] for name, kind in case.state.types.items())
-        if alike and (best is None or free > best[0]):
-            best = free, case.state, node
-    if best is None:
+        has_ranks = all(kind.rank == ranks[name] for name, kind in case.state.types.items())
+        if has_ranks and (most_general is None or free > most_general[0]):
+            most_general = free, case.state, node
+    if most_general is None:
         return None
-    _, state, node = best
-    found: list[str] = []
+    _, state, node = most_general
+    summands: list[str] = []
     for factors, coefficient in terms_of(node.tensor.shape[axis]):
         if len(factors) != 1 or coefficient != 1:
             return None
-        named = [
+        dimensions = [
             f"dim({name}, {place - kind.rank if axis < 0 else place})"
             for name, kind in state.types.items()
             for place, n in enumerate(kind.shape)
             if is_same_size(n, factors[0])
         ]
-        if not named:
+        if not dimensions:
             return None
-        found.append(named[0])
-    return " + ".join(found)
+        summands.append(dimensions[0])
+    return " + ".join(summands)

@@ -1,4 +1,4 @@
-"""A use: what a term is made with, an operator with attributes on arguments of given types, or a number."""
+"""Uses, from which terms are built: an operator with attributes on arguments of given types, or a number."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tensaurus.graph.lower.primitives import literal
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.rules.prove.attribute_domain import domain_of
 
-__all__ = ["Call", "Number", "Use"]
+__all__ = ["NumberUse", "OperatorUse", "Use"]
 
 
 @dataclass(frozen=True, eq=False)
 class Use:
-    """What makes a value of arguments of these types: output number `output` of `outputs`.
+    """Computes output number `output` of `outputs`, of type `result`, from arguments of these types.
 
-    place  its place among those of its world: earlier ones are smaller
+    place  number among the uses of a world: by it terms are ordered
     """
 
     types: tuple[TensorType, ...]
@@ -36,41 +36,41 @@ class Use:
 
     @property
     def name(self) -> str:
-        """What is used, as rules call it."""
+        """The operator's name or the number, as rules write them."""
         raise NotImplementedError
 
     @property
     def defaults(self) -> Mapping[str, Any]:
-        """Of the attributes that there are."""
+        """The default of each attribute."""
         return {}
 
-    def any_numbers(self, name: str) -> bool:
-        """Whether an attribute is as many integers as the rank asks for, and any of them are right."""
+    def takes_any_numbers(self, name: str) -> bool:
+        """Return whether an attribute may be any integers, as many as the rank demands."""
         return False
 
-    def from_end(self, name: str, value: Any) -> Any:
-        """An attribute's value that names dimensions, counted from the end; None where it names none."""
+    def count_from_end(self, name: str, value: Any) -> Any:
+        """Return an attribute's axes counted from the end, None for an attribute that has no axes."""
         return None
 
-    def said(self, given: Sequence[str], output: str = "") -> str:
-        """As rules are written: with these arguments and attributes, of the output that is called so."""
+    def format(self, given: Sequence[str], output: str = "") -> str:
+        """Return the use as rules write it, with these arguments and attributes, and this output."""
         raise NotImplementedError
 
     def node(self, args: Sequence[Node]) -> Node:
-        """The use on these arguments, of whatever types.  Raises Untypable."""
+        """Return the use on these arguments, whatever their types.  Raises Untypable."""
         raise NotImplementedError
 
-    def values(self, args: Sequence[Array], field: Field) -> Array:
-        """Of many arguments at once, each with an axis in front, its values; one value where it has none."""
+    def evaluate(self, args: Sequence[Array], field: Field) -> Array:
+        """Return the values for many arguments at once, along an axis in front; without arguments one."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return self.said([f"{name}={value!r}" for name, value in self.attrs.items()])
+        return self.format([f"{name}={value!r}" for name, value in self.attrs.items()])
 
 
 @dataclass(frozen=True, eq=False)
-class Number(Use):
-    """A number of a tensor's element type."""
+class NumberUse(Use):
+    """A scalar constant of the element type of `result`."""
 
     value: Fraction = Fraction(0)
 
@@ -78,18 +78,18 @@ class Number(Use):
     def name(self) -> str:
         return str(self.value)
 
-    def said(self, given: Sequence[str], output: str = "") -> str:
+    def format(self, given: Sequence[str], output: str = "") -> str:
         return self.name
 
     def node(self, args: Sequence[Node]) -> Node:
         return literal(self.value, self.result.dtype)
 
-    def values(self, args: Sequence[Array], field: Field) -> Array:
+    def evaluate(self, args: Sequence[Array], field: Field) -> Array:
         return field.constant(self.value)[None]
 
 
 @dataclass(frozen=True, eq=False)
-class Call(Use):
+class OperatorUse(Use):
     """An operator with these attributes."""
 
     op: Op = field(kw_only=True)
@@ -103,78 +103,78 @@ class Call(Use):
     def defaults(self) -> Mapping[str, Any]:
         return self.op.attributes
 
-    def any_numbers(self, name: str) -> bool:
+    def takes_any_numbers(self, name: str) -> bool:
         return domain_of(self.op, name).kind == "sizes"
 
-    def from_end(self, name: str, value: Any) -> Any:
-        if self.any_numbers(name):
+    def count_from_end(self, name: str, value: Any) -> Any:
+        if self.takes_any_numbers(name):
             return None
         numbers = value if isinstance(value, tuple) else (value,)
         if not numbers or not all(isinstance(n, int) for n in numbers):
             return None
         for rank in dict.fromkeys((self.result.rank, *(kind.rank for kind in self.types[:1]))):
-            if rank and self._alike(name, value, -rank) and not self._alike(name, value, -rank - 1):
+            if rank and self._is_same(name, value, -rank) and not self._is_same(name, value, -rank - 1):
                 return tuple(n - rank for n in numbers) if isinstance(value, tuple) else value - rank
         return None
 
-    def _alike(self, name: str, value: Any, by: int) -> bool:
-        """Whether the attribute says the same with each number so much greater."""
-        other = tuple(n + by for n in value) if isinstance(value, tuple) else value + by
+    def _is_same(self, name: str, value: Any, by: int) -> bool:
+        """Return whether the attribute means the same with `by` added to each number."""
+        shifted = tuple(n + by for n in value) if isinstance(value, tuple) else value + by
         try:
-            return self._attributes(name, other) == self._attributes(name, value)
+            return self._canonical(name, shifted) == self._canonical(name, value)
         except Untypable:
             return False
 
-    def _attributes(self, name: str, value: Any) -> tuple[tuple[str, Any], ...]:
+    def _canonical(self, name: str, value: Any) -> tuple[tuple[str, Any], ...]:
         return self.op.canonical(self.types, {**self.attrs, name: value})
 
-    def said(self, given: Sequence[str], output: str = "") -> str:
+    def format(self, given: Sequence[str], output: str = "") -> str:
         text = f"{self.op.name}({', '.join(given)})"
         return f"{text}[{output or self.output}]" if self.outputs > 1 else text
 
     def node(self, args: Sequence[Node]) -> Node:
-        made = apply(self.op, args, self.attrs, outputs=self.outputs)
-        return item(made, self.output) if self.outputs > 1 else made
+        node = apply(self.op, args, self.attrs, outputs=self.outputs)
+        return item(node, self.output) if self.outputs > 1 else node
 
-    def values(self, args: Sequence[Array], field: Field) -> Array:
+    def evaluate(self, args: Sequence[Array], field: Field) -> Array:
         count = len(args[0]) if args else 1
-        scope, tensors = self._batched(count)
+        scope, tensors = self._batched_scope(count)
         return interpret(scope, dict(zip(tensors, args, strict=True)), field)
 
-    def _batched(self, count: int) -> tuple[Scope, tuple[Tensor, ...]]:
+    def _batched_scope(self, count: int) -> tuple[Scope, tuple[Tensor, ...]]:
         if count not in self._scopes:
             attrs = self.op.canonical(self.types, self.attrs)
             scope = self.op.scopes(self.types, attrs)[self.output]
-            own = [x for x in self.op.tensors(self.types) if x is not None]
+            tensors = [x for x in self.op.tensors(self.types) if x is not None]
             self._scopes.clear()
-            self._scopes[count] = batched(scope, own, count)
+            self._scopes[count] = batch_scope(scope, tensors, count)
         return self._scopes[count]
 
 
-def batched(scope: Scope, tensors: Sequence[Tensor], count: int) -> tuple[Scope, tuple[Tensor, ...]]:
-    """The scope for `count` values of each tensor at once, along an axis in front of all."""
+def batch_scope(scope: Scope, tensors: Sequence[Tensor], count: int) -> tuple[Scope, tuple[Tensor, ...]]:
+    """Return the scope, and its tensors, with `count` values along an additional axis in front."""
     front = axis(count, "b")
-    wide = {x: Tensor(x.name, (count, *x.shape), x.dtype) for x in tensors}
-    return _Batched(wide, front).scope(scope), tuple(wide.values())
+    batched = {x: Tensor(x.name, (count, *x.shape), x.dtype) for x in tensors}
+    return _Batching(batched, front).scope(scope), tuple(batched.values())
 
 
-class _Batched(Rewriting):
-    def __init__(self, wide: Mapping[Tensor, Tensor], front: Any):
+class _Batching(Rewriting):
+    def __init__(self, batched: Mapping[Tensor, Tensor], front: Any):
         super().__init__()
-        self.wide, self.front = wide, front
+        self.batched, self.front = batched, front
 
     def scope(self, scope: Scope) -> Scope:
-        found = self._scopes.get(id(scope))
-        if found is None:
-            made = Scope((self.front, *scope.axes), self.body(scope.body))
-            found = self._scopes[id(scope)] = scope, made
-        return found[1]
+        cached = self._scopes.get(id(scope))
+        if cached is None:
+            new = Scope((self.front, *scope.axes), self.body(scope.body))
+            cached = self._scopes[id(scope)] = scope, new
+        return cached[1]
 
     def read(self, read: Read) -> Read:
-        found = super().read(read)
+        new = super().read(read)
         place = polynomial(self.front)
         if isinstance(read.source, Tensor):
-            return Read(self.wide[read.source], (place, *found.indices), found.outside)
+            return Read(self.batched[read.source], (place, *new.indices), new.outside)
         if isinstance(read.source, Scope):
-            return Read(found.source, (place, *found.indices), found.outside)
-        return found
+            return Read(new.source, (place, *new.indices), new.outside)
+        return new

@@ -1,4 +1,4 @@
-"""Worlds grown side by side, each in a process of its own; what comes back crosses the border as text."""
+"""Generates the rules of several worlds in parallel, one process for each; results come back as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from threading import Thread
 from time import monotonic
 from typing import Any, TypeAlias
 
-from tensaurus.finders.synthesis.generate import Found, Generation, Roots, shown
+from tensaurus.finders.synthesis.generate import GeneratedRule, Generation, Sides, format_roots
 from tensaurus.finders.synthesis.journal import Journal
 from tensaurus.finders.synthesis.world import World
 from tensaurus.graph.ir.program_text import parse_program
@@ -22,18 +22,15 @@ from tensaurus.rules.language.rule import parse_rule
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system.child import die_with_parent
 
-__all__ = ["Grown", "Job", "side_by_side"]
+__all__ = ["WorldJob", "WorldResult", "grow_worlds"]
 
-_Sides: TypeAlias = tuple[str, str]
-_Row: TypeAlias = tuple[str, int, str, str, _Sides, tuple[str, ...]]  # as `Found` has it, but for its rules
+_SideTexts: TypeAlias = tuple[str, str]
+_Row: TypeAlias = tuple[str, int, str, str, _SideTexts, tuple[str, ...]]  # of a `GeneratedRule`, as text
 
 
 @dataclass(frozen=True)
-class Job:
-    """A world and how far it is grown; the rest as `Generation` has it.
-
-    journal  a folder of verdicts, where each world has its own file
-    """
+class WorldJob:
+    """The arguments of a world's `Generation`, with the journal's folder, in which each world has a file."""
 
     world: World
     size: int
@@ -44,36 +41,35 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Grown:
-    """What came of a world: its rules, counts of each size as `Generation` has them, what is unproved, with
-    the last reason, a sample of the equations that are dropped, and how long it took."""
+class WorldResult:
+    """The result of a world's `Generation`, unproved laws with the last reason, and its seconds."""
 
     world: str
-    found: tuple[Found, ...]
+    found: tuple[GeneratedRule, ...]
     counts: Mapping[int, Counter[str]]
     unproved: tuple[tuple[str, str], ...]
-    dropped: tuple[Roots, ...] = ()
+    dropped: tuple[Sides, ...] = ()
     seconds: float = 0.0
 
 
-def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[Grown]:
-    """What comes of each, in their order; as many at a time as there are cores."""
+def grow_worlds(jobs: Sequence[WorldJob], note: Callable[[str], None]) -> Iterator[WorldResult]:
+    """Yield the result of each job in order, running as many at a time as there are cores."""
     workers = min(len(jobs), Machine.here().threads)
     if workers < 2:
         for job in jobs:
-            yield _read(*_grown(note, job))
+            yield _parse_result(*_run_job(note, job))
         return
-    # nothing that was imported or compiled here is shared: what a world's rules are does not depend on it
+    # spawned, not forked: the result must not depend on what this process has imported or cached
     context = get_context("spawn")
     notes: SimpleQueue[str] = context.SimpleQueue()
-    listener = Thread(target=_listening, args=(notes, note), daemon=True)
+    listener = Thread(target=_forward_notes, args=(notes, note), daemon=True)
     listener.start()
-    pool = ProcessPoolExecutor(workers, context, initializer=_telling, initargs=(os.getpid(), notes))
+    pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(os.getpid(), notes))
     try:
-        for waiting in [pool.submit(_told, job) for job in jobs]:
-            yield _read(*waiting.result())
+        for waiting in [pool.submit(_run_in_worker, job) for job in jobs]:
+            yield _parse_result(*waiting.result())
     except BaseException:
-        for process in active_children():  # nobody waits for what they would find
+        for process in active_children():  # else the pool would wait for their results
             process.terminate()
         raise
     finally:
@@ -83,28 +79,28 @@ def side_by_side(jobs: Sequence[Job], note: Callable[[str], None]) -> Iterator[G
         notes.close()
 
 
-def _listening(notes: SimpleQueue[str], note: Callable[[str], None]) -> None:
+def _forward_notes(notes: SimpleQueue[str], note: Callable[[str], None]) -> None:
     while text := notes.get():
         note(text)
 
 
-_notes: SimpleQueue[str] | None = None  # of a process of the pool
+_notes: SimpleQueue[str] | None = None  # the queue to the parent, in a worker
 
 
-def _telling(parent: int, notes: SimpleQueue[str]) -> None:
+def _start_worker(parent: int, notes: SimpleQueue[str]) -> None:
     global _notes
     if not die_with_parent(parent):
         os._exit(1)
     _notes = notes
 
 
-def _told(job: Job) -> tuple[Any, ...]:
+def _run_in_worker(job: WorldJob) -> tuple[Any, ...]:
     assert _notes is not None
-    return _grown(_notes.put, job)
+    return _run_job(_notes.put, job)
 
 
-def _grown(note: Callable[[str], None], job: Job) -> tuple[Any, ...]:
-    """The world's rules as rows of text."""
+def _run_job(note: Callable[[str], None], job: WorldJob) -> tuple[Any, ...]:
+    """Generate the world's rules and return the fields of its result as text, which can be pickled."""
     name, (place, shards), began = job.world.name, job.shard, monotonic()
     note(f"world {name}")
     journal = Journal(job.journal, f"{name}-{place + 1}-of-{shards}")
@@ -112,36 +108,30 @@ def _grown(note: Callable[[str], None], job: Job) -> tuple[Any, ...]:
         job.world, job.size, job.seed, lambda text: note(f"{name}: {text}"), job.sample, journal, job.shard
     )
     rows: list[_Row] = [
-        (one.world, one.size, one.text, one.evidence, (shown(one.sides[0]), shown(one.sides[1])), one.tags)
-        for one in generation.run()
+        (rule.world, rule.size, rule.text, rule.evidence, _format_sides(rule.sides), rule.tags)
+        for rule in generation.run()
     ]
-    unproved = tuple((one.text, one.reasons[-1]) for one in generation.unproved)
-    dropped = tuple((shown(left), shown(right)) for left, right in generation.dropped)
+    unproved = tuple((law.text, law.reasons[-1]) for law in generation.unproved)
+    dropped = tuple(map(_format_sides, generation.dropped))
     return name, rows, generation.counts, unproved, dropped, monotonic() - began
 
 
-def _read(
-    name: str,
-    rows: Sequence[_Row],
-    counts: Mapping[int, Counter[str]],
-    unproved: tuple[tuple[str, str], ...],
-    dropped: Sequence[_Sides],
-    seconds: float,
-) -> Grown:
-    found = (
-        Found(
-            world,
-            size,
-            text,
-            tuple(parse_rule(f"law: {text}")),
-            evidence,
-            _roots(sides),
-            tags,
+def _format_sides(sides: Sides) -> _SideTexts:
+    return format_roots(sides[0]), format_roots(sides[1])
+
+
+def _parse_result(
+    name: str, rows: Sequence[_Row], counts: Mapping[int, Counter[str]],
+    unproved: tuple[tuple[str, str], ...], dropped: Sequence[_SideTexts], seconds: float
+) -> WorldResult:
+    rules = (
+        GeneratedRule(
+            world, size, text, tuple(parse_rule(f"law: {text}")), evidence, _parse_sides(sides), tags
         )
         for world, size, text, evidence, sides, tags in rows
     )
-    return Grown(name, tuple(found), counts, unproved, tuple(map(_roots, dropped)), seconds)
+    return WorldResult(name, tuple(rules), counts, unproved, tuple(map(_parse_sides, dropped)), seconds)
 
 
-def _roots(sides: _Sides) -> Roots:
-    return parse_program(sides[0]).roots, parse_program(sides[1]).roots
+def _parse_sides(texts: _SideTexts) -> Sides:
+    return parse_program(texts[0]).roots, parse_program(texts[1]).roots

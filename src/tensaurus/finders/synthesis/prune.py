@@ -1,8 +1,8 @@
-"""Rules without those that the others derive (TASO, section 4; Ruler: what is derivable is redundant).
+"""Drops rules that the others derive (TASO, section 4; in Ruler's words, derivable rules are redundant).
 
-From the last to the first, so that special rules go before those that they follow from.  A rule that makes a
-term smaller has to follow from such as make none larger: x + 0 is min(x, 0) + max(x, 0), too, and x in the
-end, and no search should need to come that way.
+Rules are tried from the last to the first, so that special ones go before the general ones that derive them.
+A rule that makes a term smaller must be derivable by rules that make none larger.  x + 0 = x is derivable
+through x + 0 = min(x, 0) + max(x, 0), but no search should have to take that way.
 """
 
 from __future__ import annotations
@@ -11,36 +11,38 @@ from collections.abc import Callable, Sequence
 
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits
-from tensaurus.finders.synthesis.derivable import derived
-from tensaurus.finders.synthesis.generate import Found
+from tensaurus.finders.synthesis.derivable import is_derivable
+from tensaurus.finders.synthesis.generate import GeneratedRule
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Term
 
-__all__ = ["pruned"]
+__all__ = ["prune_rules"]
 
-LIMITS = Limits(nodes=4000, rounds=8, multi=0)
+PRUNING_LIMITS = Limits(nodes=4000, rounds=8, multi=0)  # each rule is tried once: more than while generating
 
 
-def pruned(found: Sequence[Found], watch: Callable[[int], None] = lambda left: None) -> list[Found]:
-    """The rules that the others do not derive, from the left side alone; in their order."""
-    kept = list(found)
-    for one in reversed(found):
-        others: list[Rule] = [rule for other in kept if other is not one for rule in other.rules]
+def prune_rules(
+    rules: Sequence[GeneratedRule], watch: Callable[[int], None] = lambda count: None
+) -> list[GeneratedRule]:
+    """Return the rules that the others do not derive from the left side alone; `watch` gets their number."""
+    remaining = list(rules)
+    for one in reversed(rules):
+        others: list[Rule] = [rule for other in remaining if other is not one for rule in other.rules]
         rulesets = {True: Ruleset([rule for rule in others if _growth(rule) <= 0]), False: Ruleset(others)}
         if all(
-            derived(left, right, rulesets[_growth(rule) < 0], LIMITS)
+            is_derivable(left, right, rulesets[_growth(rule) < 0], PRUNING_LIMITS)
             for rule, (left, right) in zip(one.rules, one.ways, strict=True)
         ):
-            kept.remove(one)
-        watch(len(kept))
-    return kept
+            remaining.remove(one)
+        watch(len(remaining))
+    return remaining
 
 
 def _growth(rule: Rule) -> int:
-    """How many more operators the right side has."""
-    return _size(rule.rhs) - _size(rule.lhs)
+    """Return how many more operators the right side has than the left side."""
+    return _count_operators(rule.rhs) - _count_operators(rule.lhs)
 
 
-def _size(roots: Sequence[Term]) -> int:
+def _count_operators(roots: Sequence[Term]) -> int:
     return sum(1 for root in roots for _ in outer_first(root))

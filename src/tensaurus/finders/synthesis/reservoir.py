@@ -1,4 +1,4 @@
-"""A sample of a stream whose length nobody knows: each item is kept with the same probability.
+"""Samples a stream of unknown length: each item is kept with the same probability.
 
 Vitter's algorithm R (ACM Transactions on Mathematical Software 11, 1985).
 """
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class Reservoir(Generic[T]):
-    """At most `size` of the items that are offered, in `kept`; the same ones for the same seed."""
+    """Holds a sample of at most `capacity` of the offered items, the same one for the same seed."""
 
-    def __init__(self, size: int, seed: int = 0):
-        self.size, self.offered = size, 0
-        self.kept: list[T] = []
+    def __init__(self, capacity: int, seed: int = 0):
+        self.capacity, self.offered = capacity, 0
+        self.sample: list[T] = []
         self._random = Random(seed)
 
     def offer(self, item: T) -> None:
-        """One more item of the stream."""
+        """Take the stream's next item into the sample, or not."""
         self.offered += 1
-        if len(self.kept) < self.size:
-            self.kept.append(item)
-        elif (place := self._random.randrange(self.offered)) < self.size:
-            self.kept[place] = item
+        if len(self.sample) < self.capacity:
+            self.sample.append(item)
+        elif (position := self._random.randrange(self.offered)) < self.capacity:
+            self.sample[position] = item

@@ -1,4 +1,7 @@
-"""Points at which terms are compared once more; many terms are computed at once, a part of several once."""
+"""Compares terms at further points, which tells functions apart that agree where terms are enumerated.
+
+Many terms are evaluated at once, and each subterm that several share once.
+"""
 
 from __future__ import annotations
 
@@ -9,57 +12,57 @@ import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Field
 from tensaurus.finders.synthesis.operator_use import Use
-from tensaurus.finders.synthesis.term_order import size
+from tensaurus.finders.synthesis.term_order import term_size
 from tensaurus.finders.synthesis.terms import Pair, Term, subterms
 from tensaurus.finders.synthesis.world import World
 
-__all__ = ["Points"]
+__all__ = ["ComparisonPoints"]
 
-PAIRS = 1_000  # of terms that are compared at once: of these the values are in memory
+MAX_PAIRS = 1_000  # of terms whose values are in memory at once
 T = TypeVar("T")
 
 
-class Points:
-    """So many points, at each of which every variable of a world has another value; drawn by the seed."""
+class ComparisonPoints:
+    """A number of random points, at each of which every variable of a world has a value of its own."""
 
     def __init__(self, world: World, field: Field, count: int, seed: int):
         self.world, self.field, self.count, self.seed = world, field, count, seed
 
-    def equal(self, groups: Iterable[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
-        """Of each group in turn those of its pairs whose terms are equal at all points."""
+    def keep_equal(self, groups: Iterable[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
+        """Yield each group with those of its pairs whose terms are equal at all points."""
         waiting: list[tuple[T, Sequence[Pair]]] = []
         count = 0
         for group in groups:
             waiting.append(group)
             count += len(group[1])
-            if count >= PAIRS:
-                yield from self._equal(waiting)
+            if count >= MAX_PAIRS:
+                yield from self._compare(waiting)
                 waiting, count = [], 0
-        yield from self._equal(waiting)
+        yield from self._compare(waiting)
 
-    def _equal(self, groups: Sequence[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
-        values = self._values(side for _, pairs in groups for pair in pairs for side in pair)
-        for what, pairs in groups:
-            yield what, [(a, b) for a, b in pairs if np.array_equal(values[a], values[b])]
+    def _compare(self, groups: Sequence[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
+        values = self._evaluate(side for _, pairs in groups for pair in pairs for side in pair)
+        for label, pairs in groups:
+            yield label, [(a, b) for a, b in pairs if np.array_equal(values[a], values[b])]
 
-    def _values(self, terms: Iterable[Term]) -> dict[Term, Array]:
-        """Of each term, and of all inside: [points, *shape]."""
+    def _evaluate(self, terms: Iterable[Term]) -> dict[Term, Array]:
+        """Return the values [points, *shape] of each term and subterm."""
         every = dict.fromkeys(part for term in terms for part in subterms(term))
-        values = {x: self._leaf(x) for x in every if x[0] == "x"}
-        alike: dict[tuple[int, Use], list[Term]] = {}
+        values = {x: self._variable_values(x) for x in every if x[0] == "x"}
+        by_use: dict[tuple[int, Use], list[Term]] = {}
         for term in (term for term in every if term[0] != "x"):
-            alike.setdefault((size(term), term[0]), []).append(term)
-        for (_, use), some in sorted(alike.items(), key=lambda item: item[0][0]):
+            by_use.setdefault((term_size(term), term[0]), []).append(term)
+        for (_, use), calls in sorted(by_use.items(), key=lambda item: item[0][0]):
             if not use.types:
-                values[some[0]] = np.repeat(use.values((), self.field), self.count, axis=0)
+                values[calls[0]] = np.repeat(use.evaluate((), self.field), self.count, axis=0)
                 continue
-            places = zip(*(term[1:] for term in some), strict=True)
-            args = [np.concatenate([values[part] for part in each]) for each in places]
-            made = use.values(args, self.field)
-            values.update(zip(some, np.split(made, len(some)), strict=True))
+            arguments = zip(*(term[1:] for term in calls), strict=True)
+            args = [np.concatenate([values[part] for part in parts]) for parts in arguments]
+            results = use.evaluate(args, self.field)
+            values.update(zip(calls, np.split(results, len(calls)), strict=True))
         return values
 
-    def _leaf(self, variable: Term) -> Array:
+    def _variable_values(self, variable: Term) -> Array:
         _, kind, number = variable
         rng = np.random.default_rng((self.seed, kind, number))
         return self.field.random((self.count, *self.world.shapes[kind]), rng)

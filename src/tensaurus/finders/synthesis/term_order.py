@@ -1,8 +1,8 @@
-"""An order of terms, and which of them laws that are known make smaller.
+"""Orders terms, and decides whether known laws make a term smaller.
 
 The order is Knuth and Bendix's with a weight of one for every operator, on terms whose variables count as
-constants: it is total, well founded, and a term with a smaller part is smaller.  So what one application of
-a law makes smaller, step by step, comes to the least term of its class: such a term needs no law of its own.
+constants: it is total, well founded, and a term with a smaller subterm is smaller.  Applying laws as long as
+they make a term smaller therefore ends; a law about a term that can be made smaller follows from the others.
 """
 
 from __future__ import annotations
@@ -14,89 +14,90 @@ from typing import Any, TypeAlias
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.terms import Pair, Term, subterms
 
-__all__ = ["Laws", "key", "of_ranks", "size", "variables"]
+__all__ = ["Laws", "order_key", "rank_key", "term_size", "variables_in"]
 
-Alike: TypeAlias = Callable[[Use], Hashable]
-
-
-def size(term: Term) -> int:
-    """How many operators it has; what stands twice counts twice."""
-    return 0 if term[0] == "x" else 1 + sum(map(size, term[1:]))
+UseKey: TypeAlias = Callable[[Use], Hashable]
+"""Returns equal keys for uses that a law does not distinguish."""
 
 
-def variables(term: Term) -> Iterator[Term]:
-    """Those in it, from left to right, each as often as it stands there."""
+def term_size(term: Term) -> int:
+    """Return the number of operators, those of a repeated subterm as often as it occurs."""
+    return 0 if term[0] == "x" else 1 + sum(map(term_size, term[1:]))
+
+
+def variables_in(term: Term) -> Iterator[Term]:
+    """Yield the variables from left to right, each as often as it occurs."""
     return (part for part in subterms(term) if part[0] == "x")
 
 
-def key(term: Term) -> tuple[Any, ...]:
-    """Smaller for a smaller term."""
+def order_key(term: Term) -> tuple[Any, ...]:
+    """Return a sort key: a smaller term has a smaller key."""
     if term[0] == "x":
         return 0, -1, term[1], term[2]
-    parts = tuple(map(key, term[1:]))
+    parts = tuple(map(order_key, term[1:]))
     return 1 + sum(part[0] for part in parts), term[0].place, *parts
 
 
-def exactly(use: Use) -> Hashable:
-    """A use is one of types: what is true of one type need not be of another."""
+def use_key(use: Use) -> Hashable:
+    """Distinguish all uses: a law of some types may be false for others."""
     return use
 
 
-def of_ranks(use: Use) -> Hashable:
-    """Uses of an operator are alike where their operands have the same ranks."""
+def rank_key(use: Use) -> Hashable:
+    """Identify uses of one operator on operands of the same ranks."""
     ranks = tuple(kind.rank for kind in use.types)
     return use.name, tuple(use.attrs.items()), use.output, ranks
 
 
-def matched(pattern: Term, term: Term, found: dict[Term, Term], alike: Alike = exactly) -> bool:
-    """Whether the term is an instance of the pattern; `found` becomes what its variables stand for."""
+def match_term(pattern: Term, term: Term, found: dict[Term, Term], key: UseKey = use_key) -> bool:
+    """Return whether the term is an instance of the pattern; put its variables' values into `found`."""
     if pattern[0] == "x":
-        known = found.setdefault(pattern, term)
-        return known == term
-    if term[0] is not pattern[0] and (term[0] == "x" or alike(term[0]) != alike(pattern[0])):
+        return found.setdefault(pattern, term) == term
+    if term[0] is not pattern[0] and (term[0] == "x" or key(term[0]) != key(pattern[0])):
         return False
-    return all(matched(p, t, found, alike) for p, t in zip(pattern[1:], term[1:], strict=True))
+    return all(match_term(p, t, found, key) for p, t in zip(pattern[1:], term[1:], strict=True))
 
 
-def substituted(term: Term, values: dict[Term, Term]) -> Term:
+def substitute_term(term: Term, values: dict[Term, Term]) -> Term:
+    """Return the term with its variables replaced."""
     if term[0] == "x":
         return values[term]
-    return (term[0], *(substituted(part, values) for part in term[1:]))
+    return (term[0], *(substitute_term(part, values) for part in term[1:]))
 
 
 class Laws:
-    """Equations between terms; of uses that are `alike`.
+    """Known equations between terms, applied where they make a term smaller.
 
-    They are kept by what their larger sides look like: the use, and those of arguments, None for variables.
+    They are indexed by the keys of the larger side's root and of its arguments' roots, None for variables.
     """
 
-    def __init__(self, alike: Alike = exactly) -> None:
-        self._alike = alike
-        self._by_look: dict[tuple[Hashable, ...], list[Pair]] = {}
+    def __init__(self, key: UseKey = use_key) -> None:
+        self._key = key
+        self._by_roots: dict[tuple[Hashable, ...], list[Pair]] = {}
 
     def add(self, left: Term, right: Term, back: bool = True) -> None:
-        """A law that makes terms smaller from the left to the right, and `back`, too."""
+        """Add a law from the left to the right side, and `back` as well."""
         for first, second in ((left, right), *([(right, left)] if back else [])):
-            if first[0] != "x" and set(variables(second)) <= set(variables(first)):
-                look = (self._alike(first[0]), *map(self._look, first[1:]))
-                self._by_look.setdefault(look, []).append((first, second))
+            if first[0] != "x" and set(variables_in(second)) <= set(variables_in(first)):
+                roots = (self._key(first[0]), *map(self._root_key, first[1:]))
+                self._by_roots.setdefault(roots, []).append((first, second))
 
-    def _look(self, term: Term) -> Hashable:
-        return None if term[0] == "x" else self._alike(term[0])
+    def _root_key(self, term: Term) -> Hashable:
+        return None if term[0] == "x" else self._key(term[0])
 
     def reduces_inside(self, term: Term) -> bool:
-        """Whether one of them makes the term smaller, applied to it or to a part of it."""
+        """Return whether a law, applied to the term or to a subterm, makes it smaller."""
         return term[0] != "x" and (self.reduces(term) or any(map(self.reduces_inside, term[1:])))
 
     def reduces(self, term: Term) -> bool:
-        """Whether one of them makes the term smaller, applied to all of it."""
-        own = None
-        looks = [dict.fromkeys((self._look(part), None)) for part in term[1:]]
-        for look in product(*looks):
-            for pattern, other in self._by_look.get((self._alike(term[0]), *look), ()):
+        """Return whether a law, applied at the term's root, makes it smaller."""
+        term_key = None
+        argument_keys = [dict.fromkeys((self._root_key(part), None)) for part in term[1:]]
+        for arguments in product(*argument_keys):
+            for pattern, other in self._by_roots.get((self._key(term[0]), *arguments), ()):
                 found: dict[Term, Term] = {}
-                if matched(pattern, term, found, self._alike):
-                    own = key(term) if own is None else own
-                    if key(substituted(other, found)) < own:
+                if match_term(pattern, term, found, self._key):
+                    term_key = order_key(term) if term_key is None else term_key
+                    if order_key(substitute_term(other, found)) < term_key:
                         return True
         return False

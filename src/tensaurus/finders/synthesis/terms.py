@@ -1,12 +1,12 @@
-"""All terms of a world up to a size, in classes of equal values (TASO, section 2).
+"""Enumerates all terms of a world up to a size, in classes of equal values (TASO, section 2).
 
-A term of size n is a use of an operator on representatives of classes of smaller sizes; what has the values
-of a class that there is becomes a candidate for a law, anything else a class of its own.  Terms of constants
-alone, and those whose values depend on no variable, are constants: these fold, and no term is made of them.
+A term of size n is an operator on representatives of classes of smaller sizes.  A term with the values of a
+known class becomes a candidate for a law, any other a new class.  Terms of constants alone, and terms whose
+values depend on no variable, are constants: runtimes fold these, so that no larger terms are built of them.
 
-    slots   the values at which terms are compared: in slot 0 every variable of a type is one tensor, in slot
-            k variable k is another one.  A renaming of variables permutes the slots, so that their hashes in
-            order are the same for all names: n + 1 evaluations in the place of n! (a term of n variables)
+    slots   the points at which terms are compared.  In slot 0 all variables of a type are one tensor, in slot
+            k variable k is another one.  Renaming variables permutes the slots, so that the sorted hashes of
+            slots are the same for all names: n + 1 evaluations in place of n! for a term of n variables
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from tensaurus.expr.evaluate.prime_field import Prime, scramble_words
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.world import World
 
-__all__ = ["Candidate", "Family", "Pair", "Reference", "Term", "Terms", "equations", "subterms", "value"]
+__all__ = [
+    "Candidate", "Family", "Pair", "Reference", "Term", "Terms", "evaluate_term", "possible_laws", "subterms",
+]  # fmt: skip
 
-BATCH = 200_000  # values of one evaluation
-Signature: TypeAlias = tuple[int, ...]  # the types of variables, by their place in the world, in order
-Term: TypeAlias = tuple[Any, ...]  # ("x", type, number), or a use and its arguments' terms
+BATCH_VALUES = 200_000  # terms times slots that are evaluated at once: bounds memory
+Signature: TypeAlias = tuple[int, ...]  # the type of each variable, as its number in the world, ascending
+Term: TypeAlias = tuple[Any, ...]  # ("x", type, number), or (use, argument term, ...)
 Pair: TypeAlias = tuple[Term, Term]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A class with its variables as those of a larger term: `names` are their places there."""
+    """A class as an argument: variable k of the class is variable `names[k]` of the larger term."""
 
     family: Family
     number: int
@@ -43,18 +45,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A term with the values of a class's representative, or such a representative that may be symmetric."""
+    """A term with the values of a known class, or a new representative that may be symmetric in variables.
+
+    hashes       of its slots
+    equal_class  family and number of the class
+    """
 
     use: Use
     args: tuple[Reference, ...]
     signature: Signature
-    hashes: tuple[int, ...]  # of its slots
+    hashes: tuple[int, ...]
     size: int
-    equal: tuple[Family, int]
+    equal_class: tuple[Family, int]
 
     @property
     def term(self) -> Term:
-        """The term."""
         return (self.use, *(a.family.term(a.number, a.names) for a in self.args))
 
 
@@ -62,9 +67,9 @@ class Candidate:
 class Family:
     """Classes of one type whose variables have the same types.
 
-    values   by size, of each class, each slot: [classes, slots, *shape]
-    slots    of each class the hashes of its slots
-    origins  of each class its use and arguments; None of a variable
+    values   by size the values of each class at each slot: [classes, slots, *shape]
+    slots    for each class the hashes of its slots
+    origins  for each class its use and arguments, None for a variable
     """
 
     type: int
@@ -74,12 +79,12 @@ class Family:
     origins: list[tuple[Use, tuple[Reference, ...]] | None] = field(default_factory=list)
 
     def of_size(self, size: int) -> tuple[int, Array]:
-        """The first class of the size, and the values of all of it; they are kept for sizes that are read."""
+        """Return the number of the first class of a size, and the values of all classes of the size."""
         first = sum(len(block) for block in self.values[:size])
         return first, self.values[size] if size < len(self.values) else np.empty((0,), np.uint64)
 
     def term(self, number: int, names: Sequence[int] | None = None) -> Term:
-        """The representative, its variables called by these numbers."""
+        """Return a class's representative, with variables numbered by `names`."""
         names = tuple(range(len(self.signature))) if names is None else tuple(names)
         origin = self.origins[number]
         if origin is None:
@@ -89,58 +94,59 @@ class Family:
 
 
 def subterms(term: Term) -> Iterator[Term]:
-    """The term and what is inside, each as often as it stands there."""
+    """Yield the term and all subterms, each as often as it occurs."""
     yield term
     for part in term[1:] if term[0] != "x" else ():
         yield from subterms(part)
 
 
-def value(term: Term, leaves: Mapping[Term, Array], field: Field, count: int) -> Array:
-    """Its values for so many values of each variable, each with an axis of them in front."""
+def evaluate_term(term: Term, leaves: Mapping[Term, Array], field: Field, count: int) -> Array:
+    """Return the term's values for `count` values of each variable, along an axis in front."""
     if term[0] == "x":
         return leaves[term]
     use: Use = term[0]
-    made = use.values([value(part, leaves, field, count) for part in term[1:]], field)
-    return made if len(term) > 1 else np.repeat(made, count, axis=0)
+    values = use.evaluate([evaluate_term(part, leaves, field, count) for part in term[1:]], field)
+    return values if len(term) > 1 else np.repeat(values, count, axis=0)
 
 
-def equations(candidate: Candidate) -> Iterator[Pair]:
-    """The laws that the candidate may stand for: by hashes, some variables may be any of several."""
-    family, number = candidate.equal
+def possible_laws(candidate: Candidate) -> Iterator[Pair]:
+    """Yield the candidate and its class's representative, with each naming of variables that hashes allow."""
+    family, number = candidate.equal_class
     left = candidate.term
-    slots, own = family.slots[number], candidate.hashes
+    slots, hashes = family.slots[number], candidate.hashes
     kinds = candidate.signature
     choices = [
-        [v for v in range(len(kinds)) if kinds[v] == kind and own[v + 1] == slots[place + 1]]
+        [v for v in range(len(kinds)) if kinds[v] == kind and hashes[v + 1] == slots[place + 1]]
         for place, kind in enumerate(family.signature)
     ]
-    for names in _distinct(choices):
+    for names in _distinct_choices(choices):
         right = family.term(number, names)
         if right != left:
             yield left, right
 
 
-def _distinct(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+def _distinct_choices(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Yield one element of each choice such that all differ."""
     if not choices:
         yield ()
         return
     for first in choices[0]:
-        rest = [[v for v in others if v != first] for others in choices[1:]]
-        for names in _distinct(rest):
+        others = [[v for v in choice if v != first] for choice in choices[1:]]
+        for names in _distinct_choices(others):
             yield (first, *names)
 
 
-def _shared_out(whole: int, parts: int) -> Iterator[tuple[int, ...]]:
-    """The ways in which parts may add up to the whole."""
-    if parts == 1:
-        yield (whole,)
+def _split_size(size: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Yield all tuples of `count` sizes with this sum."""
+    if count == 1:
+        yield (size,)
         return
-    for first in range(whole + 1):
-        yield from ((first, *rest) for rest in _shared_out(whole - first, parts - 1))
+    for first in range(size + 1):
+        yield from ((first, *others) for others in _split_size(size - first, count - 1))
 
 
 class Terms:
-    """The classes of a world, grown size by size; `count` terms were looked at."""
+    """The classes of a world's terms, grown size by size; `count` terms were evaluated."""
 
     def __init__(self, world: World, seed: int = 0):
         self.world = world
@@ -152,31 +158,28 @@ class Terms:
         self.count = 0
         self._weights = [self.field.random((prod(shape), 2), rng) for shape in world.shapes]
         self._seeds = rng.integers(0, 2**63, len(world.kinds) + 1, dtype=np.uint64)
-        for number, most in enumerate(world.variables):
-            if most:
+        for number, count in enumerate(world.variables):
+            if count:
                 shape = world.shapes[number]
-                every, one = self.field.random(shape, rng), self.field.random(shape, rng)
+                common, other = self.field.random(shape, rng), self.field.random(shape, rng)
                 family = self._family(number, (number,))
-                values = np.stack([every, one])[None]
+                values = np.stack([common, other])[None]
                 family.values.append(values)
-                hashes = self._hashed(number, values)
+                hashes = self._hash_slots(number, values)
                 family.slots.append(tuple(map(int, hashes[0])))
                 family.origins.append(None)
                 self.known[self._keys(family, hashes)[0]] = family, 0
 
-    def part(self, candidate: Candidate) -> None:
-        """Make a class of the candidate, which differs from what it was found equal to.
-
-        Nobody meets it by its key: what is equal to it, too, becomes a class once more.
-        """
+    def separate(self, candidate: Candidate) -> None:
+        """Make a class, without a key, of a candidate that differs from the class whose values it has."""
         family = self._family(self.world.kinds.index(candidate.use.result), candidate.signature)
         slots = range(len(candidate.signature) + 1)
         args = []
-        for each in candidate.args:
-            known = np.concatenate(each.family.values)[each.number]
-            at = [0, *(each.names.index(v - 1) + 1 if v - 1 in each.names else 0 for v in slots[1:])]
-            args.append(known[at])
-        values = candidate.use.values(args, self.field)[None]
+        for arg in candidate.args:
+            values = np.concatenate(arg.family.values)[arg.number]
+            at = [0, *(arg.names.index(v - 1) + 1 if v - 1 in arg.names else 0 for v in slots[1:])]
+            args.append(values[at])
+        values = candidate.use.evaluate(args, self.field)[None]
         family.values[-1] = np.concatenate([family.values[-1], values])
         family.slots.append(candidate.hashes)
         family.origins.append((candidate.use, candidate.args))
@@ -188,49 +191,49 @@ class Terms:
         return self.families[key]
 
     def grow(self, last: bool = False) -> Iterator[Candidate]:
-        """The candidates of the next size; of the `last` no values are kept."""
+        """Enumerate the terms of the next size and yield the candidates; the `last` size stores no values."""
         self.size += 1
-        fresh: dict[Family, list[Array]] = {}
+        new_values: dict[Family, list[Array]] = {}
         for use in self.world.uses:
-            yield from self._used(use, fresh, last)
+            yield from self._apply_use(use, new_values, last)
         for family in self.families.values():
             shape = (0, len(family.signature) + 1, *self.world.shapes[family.type])
-            while len(family.values) < self.size:  # it is new
+            while len(family.values) < self.size:  # a new family
                 family.values.append(np.empty(shape, np.uint64))
-            family.values.append(np.concatenate(fresh.get(family, [np.empty(shape, np.uint64)])))
+            family.values.append(np.concatenate(new_values.get(family, [np.empty(shape, np.uint64)])))
 
-    def _used(self, use: Use, fresh: Any, last: bool) -> Iterator[Candidate]:
+    def _apply_use(self, use: Use, new_values: Any, last: bool) -> Iterator[Candidate]:
+        """Apply the use to all arguments whose sizes add up to the present size."""
         kinds = [self.world.kinds.index(kind) for kind in use.types]
         result = self.world.kinds.index(use.result)
         if not kinds:
             if self.size == 1:
-                family, values = self._family(result, ()), use.values((), self.field)[:, None]
-                yield from self._sorted_out(use, (), (), (), (), (), family, values, fresh, last)
+                family, values = self._family(result, ()), use.evaluate((), self.field)[:, None]
+                yield from self._classify(use, (), (), (), (), (), family, values, new_values, last)
             return
         families = list(self.families.values())
         pools = [[f for f in families if f.type == kind] for kind in kinds]
-        placed = list(self._placed(pools, (), (), ()))
-        for split in _shared_out(self.size - 1, len(kinds)):
-            for chosen, names, signature in placed:
-                yield from self._batch(use, result, chosen, split, names, signature, fresh, last)
+        choices = list(self._choose_families(pools, (), (), ()))
+        for sizes in _split_size(self.size - 1, len(kinds)):
+            for chosen, names, signature in choices:
+                yield from self._apply_batches(use, result, chosen, sizes, names, signature, new_values, last)
 
-    def _placed(
-        self,
-        pools: Sequence[Sequence[Family]],
-        chosen: tuple[Family, ...],
-        names: tuple[tuple[int, ...], ...],
-        signature: Signature,
+    def _choose_families(
+        self, pools: Sequence[Sequence[Family]], chosen: tuple[Family, ...],
+        names: tuple[tuple[int, ...], ...], signature: Signature
     ) -> Iterator[tuple[tuple[Family, ...], tuple[tuple[int, ...], ...], Signature]]:
-        """A family for each argument, and which variables of a term of these its own are."""
+        """Yield a family for each argument, with all ways in which the arguments may share variables."""
         if not pools:
             yield chosen, names, signature
             return
         for family in pools[0]:
-            for own, extended in self._overlaps(signature, family.signature):
-                yield from self._placed(pools[1:], (*chosen, family), (*names, own), extended)
+            for own, extended in self._share_variables(signature, family.signature):
+                yield from self._choose_families(pools[1:], (*chosen, family), (*names, own), extended)
 
-    def _overlaps(self, first: Signature, second: Signature) -> Iterator[tuple[tuple[int, ...], Signature]]:
-        """How a term's variables may be those of terms before it, or others: their places there."""
+    def _share_variables(
+        self, first: Signature, second: Signature
+    ) -> Iterator[tuple[tuple[int, ...], Signature]]:
+        """Yield (numbers for the second's variables, common signature): each is one of the first's or new."""
         for count in range(min(len(first), len(second)) + 1):
             for shared in combinations(range(len(second)), count):
                 for places in permutations(range(len(first)), count):
@@ -247,28 +250,20 @@ class Terms:
                     if all(signature.count(k) <= most for k, most in enumerate(self.world.variables)):
                         yield tuple(names), tuple(signature)
 
-    def _batch(
-        self,
-        use: Use,
-        result: int,
-        families: tuple[Family, ...],
-        split: tuple[int, ...],
-        names: tuple[tuple[int, ...], ...],
-        signature: Signature,
-        fresh: Any,
-        last: bool,
-    ) -> Iterator[Candidate]:
-        parts = [family.of_size(size) for family, size in zip(families, split, strict=True)]
+    def _apply_batches(
+        self, use: Use, result: int, families: tuple[Family, ...], sizes: tuple[int, ...],
+        names: tuple[tuple[int, ...], ...], signature: Signature, new_values: Any, last: bool,
+    ) -> Iterator[Candidate]:  # fmt: skip
+        """Apply the use to all classes of these families and sizes, in batches."""
+        parts = [family.of_size(size) for family, size in zip(families, sizes, strict=True)]
         counts = [len(values) for _, values in parts]
         if not (all(counts) and signature):
             return
         slots = len(signature) + 1
-        maps = [
-            [0, *(own.index(v) + 1 if v in own else 0 for v in range(len(signature)))] for own in names
-        ]
+        maps = [[0, *(own.index(v) + 1 if v in own else 0 for v in range(len(signature)))] for own in names]
         order = sorted(range(len(signature)), key=lambda v: signature[v])
         family = self._family(result, tuple(signature[v] for v in order))
-        step = max(1, BATCH // (slots * max(1, prod(counts[1:]))))
+        step = max(1, BATCH_VALUES // (slots * max(1, prod(counts[1:]))))
         for start in range(0, counts[0], step):
             stop = min(counts[0], start + step)
             picks = np.meshgrid(np.arange(start, stop), *map(np.arange, counts[1:]), indexing="ij")
@@ -277,61 +272,62 @@ class Terms:
                 values[pick][:, at].reshape(-1, *values.shape[2:])
                 for (_, values), pick, at in zip(parts, chosen, maps, strict=True)
             ]
-            made = use.values(args, self.field)
-            values = made.reshape(len(chosen[0]), slots, *made.shape[1:])
+            results = use.evaluate(args, self.field)
+            values = results.reshape(len(chosen[0]), slots, *results.shape[1:])
             values = values[:, [0, *(v + 1 for v in order)]]
-            yield from self._sorted_out(
-                use, families, parts, chosen, names, order, family, values, fresh, last
+            yield from self._classify(
+                use, families, parts, chosen, names, order, family, values, new_values, last
             )
 
-    def _sorted_out(
+    def _classify(
         self, use: Use, families: Any, parts: Any, chosen: Any, names: Any, order: Any, family: Family,
-        values: Array, fresh: Any, last: bool,
+        values: Array, new_values: Any, last: bool,
     ) -> Iterator[Candidate]:  # fmt: skip
-        hashes = self._hashed(family.type, values)
+        """Yield the terms of a batch that have the values of known classes; make classes of the others."""
+        hashes = self._hash_slots(family.type, values)
         keys = self._keys(family, hashes)
         self.count += len(keys)
         rank = {v: place for place, v in enumerate(order)}
-        kept: list[int] = []
+        new_rows: list[int] = []
         for row, key in enumerate(keys):
-            found = self.known.get(key)
+            equal_class = self.known.get(key)
             args = tuple(
                 Reference(f, first + int(pick[row]), tuple(rank[v] for v in own))
                 for f, (first, _), pick, own in zip(families, parts, chosen, names, strict=True)
             )
-            own_hashes = tuple(map(int, hashes[row]))
-            if family.signature and len(set(own_hashes)) == 1:
-                continue
-            if found is None:
-                found = self._of_fewer(family, own_hashes)
-            if found is None:
-                found = self.known[key] = family, len(family.origins)
+            term_hashes = tuple(map(int, hashes[row]))
+            if family.signature and len(set(term_hashes)) == 1:
+                continue  # depends on no variable
+            if equal_class is None:
+                equal_class = self._class_of_fewer_variables(family, term_hashes)
+            if equal_class is None:
+                equal_class = self.known[key] = family, len(family.origins)
                 family.origins.append((use, args))
-                family.slots.append(own_hashes)
-                kept.append(row)
-                if len(set(own_hashes)) == len(own_hashes):
-                    continue  # else it may be symmetric in variables: a law of its own
-            yield Candidate(use, args, family.signature, own_hashes, self.size, found)
-        if kept and not last:
-            fresh.setdefault(family, []).append(values[kept])
+                family.slots.append(term_hashes)
+                new_rows.append(row)
+                if len(set(term_hashes)) == len(term_hashes):
+                    continue  # equal hashes may mean a symmetry in variables, which is a law, too
+            yield Candidate(use, args, family.signature, term_hashes, self.size, equal_class)
+        if new_rows and not last:
+            new_values.setdefault(family, []).append(values[new_rows])
 
-    def _of_fewer(self, family: Family, hashes: tuple[int, ...]) -> tuple[Family, int] | None:
-        """The class of fewer variables that such a term is of: of the others its value does not depend."""
-        kept = [place for place in range(len(family.signature)) if hashes[place + 1] != hashes[0]]
-        fewer = self.families.get((family.type, tuple(family.signature[place] for place in kept)))
-        if fewer is None or len(kept) == len(family.signature):
+    def _class_of_fewer_variables(self, family: Family, hashes: tuple[int, ...]) -> tuple[Family, int] | None:
+        """Return the known class over the variables on which the value depends, if these are fewer."""
+        used = [place for place in range(len(family.signature)) if hashes[place + 1] != hashes[0]]
+        fewer = self.families.get((family.type, tuple(family.signature[place] for place in used)))
+        if fewer is None or len(used) == len(family.signature):
             return None
-        left = np.array([[hashes[0], *(hashes[place + 1] for place in kept)]], np.uint64)
-        return self.known.get(self._keys(fewer, left)[0])
+        used_hashes = np.array([[hashes[0], *(hashes[place + 1] for place in used)]], np.uint64)
+        return self.known.get(self._keys(fewer, used_hashes)[0])
 
-    def _hashed(self, kind: int, values: Array) -> Array:
-        """Of each term, each slot, 62 bits: two linear functions of its elements."""
+    def _hash_slots(self, kind: int, values: Array) -> Array:
+        """Return 62 bits for each term and slot: two linear functions of the value's elements."""
         flat = values.reshape(-1, self._weights[kind].shape[0])
         pairs = self.field.matmul(flat, self._weights[kind])
         return (pairs[:, 0] << np.uint64(32) | pairs[:, 1]).reshape(values.shape[:2])
 
     def _keys(self, family: Family, hashes: Array) -> list[int]:
-        """The same of terms that are equal up to the names of variables."""
+        """Return a key for each term; terms that are equal up to the names of variables have equal keys."""
         signature = np.array(family.signature)
         columns = [hashes[:, 0]]
         for kind in sorted(set(family.signature)):
