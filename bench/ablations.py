@@ -27,10 +27,17 @@ from measuring import measuring
 import tensaurus
 from tensaurus.app.zoo.selection import select_models
 from tensaurus.finders.derive import joint_search
-from tensaurus.finders.derive.derivation_finder import GAIN, Derive
-from tensaurus.finders.derive.derivation_search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived, Search
+from tensaurus.finders.derive.derivation_finder import MAX_TIME_RATIO, Derive
+from tensaurus.finders.derive.derivation_search import (
+    CONVERGING,
+    EXPLORATIVE,
+    JOINT,
+    MAX_DEPTH,
+    DerivedProgram,
+    Search,
+)
 from tensaurus.finders.derive.derivation_state import State
-from tensaurus.finders.derive.linear_regions import Part, parts_of
+from tensaurus.finders.derive.linear_regions import LinearRegion, find_linear_regions
 from tensaurus.finders.derive.merge_expressions import JOINED
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.run.available_finders import FINDERS
@@ -63,7 +70,7 @@ def used(path: Sequence[State]) -> set[str]:
     """The rules that lead from each state to the next."""
     found = set[str]()
     for before, after in pairwise(path):
-        rule = after.moves[-1].rule
+        rule = after.applied[-1].rule
         if rule in MATCHED:
             continue
         if rule == JOINED:
@@ -73,7 +80,7 @@ def used(path: Sequence[State]) -> set[str]:
         found |= {
             name
             for name, rule in single
-            if any(before.stepped(s, t).key == after.key for s in before.intense() for t in rule(s))
+            if any(before.after_step(s, t).key == after.key for s in before.compute_bound() for t in rule(s))
         }
     return found
 
@@ -88,21 +95,21 @@ class Worth:
         self.model, self.states = model, states
         (subject,) = select_models([model])
         program = import_model(subject.load(), dict(subject.shapes), subject.name)
-        self.parts: dict[Nodes, list[Part]] = {}
-        for part in parts_of(program):
+        self.parts: dict[Nodes, list[LinearRegion]] = {}
+        for part in find_linear_regions(program):
             self.parts.setdefault(part.forms, []).append(part)
         with TemporaryDirectory() as folder, measuring(program, "onnxruntime", Path(folder) / "db") as costs:
             self.whole = 1e3 * sum(map(costs, program.active))
             self.roofline = costs.roofline
             derive = Derive(costs, costs.roofline)
-            times = {forms: derive.times(each[0]) for forms, each in self.parts.items()}
+            times = {forms: derive.region_seconds(each[0]) for forms, each in self.parts.items()}
         # the finder leaves alone what takes little more than its arithmetic
-        slow = {forms for forms, (now, least) in times.items() if GAIN * now > least}
+        slow = {forms for forms, (now, least) in times.items() if MAX_TIME_RATIO * now > least}
         self.parts = {forms: each for forms, each in self.parts.items() if forms in slow}
         self.now = {forms: now for forms, (now, _) in times.items()}
-        self._found: dict[tuple[Nodes, str], list[Derived]] = {}
+        self._found: dict[tuple[Nodes, str], list[DerivedProgram]] = {}
 
-    def found(self, forms: Nodes, name: str, depth: int = DEPTH) -> list[Derived]:
+    def found(self, forms: Nodes, name: str, depth: int = MAX_DEPTH) -> list[DerivedProgram]:
         """What a search for a part finds without a rule, the fastest first."""
         key = forms, f"{name} {depth}"
         if key not in self._found:
@@ -120,18 +127,18 @@ class Worth:
                 weights=part.weights,
                 **without(name),
             )
-            before = [self.found(one.forms, name, depth) for one in part.alone if len(forms) > 1]
-            self._found[key] = joint_search.searched(part, *made, search, before)
+            before = [self.found(one.forms, name, depth) for one in part.single_regions if len(forms) > 1]
+            self._found[key] = joint_search.search_region(part, *made, search, before)
         return self._found[key]
 
-    def best(self, forms: Nodes, name: str, depth: int = DEPTH) -> float:
+    def best(self, forms: Nodes, name: str, depth: int = MAX_DEPTH) -> float:
         """Seconds of the fastest form without a rule."""
         found = self.found(forms, ALL, depth)
         if found and name != ALL and name in used(found[0].path):
             found = self.found(forms, name, depth)
         return found[0].seconds if found else inf
 
-    def saved(self, name: str, depth: int = DEPTH) -> tuple[float, float]:
+    def saved(self, name: str, depth: int = MAX_DEPTH) -> tuple[float, float]:
         """Milliseconds by forms of products alone, and by merging several beyond that."""
         left: dict[Nodes, float] = {}  # seconds after derivation
         single = joint = 0.0
@@ -139,10 +146,10 @@ class Worth:
             best = self.best(forms, name, depth)
             if len(forms) == 1:
                 now = self.now[forms]
-                left[forms] = best if best <= GAIN * now else now
+                left[forms] = best if best <= MAX_TIME_RATIO * now else now
                 single += len(each) * (now - left[forms])
             else:
-                alone = sum(left.get(one.forms, self.now[one.forms]) for one in each[0].alone)
+                alone = sum(left.get(one.forms, self.now[one.forms]) for one in each[0].single_regions)
                 joint += len(each) * max(0.0, alone - best)
         print(self.model, name, depth, f"{1e3 * single:.3g} {1e3 * joint:.3g}", flush=True)
         return 1e3 * single, 1e3 * joint
@@ -172,7 +179,7 @@ def ruled(models: Sequence[str], states: int) -> Iterator[str]:
 
 def deep(models: Sequence[str], states: int) -> Iterator[str]:
     """The table of what depth is worth, line by line (EINNET, figure 17)."""
-    depths = range(DEPTH + 1)
+    depths = range(MAX_DEPTH + 1)
     yield from [
         "# What deeper derivations are worth",
         "",

@@ -19,8 +19,8 @@ from tensaurus.expr.analysis.work_counts import multiply_adds
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Reduce
 from tensaurus.finders.derive import joint_search
-from tensaurus.finders.derive.derivation_search import Derived, Search, initial
-from tensaurus.finders.derive.linear_regions import Part
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search, initial_expressions
+from tensaurus.finders.derive.linear_regions import LinearRegion
 from tensaurus.finders.derive.merge_expressions import JOINED
 from tensaurus.graph.ir.node import INPUT, Node, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
@@ -37,8 +37,8 @@ def call(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Node:
     return apply(registry[op], [tensor(f"x{k}", *shape) for k, shape in enumerate(shapes)], attrs)
 
 
-def made_by(one: Derived) -> list[Node]:
-    """The operators that parts of it became."""
+def made_by(one: DerivedProgram) -> list[Node]:
+    """Return the standard operators in a derived program."""
     return [node for _, node in one.state.nodes if node.args and str(node.op) != "eop"]
 
 
@@ -48,7 +48,7 @@ def copied(node: Node, leaves: Sequence[Node]) -> float:
     return float(own / sum(prod(leaf.tensor.shape) for leaf in leaves))
 
 
-def sums_of(one: Derived) -> int:
+def sums_of(one: DerivedProgram) -> int:
     """How many elements of operators' outputs an element of the result adds up."""
     (node,) = one.state.results
     body = node.attribute("scope").body if str(node.op) == "eop" else None
@@ -56,24 +56,24 @@ def sums_of(one: Derived) -> int:
 
 
 Nodes: TypeAlias = tuple[Node, ...]
-Claim: TypeAlias = Callable[[Derived, Sequence[Node]], bool]
+Claim: TypeAlias = Callable[[DerivedProgram, Sequence[Node]], bool]
 
 
-def matmul_and_offsets(one: Derived, leaves: Sequence[Node]) -> bool:
+def matmul_and_offsets(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """Every element is multiplied as it is, and the products are added with offsets (figure 3b)."""
     made, taps = made_by(one), prod(leaves[1].tensor.shape[2:])
     plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) == 1
     return plain and sums_of(one) == taps
 
 
-def im2col(one: Derived, leaves: Sequence[Node]) -> bool:
+def im2col(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """One product of patches (figure 3c)."""
     made = made_by(one)
     plain = len(made) == 1 and str(made[0].op) == "MatMul"
     return plain and copied(made[0], leaves) > 1 and sums_of(one) == 1
 
 
-def smaller_convolutions(one: Derived, leaves: Sequence[Node]) -> bool:
+def smaller_convolutions(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """Convolutions of fewer taps, added up."""
     made = made_by(one)
     taps = [prod(node.args[1].tensor.shape[2:]) for node in made if str(node.op) == "Conv"]
@@ -83,21 +83,21 @@ def smaller_convolutions(one: Derived, leaves: Sequence[Node]) -> bool:
 def kernel_of(*sizes: int) -> Claim:
     """A convolution with a kernel of these sizes and more channels of its output (figure 6)."""
 
-    def claim(one: Derived, leaves: Sequence[Node]) -> bool:
+    def claim(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
         made = made_by(one)
         return len(made) == 1 and str(made[0].op) == "Conv" and made[0].args[1].tensor.shape[2:] == sizes
 
     return claim
 
 
-def plain_convolution(one: Derived, leaves: Sequence[Node]) -> bool:
+def plain_convolution(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """Without dilation, of rearranged data: nothing is added up afterwards."""
     made = made_by(one)
     plain = len(made) == 1 and str(made[0].op) == "Conv" and set(made[0].attribute("dilations")) == {1}
     return plain and sums_of(one) == 1 and copied(made[0], leaves) < 2
 
 
-def phases(one: Derived, leaves: Sequence[Node]) -> bool:
+def phases(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """Of a transposed convolution: every output is one element of one product, and of the products with the
     zeros between its elements at least a third are gone."""
     made, taps = made_by(one), leaves[1].tensor.shape[2:]
@@ -106,7 +106,7 @@ def phases(one: Derived, leaves: Sequence[Node]) -> bool:
     return len(made) == 1 and sums_of(one) == 1 and work < spread * 2 / 3
 
 
-def selective_sum(one: Derived, leaves: Sequence[Node]) -> bool:
+def selective_sum(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """Of a transposed convolution: one product of all elements, of which those that meet are added."""
     made = made_by(one)
     plain = len(made) == 1 and str(made[0].op) == "MatMul" and copied(made[0], leaves) <= 1.001
@@ -150,12 +150,12 @@ def of_one_number(seed: int) -> Node:
     return apply(registry["Conv"], [tensor("x0", n, c, size, size), constant(weights)], attrs)
 
 
-def averages(one: Derived, leaves: Sequence[Node]) -> bool:
+def averages(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """Means of windows, times a number."""
     return [str(node.op) for node in made_by(one)] == ["AveragePool"] and sums_of(one) == 1
 
 
-def of_ones(one: Derived, leaves: Sequence[Node]) -> bool:
+def of_ones(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """One convolution with ones."""
     made = made_by(one)
     return [str(node.op) for node in made] == ["Conv"] and bool(
@@ -176,7 +176,7 @@ def banded(seed: int, mixes: bool, sizes: tuple[int, int, int, int, int] | None 
     return apply(registry["eop"], [tensor("x0", *first), tensor("x1", b, m, k)], {"scope": scope})
 
 
-def undilated(one: Derived, leaves: Sequence[Node]) -> bool:
+def undilated(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """One band in which no index steps by more than one, of hardly more products than the operator's and of
     operands that are no larger: batches of remainders."""
     sums = [node for _, node in one.state.nodes if any(map(multiply_adds, scopes_of(node)))]
@@ -188,7 +188,7 @@ def undilated(one: Derived, leaves: Sequence[Node]) -> bool:
     return plain and number_of(multiply_adds(scope)) < 1.5 * wanted
 
 
-def transposes_absorbed(one: Derived, leaves: Sequence[Node]) -> bool:
+def transposes_absorbed(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
     """One product of the leaves, and nothing else that computes: at most they are read in another order."""
     return [str(node.op) for node in made_by(one)] == ["MatMul"] and sums_of(one) == 1
 
@@ -245,31 +245,31 @@ def separable_branches(seed: int) -> Nodes:
 def merged(name: str) -> Claim:
     """One operator for all."""
 
-    def claim(one: Derived, leaves: Sequence[Node]) -> bool:
-        rules = {move.rule for move in one.state.moves}
+    def claim(one: DerivedProgram, leaves: Sequence[Node]) -> bool:
+        rules = {move.rule for move in one.state.applied}
         return JOINED in rules and [str(node.op) for node in made_by(one)] == [name]
 
     return claim
 
 
-def part_of(nodes: Nodes) -> Part:
-    """They as a part of a program, over the inputs that they need."""
+def part_of(nodes: Nodes) -> LinearRegion:
+    """Return the region of these nodes, over the inputs that they need."""
     inputs = (tuple(leaf for leaf in topological_order((node,)) if leaf.op is INPUT) for node in nodes)
-    return Part(tuple(Piece(node, leaves) for node, leaves in zip(nodes, inputs, strict=True)), nodes)
+    return LinearRegion(tuple(Piece(node, leaves) for node, leaves in zip(nodes, inputs, strict=True)), nodes)
 
 
-def derived(node: Node, leaves: Nodes, search: Search) -> list[Derived]:
-    """What is found for the expression of a node over these leaves."""
-    return search.run(*initial((node,), leaves))
+def derived(node: Node, leaves: Nodes, search: Search) -> list[DerivedProgram]:
+    """Return the programs found for the expression of a node over these leaves."""
+    return search.run(*initial_expressions((node,), leaves))
 
 
-def searched(part: Part, search: Search) -> list[Derived]:
-    """What is found for a part: for several products at once, beginning at what each alone is derived to."""
-    single = part.alone if len(part.pieces) > 1 else ()
+def searched(part: LinearRegion, search: Search) -> list[DerivedProgram]:
+    """Return the programs found for a region; of several products, each alone is searched first."""
+    single = part.single_regions if len(part.pieces) > 1 else ()
     found = [searched(one, replace(search, states=ALONE)) for one in single]
     made = part.expressions()
     assert made is not None, "nothing lies around the products"
-    return joint_search.searched(part, *made, search, found)
+    return joint_search.search_region(part, *made, search, found)
 
 
 def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:
@@ -277,37 +277,37 @@ def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:
 
 
 ALONE = 40  # states of the search for each product of several
-GUIDED = Search(states=40, intense=1.0)  # sizes are small here
-SHALLOW = replace(GUIDED, states=170, depth=3, intense=2.0)
-BREADTH_FIRST = replace(GUIDED, states=120, guided=False, depth=2, intense=2.0)
+GUIDED = Search(states=40, min_intensity=1.0)  # sizes are small here
+SHALLOW = replace(GUIDED, states=170, depth=3, min_intensity=2.0)
+BREADTH_FIRST = replace(GUIDED, states=120, is_guided=False, depth=2, min_intensity=2.0)
 CASES: dict[str, tuple[Callable[[int], Nodes], Claim, Search]] = {
     "Conv3x3 as MatMul and OffsetReduce": (
         alone(lambda s: convolution(s, (3, 3))),
         matmul_and_offsets,
-        replace(GUIDED, intense=2.0),
+        replace(GUIDED, min_intensity=2.0),
     ),
     "im2col": (alone(lambda s: convolution(s, (3, 2))), im2col, Search(states=1)),
     "Conv3x3 as smaller ones": (
         alone(lambda s: convolution(s, (3, 3))),
         smaller_convolutions,
-        replace(GUIDED, intense=2.0),
+        replace(GUIDED, min_intensity=2.0),
     ),
     "strided Conv as MatMul of patches": (
         alone(lambda s: convolution(s, (3, 3), stride=2)),
         im2col,
-        replace(GUIDED, intense=2.0),
+        replace(GUIDED, min_intensity=2.0),
     ),
     "Conv5x5 as Conv3x3": (alone(lambda s: convolution(s, (5, 5))), kernel_of(3, 3), SHALLOW),
     "dilated Conv as plain": (
         alone(lambda s: convolution(s, (3, 3), 2 + s % 2)),
         plain_convolution,
-        replace(GUIDED, intense=2.0),
+        replace(GUIDED, min_intensity=2.0),
     ),
-    "ConvTranspose in phases": (alone(transposed), phases, replace(GUIDED, intense=2.0)),
+    "ConvTranspose in phases": (alone(transposed), phases, replace(GUIDED, min_intensity=2.0)),
     "ConvTranspose as MatMul and selective sum": (alone(transposed), selective_sum, BREADTH_FIRST),
     "dilated G2BMM as plain": (alone(lambda s: banded(s, mixes=False)), undilated, GUIDED),
     "dilated GBMM as plain": (alone(lambda s: banded(s, mixes=True)), undilated, GUIDED),
-    "pooling as convolution": (alone(pooled), of_ones, replace(GUIDED, states=20, intense=0.5)),
+    "pooling as convolution": (alone(pooled), of_ones, replace(GUIDED, states=20, min_intensity=0.5)),
     "convolution with one number as pooling": (alone(of_one_number), averages, replace(GUIDED, states=20)),
     "attention's products without transposes": (alone(attention), transposes_absorbed, GUIDED),
     "convolutions with different kernels as one": (kernels_of_several_shapes, merged("Conv"), GUIDED),

@@ -43,9 +43,9 @@ from operators import timed
 
 import tensaurus
 from tensaurus.check.program.replay import refute_equation
-from tensaurus.finders.derive.derivation_equation import equation
-from tensaurus.finders.derive.derivation_search import Derived, Search
-from tensaurus.finders.derive.linear_regions import Part
+from tensaurus.finders.derive.derivation_equation import make_equation
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
+from tensaurus.finders.derive.linear_regions import LinearRegion
 from tensaurus.graph.ir.node import constant, replace_args
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import topological_order
@@ -104,8 +104,8 @@ PAPER: dict[str, tuple[Callable[[], Nodes], Claim]] = {
 
 WAYS = {
     "all": Search(),
-    "no fingerprints": Search(pruning=False),
-    "not guided": Search(guided=False),
+    "no fingerprints": Search(prunes_known=False),
+    "not guided": Search(is_guided=False),
     "no converging": Search(converging=()),
 }
 
@@ -122,18 +122,18 @@ class Found:
     seconds: float
 
 
-def until(part: Part, claim: Claim, search: Search) -> tuple[Derived, Found] | None:
+def until(part: LinearRegion, claim: Claim, search: Search) -> tuple[DerivedProgram, Found] | None:
     """The first program of which the claim is true; None where the search ends before."""
     leaves, began, most, seen = tuple(part.names.values()), monotonic(), search.states, 0
     search.deadline, search.states = began + SECONDS, 0
     searched(part, search)
-    while search.cut and search.states < most and not search.late:
+    while search.is_cut and search.states < most and not search.is_late:
         search.states += 1
-        found = search.resumed()
+        found = search.resume()
         one = next((one for one in found if claim(one, leaves)), None) if search.found > seen else None
         if one is not None:
-            rules = [move.rule for move in one.state.moves if move.rule not in MATCHED]
-            counts = search.explored, search.met, search.pruned, search.found, len(rules)
+            rules = [move.rule for move in one.state.applied if move.rule not in MATCHED]
+            counts = search.explored, search.produced, search.pruned, search.found, len(rules)
             return one, Found(*counts, monotonic() - began)
         seen = search.found
     return None
@@ -186,7 +186,7 @@ def drawn(draws: int) -> str:
                 continue
             counts.append(made[1].states)
             seconds += made[1].seconds
-            law = equation(part.forms, tuple(part.names.values()), made[0])
+            law = make_equation(part.forms, tuple(part.names.values()), made[0])
             if law is not None and refute_equation(law) is None:
                 right += 1
             else:
@@ -209,7 +209,8 @@ def form_of(name: str) -> tuple[Piece, Piece] | None:
     part = part_of(nodes)
     leaves = tuple(part.names.values())
     matching = (one for one in searched(part, Search(states=FORMS)) if claim(one, leaves))
-    law = next((made for one in matching if (made := equation(part.forms, leaves, one)) is not None), None)
+    laws = (make_equation(part.forms, leaves, one) for one in matching)
+    law = next((law for law in laws if law is not None), None)
     if law is None:
         return None
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ from operators import peers, tuned
 from rows import read, write
 
 from tensaurus.app.zoo.selection import select_models
-from tensaurus.finders.derive.derivation_state import INTENSE, intensity
+from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, intensity
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -55,7 +55,7 @@ def products(name: str) -> list[tuple[Piece, int]]:
     pieces: dict[Node, Piece] = {}
     for node in program.active:
         scopes = scopes_of(node)
-        if len(scopes) != 1 or intensity(scopes[0]) < INTENSE:
+        if len(scopes) != 1 or intensity(scopes[0]) < MIN_INTENSITY:
             continue
         piece = Piece.of(node)
         named = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}

@@ -41,17 +41,17 @@ from tensaurus.finders.derive import (
     summation_rules,
     tighten_boundary,
 )
-from tensaurus.finders.derive.derivation_cache import Memory
-from tensaurus.finders.derive.derivation_equation import USED, equation
+from tensaurus.finders.derive.derivation_cache import DerivationCache
+from tensaurus.finders.derive.derivation_equation import STEP_EVIDENCE, make_equation
 from tensaurus.finders.derive.derivation_finder import Derive
-from tensaurus.finders.derive.derivation_search import Derived, Search
-from tensaurus.finders.derive.derivation_state import INTENSE, intensity
-from tensaurus.finders.derive.derivation_text import derivation
-from tensaurus.finders.derive.fit_index_map import fitted, points, value_at
-from tensaurus.finders.derive.flatten_digits import flattened
-from tensaurus.finders.derive.fold_move_chains import Flow, traced
-from tensaurus.finders.derive.linear_regions import part
-from tensaurus.finders.derive.operator_matching import Role, Window, operators
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
+from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, intensity
+from tensaurus.finders.derive.derivation_text import format_derivations
+from tensaurus.finders.derive.fit_index_map import evaluate_at, fit_index, sample_places
+from tensaurus.finders.derive.flatten_digits import flatten_dimensions
+from tensaurus.finders.derive.fold_move_chains import MoveFinder, fold_moves
+from tensaurus.finders.derive.linear_regions import product_piece
+from tensaurus.finders.derive.operator_matching import Role, Window, matchable_operators
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import Rule, Step
 from tensaurus.graph.ir.node import Node, apply, constant
@@ -59,7 +59,7 @@ from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import registry
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.evidence import Derived as Following
+from tensaurus.rules.language.evidence import Derived
 from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
 
 RULES: dict[str, Rule] = {
@@ -192,11 +192,11 @@ def test_what_the_paper_found_is_found(name: str) -> None:
     found = searched(part, replace(search))
     matching = [one for one in found if claim(one, leaves)]
     assert matching, str(part.forms)
-    made = equation(part.forms, leaves, matching[0])
-    assert made is not None and isinstance(made.evidence, Following)
+    made = make_equation(part.forms, leaves, matching[0])
+    assert made is not None and isinstance(made.evidence, Derived)
     assert len(made.right) == len(part.forms)
     assert refute_equation(made) is None
-    lines = list(derivation(part.forms, matching[:1], search))
+    lines = list(format_derivations(part.forms, matching[:1], search))
     assert any("its expression" in line for line in lines)
     assert len(lines) > 2 * len(made.evidence.steps)
 
@@ -205,14 +205,14 @@ def test_wrong_steps_are_refuted() -> None:
     """A derivation is as right as its steps: one with another offset is refuted, by itself and as a whole."""
     node = convolution(3, (3, 3))
     leaves = tuple(arg for arg in node.args if arg is not None)
-    one = next(d for d in derived(node, leaves, Search(states=1, intense=2.0)) if made_by(d))
+    one = next(d for d in derived(node, leaves, Search(states=1, min_intensity=2.0)) if made_by(d))
     body = one.state.roots[0].body
     assert isinstance(body, Read)
     last = len(body.indices) - 1
     indices = (*body.indices[:last], body.indices[last] - 1)
     moved = Scope(one.state.roots[0].axes, Read(body.source, indices, Const(0)))
-    wrong = Derived(replace(one.state, roots=(intern_scope(moved),)), one.seconds)
-    made = equation((node,), leaves, wrong)
+    wrong = DerivedProgram(replace(one.state, roots=(intern_scope(moved),)), one.seconds)
+    made = make_equation((node,), leaves, wrong)
     assert made is not None and refute_equation(made) is not None
 
 
@@ -221,7 +221,7 @@ def test_wrong_steps_are_refuted() -> None:
 
 def test_what_operators_are_is_read_from_their_declarations() -> None:
     """Which iterators there are, and what each number of the attributes decides."""
-    found = {(str(o), len(o.windows), frozenset(o.groups)): o for o in operators()}
+    found = {(str(o), len(o.windows), frozenset(o.groups)): o for o in matchable_operators()}
     m, n, k, b = (True, False, True), (False, True, True), (True, True, False), (True, True, True)
     assert {("MatMul", 0, frozenset({m, n, k})), ("MatMul", 0, frozenset({b, m, n, k}))} <= found.keys()
     for rank in (1, 2, 3):
@@ -240,7 +240,7 @@ def test_what_operators_are_is_read_from_their_declarations() -> None:
             assert roles["pads", place] == ("begin", window)
             assert roles["pads", rank + place] == ("end", window)
     # no CumSum, whose windows are as large as its input
-    assert {str(o) for o in operators() if o.single} == {"AveragePool"}
+    assert {str(o) for o in matchable_operators() if o.is_unary} == {"AveragePool"}
     grouped = found["Conv", 2, frozenset({b, m, n, k})]
     role = grouped.roles["group", None]
     assert role.quantity == "extent" and role.of == grouped.groups[b]
@@ -249,7 +249,7 @@ def test_what_operators_are_is_read_from_their_declarations() -> None:
 
 def test_numbers_that_no_attribute_decides() -> None:
     """A window in steps of two is none of an operator whose steps are one."""
-    conv = next(o for o in operators() if str(o) == "Conv" and len(o.windows) == 1)
+    conv = next(o for o in matchable_operators() if str(o) == "Conv" and len(o.windows) == 1)
     steps = {place: role for place, role in conv.roles.items() if role.quantity != "stride"}
     plain = replace(conv, roles=steps, attrs={**conv.attrs, "strides": (1,)})
     (window,) = conv.windows
@@ -267,7 +267,7 @@ def test_weights_that_are_one_number() -> None:
         for changed in (False, True):
             weights[-1, -1, -1, -1] += changed
             node = apply(registry["Conv"], [x, constant(weights)], {"group": 4})
-            found = part(node)
+            found = product_piece(node)
             assert found is not None and (found.leaves == (x,)) == (one and not changed)
 
 
@@ -284,8 +284,8 @@ def test_what_weights_of_one_number_are_derived_to(weights: float) -> None:
     edged = apply(registry["Conv"], [x, padded])
     for node in (transposed, scaled, edged):
         part = part_of((node,))
-        found = searched(part, Search(states=4, intense=0.5))
-        laws = [equation(part.forms, tuple(part.names.values()), one) for one in found[:6]]
+        found = searched(part, Search(states=4, min_intensity=0.5))
+        laws = [make_equation(part.forms, tuple(part.names.values()), one) for one in found[:6]]
         made = [law for law in laws if law is not None]
         assert made and all(refute_equation(law) is None for law in made)
 
@@ -352,13 +352,13 @@ def test_chunks_become_banded_products(width: int, dilation: int, blocks: int) -
     """Slices, concatenations, masks and skewed reshapes are one index form, whatever the chunks are."""
     program = attention(width, dilation, blocks)
     products = [node for node in program.active if str(node.op) == "MatMul"]
-    found = [(Flow(program).surrounded(product), product) for product in products]
+    found = [(MoveFinder(program).piece_around(product), product) for product in products]
     scopes_found = []
     for piece, product in found:
         assert piece is not None
-        made = traced(piece, product)
+        made = fold_moves(piece, product)
         assert made is not None
-        law = Equation("traced", "", (piece.root,), (made,), piece.leaves, USED)
+        law = Equation("traced", "", (piece.root,), (made,), piece.leaves, STEP_EVIDENCE)
         assert refute_equation(law) is None
         scopes_found.append(made.attribute("scope"))
         assert len(scopes(scopes_found[-1])) == 1
@@ -375,7 +375,7 @@ def test_chunks_become_banded_products(width: int, dilation: int, blocks: int) -
 @pytest.mark.parametrize("seed", range(6))
 def test_ends_of_bands_of_which_a_sample_is_followed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A guard holds up to the last element, though no place that was drawn is next to it."""
-    monkeypatch.setattr(fit_index_map, "EVERY", 64)
+    monkeypatch.setattr(fit_index_map, "MAX_PLACES", 64)
     rng = Random(seed)
     width, dilation = rng.randint(2, 9), rng.randint(1, 4)
     length = rng.randint(2 * width * dilation, 40 * width * dilation)
@@ -383,11 +383,12 @@ def test_ends_of_bands_of_which_a_sample_is_followed(seed: int, monkeypatch: pyt
     made = b.model(cases.g2bmm(b, 1, heads=2, length=length, width=width, dilation=dilation))
     program = import_model(made, {}, "band")
     (product,) = (node for node in program.active if str(node.op) == "MatMul")
-    piece = Flow(program).surrounded(product)
+    piece = MoveFinder(program).piece_around(product)
     assert piece is not None
-    form = traced(piece, product)
+    form = fold_moves(piece, product)
     assert form is not None
-    assert refute_equation(Equation("traced", "", (piece.root,), (form,), piece.leaves, USED)) is None
+    law = Equation("traced", "", (piece.root,), (form,), piece.leaves, STEP_EVIDENCE)
+    assert refute_equation(law) is None
 
 
 def test_what_computes_on_the_way_is_not_followed() -> None:
@@ -396,10 +397,10 @@ def test_what_computes_on_the_way_is_not_followed() -> None:
     product = apply(registry["MatMul"], [twice, apply(registry["Transpose"], [w], {"perm": (0, 1, 2)})])
     clipped = apply(registry["Relu"], [product])
     program = Program((x, w), (("y", clipped),))
-    alone = Flow(program).surrounded(product)
+    alone = MoveFinder(program).piece_around(product)
     assert alone is None or alone.root is product
     both = Program((x, w), (("y", clipped), ("z", apply(registry["Reshape"], [product], {"shape": (16, 8)}))))
-    piece = Flow(both).surrounded(product)
+    piece = MoveFinder(both).piece_around(product)
     assert piece is None or piece.root is product  # it is read as it is, and moved
 
 
@@ -410,12 +411,13 @@ def test_a_move_that_no_form_says_is_left() -> None:
     for order, found in (([3, 1, 5, 0, 2, 4], False), ([5, 4, 3, 2, 1, 0], True), ([0, 2, 4, 1, 3, 5], True)):
         rows = apply(registry["Gather"], [product, constant(np.array(order))], {"axis": 0})
         program = Program((x, w), (("y", rows),))
-        piece = Flow(program).surrounded(product)
+        piece = MoveFinder(program).piece_around(product)
         assert piece is not None and piece.root is rows
-        made = traced(piece, product)
+        made = fold_moves(piece, product)
         assert (made is not None) is found
         if made is not None:
-            assert refute_equation(Equation("traced", "", (rows,), (made,), piece.leaves, USED)) is None
+            law = Equation("traced", "", (rows,), (made,), piece.leaves, STEP_EVIDENCE)
+            assert refute_equation(law) is None
 
 
 @given(st.integers(0, 10**6))
@@ -430,16 +432,16 @@ def test_forms_are_found_by_their_values(seed: int) -> None:
     low = rng.choice((-(10**6), -2, 0))
 
     def function(places: Sequence[Any]) -> tuple[Any, Any]:
-        values = value_at(form, axes, places)
+        values = evaluate_at(form, axes, places)
         return values, values >= low
 
-    found = fitted(function, axes)
-    places = points([a.extent for a in axes])  # type: ignore[misc]
+    found = fit_index(function, axes)
+    places = sample_places([a.extent for a in axes])  # type: ignore[misc]
     values, known = function(places)
     if not known.any():
         assert found is None
     elif found is not None:
-        assert (value_at(found, axes, places) == values)[known].all()
+        assert (evaluate_at(found, axes, places) == values)[known].all()
     else:
         assert not known.all()  # what is hidden may be what tells
 
@@ -469,7 +471,7 @@ def test_digits_of_one_number_become_one_dimension() -> None:
     fewer = 0
     for seed in range(400):
         scope = reshaped_reads(seed)
-        plain, made = flattened(scope)
+        plain, made = flatten_dimensions(scope)
         field = Prime(seed)
         given = values_of(scope, field, seed)
         changed = {made.get(x, x): given[x].reshape(made.get(x, x).shape) for x in given}  # type: ignore[arg-type]
@@ -509,7 +511,8 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
     fast = call("Conv", (1, 32, 28, 28), (32, 32, 3, 3), pads=(1, 1, 1, 1))
     cases = ((slow, 1e-2, True), (fast, 1e-6, False), (slow, None, False))
     for (node, taken, expected), kernels in pairs_of(cases, (True, False)):
-        finder = Derive(lambda node, taken=taken: taken, states=30, memory=Memory(kernels=kernels))  # type: ignore[misc]
+        cache = DerivationCache(allows_kernels=kernels)
+        finder = Derive(lambda node, taken=taken: taken, states=30, cache=cache)  # type: ignore[misc]
         graph = EGraph()
         root = graph.insert_term(node)
         graph.rebuild()
@@ -520,7 +523,8 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
             assert len(graph.members[graph.find(root)]) > 1
             proposals = finder(graph, 1000)
             others = [n for proposal in proposals for n in topological_order(proposal.equation.right)]
-            heavy = [n for n in others if n.op is registry["eop"] and intensity(scopes_of(n)[0]) >= INTENSE]
+            eops = [n for n in others if n.op is registry["eop"]]
+            heavy = [n for n in eops if intensity(scopes_of(n)[0]) >= MIN_INTENSITY]
             assert others and (kernels or not heavy)
 
 
@@ -566,6 +570,6 @@ def test_a_part_takes_in_what_only_moves_elements() -> None:
     turned = apply(registry["Transpose"], [flat], {"perm": (0, 2, 1)})
     other = apply(registry["Transpose"], [w], {"perm": (1, 0)})
     product = apply(registry["MatMul"], [turned, other])
-    found = part(product)
+    found = product_piece(product)
     assert found is not None and set(found.leaves) == {x, w}
-    assert part(turned) is None
+    assert product_piece(turned) is None

@@ -10,10 +10,10 @@ import pytest
 
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
-from tensaurus.finders.derive import Derive, Memory
-from tensaurus.finders.derive.derivation_cache import TEXT, rules
-from tensaurus.finders.derive.derivation_search import Derived, Search, initial
-from tensaurus.finders.derive.derivation_state import shown
+from tensaurus.finders.derive import DerivationCache, Derive
+from tensaurus.finders.derive.derivation_cache import WORKLOAD_PREFIX, cache_version
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search, initial_expressions
+from tensaurus.finders.derive.derivation_state import format_scopes
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType, registry
@@ -34,7 +34,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     searched: list[int] = []
     run = Search.run
 
-    def counted(self: Search, *arguments: Any) -> list[Derived]:
+    def counted(self: Search, *arguments: Any) -> list[DerivedProgram]:
         found = run(self, *arguments)
         searched.append(self.explored)
         return found
@@ -57,12 +57,12 @@ def test_a_derivation_is_followed_instead_of_searched_for(
     path = tmp_path / "db.sqlite"
     node, larger = _transposed(32, 14), _transposed(48, 10)
     with Database(path) as records:
-        first = _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
+        first = _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node)
         assert first and searched == [30]
     with Database(path) as records:
-        finder = Derive(lambda n: 1e-2, states=30, memory=Memory(records))
+        finder = Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records))
         assert _proposed(finder, node) == first and searched == [30]
-        finder = Derive(lambda n: 1e-2, states=30, memory=Memory(records))
+        finder = Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records))
         others = _proposed(finder, larger)
         assert others and searched == [30] and not set(others) & set(first)
         graph = EGraph()
@@ -78,64 +78,64 @@ def test_a_trail_that_leads_nowhere_is_searched_again(
 ) -> None:
     """Once: the run after that follows the new one; and what has no derivation is not searched twice."""
     node, searched = _transposed(32, 14), _counted(monkeypatch)
-    roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
+    roots, _ = initial_expressions((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
-        dead = Measurement(f"{TEXT}{shown(roots)}", rules(True), "", json.dumps([0, [["0" * 16]]]), 1e-6)
-        records.put(dead)
-        assert Memory(records).at(roots) == [("0" * 16,)]
-        first = _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node)
+        workload, trails = f"{WORKLOAD_PREFIX}{format_scopes(roots)}", json.dumps([0, [["0" * 16]]])
+        records.put(Measurement(workload, cache_version(True), "", trails, 1e-6))
+        assert DerivationCache(records).trails_at(roots) == [("0" * 16,)]
+        first = _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node)
         assert first and searched == [30]
-        assert ("0" * 16,) not in (Memory(records).at(roots) or ())
-        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node) == first
+        assert ("0" * 16,) not in (DerivationCache(records).trails_at(roots) or ())
+        assert _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node) == first
         assert searched == [30]
-        Memory(records).keep(roots, [])
-        assert Memory(records).at(roots) == []
-        assert _proposed(Derive(lambda n: 1e-2, states=30, memory=Memory(records)), node) == []
+        DerivationCache(records).store(roots, [])
+        assert DerivationCache(records).trails_at(roots) == []
+        assert _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node) == []
         assert searched == [30]
 
 
 def test_what_time_cuts_on_a_trail_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor kept for what all would have been."""
     node, larger = _transposed(32, 14), _transposed(48, 10)
-    memory = Memory()
-    assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), node)
-    followed, ends = Search.followed, list[int]()
+    cache = DerivationCache()
+    assert _proposed(Derive(lambda n: 1e-2, states=30, cache=cache), node)
+    followed, ends = Search.follow_trail, list[int]()
 
-    def once(self: Search, *arguments: Any) -> list[Derived]:
+    def once(self: Search, *arguments: Any) -> list[DerivedProgram]:
         found = followed(self, *arguments)
         self.deadline = 0.0  # time is over after the first
         ends.append(len(found))
         return found
 
-    monkeypatch.setattr(Search, "followed", once)
-    assert _proposed(Derive(lambda n: 1e-2, states=30, memory=memory), larger) and ends[0] > 0
-    roots, _ = initial((larger,), tuple(arg for arg in larger.args if arg))
-    assert memory.at(roots) is None
+    monkeypatch.setattr(Search, "follow_trail", once)
+    assert _proposed(Derive(lambda n: 1e-2, states=30, cache=cache), larger) and ends[0] > 0
+    roots, _ = initial_expressions((larger,), tuple(arg for arg in larger.args if arg))
+    assert cache.trails_at(roots) is None
 
 
 def test_what_time_cut_is_not_kept(tmp_path: Path) -> None:
     node = _transposed(32, 14)
-    roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
+    roots, _ = initial_expressions((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
-        memory = Memory(records)
-        _proposed(Derive(lambda n: 1e-2, states=10_000, budget=0.05, memory=memory), node)
-        assert memory.at(roots) is None
+        cache = DerivationCache(records)
+        _proposed(Derive(lambda n: 1e-2, states=10_000, budget=0.05, cache=cache), node)
+        assert cache.trails_at(roots) is None
 
 
 def test_a_table_whose_reading_was_ended_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, beginning = _transposed(8, 6), Database.beginning
-    roots, _ = initial((node,), tuple(arg for arg in node.args if arg))
+    roots, _ = initial_expressions((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
-        Memory(records).keep(roots, [])
-        memory = Memory(records)
+        DerivationCache(records).store(roots, [])
+        cache = DerivationCache(records)
 
         def late(self: Database, *arguments: str) -> list[Measurement]:
             raise Overdue
 
         monkeypatch.setattr(Database, "beginning", late)
         with pytest.raises(Overdue):
-            memory.at(roots)
+            cache.trails_at(roots)
         monkeypatch.setattr(Database, "beginning", beginning)
-        assert memory.at(roots) == []
+        assert cache.trails_at(roots) == []

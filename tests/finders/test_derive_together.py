@@ -24,14 +24,14 @@ from tensaurus.expr.ir.scope import Call, Const, Read, Reduce, Scope, Select, Te
 from tensaurus.expr.ir.walk import scopes
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import atoms, interval, polynomial
-from tensaurus.finders.derive.derivation_equation import equation
+from tensaurus.finders.derive.derivation_equation import make_equation
 from tensaurus.finders.derive.derivation_finder import Derive
-from tensaurus.finders.derive.derivation_search import Derived, Search, initial
-from tensaurus.finders.derive.joint_search import searched
-from tensaurus.finders.derive.linear_regions import Part, parts_of
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search, initial_expressions
+from tensaurus.finders.derive.joint_search import search_region
+from tensaurus.finders.derive.linear_regions import LinearRegion, find_linear_regions
 from tensaurus.finders.derive.merge_expressions import JOINED, joined
 from tensaurus.finders.derive.merge_traversals import read_through
-from tensaurus.finders.derive.rewrite_step import replaced
+from tensaurus.finders.derive.rewrite_step import replace_scopes
 from tensaurus.finders.derive.split_expressions import split
 from tensaurus.graph.ir.node import apply, constant
 from tensaurus.graph.ir.program import Program
@@ -89,7 +89,7 @@ def test_what_is_merged_keeps_its_values() -> None:
         for step in joined(stages):
             applied += 1
             assert step.rule == JOINED
-            made = replaced(stages, step.scopes)
+            made = replace_scopes(stages, step.scopes)
             wholes = {id(new.body.source) for _, new in step.scopes if isinstance(new.body, Read)}
             assert len(step.scopes) > 1 and len(wholes) == 1
             olds = [old for old, _ in step.scopes]
@@ -130,7 +130,7 @@ def test_what_reads_in_other_ways_is_not_merged() -> None:
         attrs: dict[str, Any] = {"pads": (1, 1, 1, 1), **changes}
         second = apply(registry["Conv"], [x, tensor("v", 2, 4, 3, 3)], attrs)
         leaves = tuple(dict.fromkeys((*first.args, *second.args)))
-        roots, _ = initial((first, second), leaves)  # type: ignore[arg-type]
+        roots, _ = initial_expressions((first, second), leaves)  # type: ignore[arg-type]
         assert not list(joined(roots))
 
 
@@ -138,11 +138,11 @@ def test_a_wrong_merge_is_refuted() -> None:
     """Results in the other order: as a whole, and by the step."""
     nodes = siblings("MatMul", [(5, 6), (6, 4), (6, 4)], [{}, {}])
     leaves = tuple(dict.fromkeys(arg for node in nodes for arg in node.args if arg is not None))
-    roots, tensors = initial(nodes, leaves)
-    found = Search(states=20, intense=1.0).run(roots, tensors)
-    one = next(one for one in found if JOINED in {move.rule for move in one.state.moves})
-    wrong = Derived(replace(one.state, roots=one.state.roots[::-1]), one.seconds)
-    law = equation(nodes, leaves, wrong)
+    roots, tensors = initial_expressions(nodes, leaves)
+    found = Search(states=20, min_intensity=1.0).run(roots, tensors)
+    one = next(one for one in found if JOINED in {move.rule for move in one.state.applied})
+    wrong = DerivedProgram(replace(one.state, roots=one.state.roots[::-1]), one.seconds)
+    law = make_equation(nodes, leaves, wrong)
     assert law is not None and refute_equation(law) is not None
 
 
@@ -207,7 +207,7 @@ def program(seed: int) -> Program:
 
 def test_parts_that_read_one_tensor_are_a_part_together() -> None:
     """But none that needs another of them; and constant leaves are weights."""
-    found = list(parts_of(program(0)))
+    found = list(find_linear_regions(program(0)))
     joint = [part for part in found if len(part.pieces) > 1]
     assert len(found) == 4 and len(joint) == 1
     assert [kind.op.name for kind in joint[0].products] == ["Conv", "Conv"]  # type: ignore[union-attr]
@@ -215,7 +215,7 @@ def test_parts_that_read_one_tensor_are_a_part_together() -> None:
     x = tensor("x", 6, 6)
     first = apply(registry["MatMul"], [x, constant(np.ones((6, 6), np.float32))])
     second = apply(registry["MatMul"], [x, first])
-    chained = list(parts_of(Program((x,), (("y", second), ("z", first)))))
+    chained = list(find_linear_regions(Program((x,), (("y", second), ("z", first)))))
     assert all(len(part.pieces) == 1 for part in chained)
 
 
@@ -261,9 +261,9 @@ def test_weights_are_arranged_ahead_of_time() -> None:
     node = call("Conv", (1, 4, 5, 5), (64, 4, 3, 3), pads=(1, 1, 1, 1))
     leaves = tuple(arg for arg in node.args if arg is not None)
     moving, constant_ = (
-        Search(states=8, intense=1.0, weights=frozenset(weights)) for weights in ((), (leaves[1],))
+        Search(states=8, min_intensity=1.0, weights=frozenset(weights)) for weights in ((), (leaves[1],))
     )
-    found = [search.run(*initial((node,), leaves, search.weights)) for search in (moving, constant_)]
+    found = [s.run(*initial_expressions((node,), leaves, s.weights)) for s in (moving, constant_)]
     first, second = (min(one.seconds for one in each if "MatMul" in one.operators) for each in found)
     assert second < first
     assert {x.name for x, _ in found[1][0].state.nodes[:2]} == {"x0", "w1"}
@@ -273,51 +273,52 @@ def test_a_search_goes_on_where_it_was_cut() -> None:
     """In steps as at once."""
     node = call("Conv", (1, 4, 7, 7), (6, 4, 3, 3), pads=(1, 1, 1, 1))
     leaves = tuple(arg for arg in node.args if arg is not None)
-    whole = Search(states=30, intense=2.0)
+    whole = Search(states=30, min_intensity=2.0)
     wanted = derived(node, leaves, whole)
-    parts = Search(states=10, intense=2.0)
+    parts = Search(states=10, min_intensity=2.0)
     derived(node, leaves, parts)
     for states in (20, 30):
-        assert parts.cut
+        assert parts.is_cut
         parts.states = states
-        found = parts.resumed()
+        found = parts.resume()
     assert [one.state.key for one in found] == [one.state.key for one in wanted]
-    assert (parts.explored, parts.met) == (whole.explored, whole.met)
+    assert (parts.explored, parts.produced) == (whole.explored, whole.produced)
 
 
 def test_a_search_that_is_late_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever time ends: nothing is lost, and nothing counts twice."""
     node = call("Conv", (1, 4, 7, 7), (6, 4, 3, 3), pads=(1, 1, 1, 1))
     leaves = tuple(arg for arg in node.args if arg is not None)
-    whole = Search(states=12, intense=2.0)
+    whole = Search(states=12, min_intensity=2.0)
     wanted = derived(node, leaves, whole)
     for asked in (3, 40, 90):
         times = chain(repeat(0.0, asked), repeat(2.0))
-        parts = Search(states=12, intense=2.0, deadline=1.0)
+        parts = Search(states=12, min_intensity=2.0, deadline=1.0)
         with monkeypatch.context() as patched:
             patched.setattr(
                 "tensaurus.finders.derive.derivation_search.monotonic", lambda times=times: next(times)
             )
             derived(node, leaves, parts)
-        assert parts.late and parts.cut
+        assert parts.is_late and parts.is_cut
         parts.deadline = inf
-        found = parts.resumed()
+        found = parts.resume()
         assert {one.state.key for one in found} == {one.state.key for one in wanted}
-        assert (parts.explored, parts.met, parts.pruned) == (whole.explored, whole.met, whole.pruned)
+        assert (parts.explored, parts.produced) == (whole.explored, whole.produced)
+        assert parts.pruned == whole.pruned
 
 
 def test_what_time_left_no_start_for_is_not_kept() -> None:
     """Time is over before anything was merged: that is no finding."""
-    (joint,) = (part for part in parts_of(program(3)) if len(part.pieces) > 1)
+    (joint,) = (part for part in find_linear_regions(program(3)) if len(part.pieces) > 1)
     expressions = joint.expressions()
     assert expressions is not None
     for deadline in (0.0, inf):
         search = Search(states=2, deadline=deadline, weights=joint.weights)
-        found = searched(joint, *expressions, search, [[], []])
-        assert search.late is (deadline == 0.0) and bool(found) is not search.late
+        found = search_region(joint, *expressions, search, [[], []])
+        assert search.is_late is (deadline == 0.0) and bool(found) is not search.is_late
 
 
 def test_a_part_of_parts_is_each_alone() -> None:
-    (joint,) = (part for part in parts_of(program(2)) if len(part.pieces) > 1)
-    assert [part.pieces for part in joint.alone] == [(piece,) for piece in joint.pieces]
-    assert isinstance(joint.alone[0], Part) and joint.alone[0].forms != joint.forms
+    (joint,) = (part for part in find_linear_regions(program(2)) if len(part.pieces) > 1)
+    assert [part.pieces for part in joint.single_regions] == [(piece,) for piece in joint.pieces]
+    assert isinstance(joint.single_regions[0], LinearRegion) and joint.single_regions[0].forms != joint.forms

@@ -237,7 +237,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))
     monkeypatch.setattr(Observer, "fused", lambda self, found: [])
     monkeypatch.setattr(
-        "tensaurus.finders.derive.linear_regions.part", lambda node: None
+        "tensaurus.finders.derive.linear_regions.product_piece", lambda node: None
     )  # right forms are not of interest
     model = affine_model()
     KNOWN.clear()

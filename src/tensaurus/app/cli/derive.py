@@ -12,8 +12,8 @@ from tensaurus.app.cli.options import Shapes, parse_shapes
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
 if TYPE_CHECKING:
-    from tensaurus.finders.derive.derivation_search import Derived
-    from tensaurus.finders.derive.linear_regions import Part
+    from tensaurus.finders.derive.derivation_search import DerivedProgram
+    from tensaurus.finders.derive.linear_regions import LinearRegion
     from tensaurus.graph.ir.node import Node
 
 
@@ -43,29 +43,30 @@ def derive(
     from time import monotonic
 
     from tensaurus.finders.derive.derivation_search import Search
-    from tensaurus.finders.derive.derivation_text import derivation
-    from tensaurus.finders.derive.joint_search import searched
+    from tensaurus.finders.derive.derivation_text import format_derivations
+    from tensaurus.finders.derive.joint_search import search_region
     from tensaurus.rules.language.nested_calls import format_nodes
 
     if _is_file(subject):
-        parts = _regions_of_model(Path(subject[0]), parse_shapes(shape or ()))
+        regions = _regions_of_model(Path(subject[0]), parse_shapes(shape or ()))
     else:
-        parts = [_region_of_operator(subject)]
-    if not parts:
+        regions = [_region_of_operator(subject)]
+    if not regions:
         remedy = "Fix input sizes with --shape."
         reason = "no operator with known sizes adds up products"
         raise TensaurusError(reason, file=Path(subject[0]), remedy=remedy)
-    known: dict[tuple[Node, ...], list[Derived]] = {}
-    for part in parts:
-        if (expressions := part.expressions()) is None:
-            product = format_nodes(*part.forms)
+    known: dict[tuple[Node, ...], list[DerivedProgram]] = {}
+    for region in regions:
+        if (expressions := region.expressions()) is None:
+            product = format_nodes(*region.forms)
             typer.echo(f"{product}\n  not searched: what surrounds the product does more than move elements")
             continue
-        search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=part.weights)
-        derived = searched(part, *expressions, search, [known.get(one.forms, []) for one in part.alone])
-        known[part.forms] = derived
-        if derived or len(part.forms) == 1:
-            for line in derivation(part.forms, derived[:top], search):
+        search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=region.weights)
+        single_programs = [known.get(single.forms, []) for single in region.single_regions]
+        derived = search_region(region, *expressions, search, single_programs)
+        known[region.forms] = derived
+        if derived or len(region.forms) == 1:
+            for line in format_derivations(region.forms, derived[:top], search):
                 typer.echo(line)
 
 
@@ -73,9 +74,9 @@ def _is_file(words: list[str]) -> bool:
     return len(words) == 1 and (Path(words[0]).suffix != "" or Path(words[0]).exists())
 
 
-def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Part]:
+def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[LinearRegion]:
     """Return the distinct regions of a model."""
-    from tensaurus.finders.derive.linear_regions import parts_of
+    from tensaurus.finders.derive.linear_regions import find_linear_regions
     from tensaurus.graph.onnx.inlining import inline_functions
     from tensaurus.graph.onnx.model_file import load_model
     from tensaurus.graph.onnx.onnx_import import import_model
@@ -83,15 +84,15 @@ def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Pa
     name = str(path)
     with name_file_in_errors(name):
         program = import_model(inline_functions(load_model(path), name), shapes, name)
-    regions: dict[tuple[Node, ...], Part] = {}
-    for part in parts_of(program):
-        regions.setdefault(part.forms, part)
+    regions: dict[tuple[Node, ...], LinearRegion] = {}
+    for region in find_linear_regions(program):
+        regions.setdefault(region.forms, region)
     return list(regions.values())
 
 
-def _region_of_operator(words: list[str]) -> Part:
+def _region_of_operator(words: list[str]) -> LinearRegion:
     """Return the region of one operator with inputs x0, x1, ..."""
-    from tensaurus.finders.derive.linear_regions import Part
+    from tensaurus.finders.derive.linear_regions import LinearRegion
     from tensaurus.graph.ir.node import apply, source
     from tensaurus.graph.ir.piece import Piece
     from tensaurus.ops import Untypable, registry
@@ -104,7 +105,7 @@ def _region_of_operator(words: list[str]) -> Part:
         example = parse_example(" ".join(rest))
         leaves = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(example.types)]
         node = apply(registry[name], leaves, example.attrs)
-        return Part((Piece.of(node),), (node,))
+        return LinearRegion((Piece.of(node),), (node,))
     except (Untypable, ValueError) as error:
         remedy = "For example: tensaurus derive Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'"
         raise TensaurusError(f"{' '.join(words)}: {error}", remedy=remedy) from error

@@ -1,6 +1,9 @@
-"""Derivation over tensor-algebra expressions (EINNET, OSDI'23): equal expressions, and operators in them."""
+"""Derivation over tensor-algebra expressions (EINNET, OSDI'23).
 
-from tensaurus.finders.derive.derivation_cache import Memory
+Rules rewrite the expressions of a program's linear regions until operators or generated kernels compute them.
+"""
+
+from tensaurus.finders.derive.derivation_cache import DerivationCache
 from tensaurus.finders.derive.derivation_finder import Derive
 
-__all__ = ["Derive", "Memory"]
+__all__ = ["DerivationCache", "Derive"]

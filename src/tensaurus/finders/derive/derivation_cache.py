@@ -1,7 +1,8 @@
-"""Derivations that were found before, in the database: what differs in sizes alone follows them.
+"""Remembers found derivations in the measurement database, so that they are not searched for again.
 
-What is kept of one are the likenesses of its states (`State.likeness`): the rules are applied again, so that
-a derivation is as right, and as well explained, as one that was searched for.
+A stored derivation is a trail: the `State.similarity` of each of its states.  To follow a trail is to apply
+the rules again, so that the result is checked and explained like one that was searched for.  Similarity
+ignores sizes: trails of an expression are tried for the same expression at other sizes, too.
 """
 
 from __future__ import annotations
@@ -15,86 +16,97 @@ from itertools import zip_longest
 from math import inf
 
 from tensaurus.expr.ir.scope import Scope
-from tensaurus.finders.derive.derivation_search import CONVERGING, DEPTH, EXPLORATIVE, JOINT, Derived
-from tensaurus.finders.derive.derivation_state import INTENSE, shown, sizeless
-from tensaurus.finders.derive.joint_search import BEST, WAYS
-from tensaurus.finders.derive.operator_matching import operators
+from tensaurus.finders.derive.derivation_search import (
+    CONVERGING,
+    EXPLORATIVE,
+    JOINT,
+    MAX_DEPTH,
+    DerivedProgram,
+)
+from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, format_scopes, remove_sizes
+from tensaurus.finders.derive.joint_search import MAX_MERGED_STATES, PATHS_PER_RULES
+from tensaurus.finders.derive.operator_matching import matchable_operators
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.runtimes.measure.database import Database, Measurement
 
-__all__ = ["Memory"]
+__all__ = ["DerivationCache"]
 
-TEXT = "derivations of "  # begins the workloads of their rows
-FOLLOWED = 8  # trails of expressions of other sizes, at most
+WORKLOAD_PREFIX = "derivations of "  # of the database's rows; the expressions' text follows
+MAX_SIMILAR_TRAILS = 8  # of other sizes that are tried: following a trail costs less than a search
 
 Trail = tuple[str, ...]
 
 
 @dataclass
-class Memory:
-    """Trails by the expressions that they begin at; without a database, those of this run.
+class DerivationCache:
+    """Trails by the expressions at which they begin; without a database, only those of this run.
 
-    kernels  whether they may lead to what only kernels compute (`Search.kernels`)
+    allows_kernels  whether trails may lead to expressions that only generated kernels compute
+                    (`Search.allows_kernels`); the two kinds of trails are stored apart
     """
 
     database: Database | None = None
-    kernels: bool = True
-    _trails: dict[str, dict[str, _Kept]] | None = field(default=None, repr=False)
+    allows_kernels: bool = True
+    _by_shape: dict[str, dict[str, _StoredTrails]] | None = field(default=None, repr=False)
 
-    def at(self, roots: Sequence[Scope]) -> list[Trail] | None:
-        """Those of these very expressions, the most promising first; None where they are not known."""
-        text = shown(roots)
-        kept = self._known().get(sizeless(text), {}).get(text)
-        return None if kept is None else kept.trails
+    def trails_at(self, roots: Sequence[Scope]) -> list[Trail] | None:
+        """Return the stored trails of these expressions, the most promising first, or None."""
+        text = format_scopes(roots)
+        stored = self._load().get(remove_sizes(text), {}).get(text)
+        return None if stored is None else stored.trails
 
-    def alike(self, roots: Sequence[Scope]) -> list[Trail]:
-        """Those of expressions that differ from them in sizes alone, each once: the first of all come first.
-        """
-        others = self._known().get(sizeless(shown(roots)), {}).values()
-        rounds = zip_longest(*(kept.trails for kept in others))
-        each = dict.fromkeys(trail for one in rounds for trail in one if trail is not None)
-        return list(each)[:FOLLOWED]
+    def similar_trails(self, roots: Sequence[Scope]) -> list[Trail]:
+        """Return trails of expressions that differ in sizes alone, beginning with the first of each."""
+        similar = self._load().get(remove_sizes(format_scopes(roots)), {}).values()
+        rounds = zip_longest(*(stored.trails for stored in similar))
+        distinct = dict.fromkeys(trail for one in rounds for trail in one if trail is not None)
+        return list(distinct)[:MAX_SIMILAR_TRAILS]
 
-    def keep(self, roots: Sequence[Scope], found: Sequence[Derived]) -> None:
-        """What a search found, the most promising first, or that there is nothing; in the place of what was
-        known."""
-        text = shown(roots)
-        alike = self._known().setdefault(sizeless(text), {})
-        times = alike[text].times + 1 if text in alike else 0
-        kept = alike[text] = _Kept(times, list(dict.fromkeys(one.trail for one in found)))
+    def store(self, roots: Sequence[Scope], programs: Sequence[DerivedProgram]) -> None:
+        """Store the trails of the found programs, the most promising first, in place of earlier ones."""
+        text = format_scopes(roots)
+        similar = self._load().setdefault(remove_sizes(text), {})
+        times = similar[text].times + 1 if text in similar else 0
+        stored = similar[text] = _StoredTrails(times, list(dict.fromkeys(one.trail for one in programs)))
         if self.database is not None:
-            seconds = min((one.seconds for one in found), default=inf)
-            row = json.dumps([kept.times, kept.trails])
-            self.database.put(Measurement(f"{TEXT}{text}", rules(self.kernels), "", row, seconds))
+            seconds = min((one.seconds for one in programs), default=inf)
+            row = json.dumps([stored.times, stored.trails])
+            version = cache_version(self.allows_kernels)
+            self.database.put(Measurement(f"{WORKLOAD_PREFIX}{text}", version, "", row, seconds))
 
-    def _known(self) -> dict[str, dict[str, _Kept]]:
-        if self._trails is None:
-            found: dict[str, dict[str, _Kept]] = {}
-            database, own = self.database, rules(self.kernels)
-            for row in [] if database is None else database.beginning(TEXT, own, ""):
-                text = row.workload.removeprefix(TEXT)
+    def _load(self) -> dict[str, dict[str, _StoredTrails]]:
+        """Return {text without sizes: {text: trails}}, read from the database at the first call."""
+        if self._by_shape is None:
+            loaded: dict[str, dict[str, _StoredTrails]] = {}
+            database, version = self.database, cache_version(self.allows_kernels)
+            for row in [] if database is None else database.beginning(WORKLOAD_PREFIX, version, ""):
+                text = row.workload.removeprefix(WORKLOAD_PREFIX)
                 times, trails = json.loads(row.schedule)
-                alike = found.setdefault(sizeless(text), {})
-                if text not in alike or alike[text].times < times:
-                    alike[text] = _Kept(times, list(map(tuple, trails)))
-            self._trails = found  # last, as a deadline may end the reading
-        return self._trails
+                similar = loaded.setdefault(remove_sizes(text), {})
+                if text not in similar or similar[text].times < times:
+                    similar[text] = _StoredTrails(times, list(map(tuple, trails)))
+            self._by_shape = loaded  # assigned last: a deadline may interrupt the loop
+        return self._by_shape
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Trails of one expression, and how often others were kept before."""
+class _StoredTrails:
+    """The trails of one expression, and how many times they replaced earlier ones: the newest row wins."""
 
     times: int
     trails: list[Trail]
 
 
 @cache
-def rules(kernels: bool) -> str:
-    """What the trails depend on: rows of other rules, operators and limits are not read."""
+def cache_version(allows_kernels: bool) -> str:
+    """Return a hash of the rules, operators and limits that trails depend on; other versions are not read.
+
+    The names of the rules' modules and functions are hashed: renaming one of them discards stored trails.
+    """
     names = [f"{rule.__module__}.{rule.__name__}" for rule in (*EXPLORATIVE, *JOINT, *CONVERGING)]
-    names += sorted({str(operator.op) for operator in operators()})
+    names += sorted({str(operator.op) for operator in matchable_operators()})
     names.append(f"{reordered.__module__}.{reordered.__name__}")
-    text = " ".join([*names, str(DEPTH), str(INTENSE), str(WAYS), str(BEST)])
-    text += "" if kernels else " operators alone"
+    limits = MAX_DEPTH, MIN_INTENSITY, PATHS_PER_RULES, MAX_MERGED_STATES
+    text = " ".join([*names, *map(str, limits)])
+    text += "" if allows_kernels else " operators alone"
     return f"derivation {sha256(text.encode()).hexdigest()[:16]}"

@@ -1,38 +1,45 @@
-"""A derivation as an equation: each of its steps is one, and the whole follows from them."""
+"""Turns a derivation into an equation whose evidence is one equation for each step.
+
+The replay of a result then checks every step on its own, and a wrong rule is named.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensaurus.finders.derive.derivation_search import Derived
+from tensaurus.finders.derive.derivation_search import DerivedProgram
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.evidence import Derived as Following
-from tensaurus.rules.language.evidence import Tested
+from tensaurus.rules.language.evidence import Derived, Tested
 from tensaurus.rules.language.nested_calls import format_nodes
 
-__all__ = ["equation", "steps"]
+__all__ = ["derivation_steps", "make_equation"]
 
-USED = Tested("gf", "where it is used")
+STEP_EVIDENCE = Tested("gf", "where it is used")
 
 
-def steps(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) -> Iterator[Equation]:
-    """From the nodes to their expressions, and from each state to the next."""
-    states = found.path
-    pairs = zip(("its expression", *(s.moves[-1].text for s in states[1:])), states, strict=True)
+def derivation_steps(
+    nodes: tuple[Node, ...], leaves: tuple[Node, ...], program: DerivedProgram
+) -> Iterator[Equation]:
+    """Yield the equation of the nodes and their expressions, then one from each state to the next."""
+    states = program.path
+    names = ("its expression", *(state.applied[-1].text for state in states[1:]))
     before = nodes
-    for name, state in pairs:
+    for name, state in zip(names, states, strict=True):
         if state.results != before:
             law = f"{format_nodes(*before)} => {format_nodes(*state.results)}"
-            yield Equation(name, law, before, state.results, leaves, USED)
+            yield Equation(name, law, before, state.results, leaves, STEP_EVIDENCE)
         before = state.results
 
 
-def equation(nodes: tuple[Node, ...], leaves: tuple[Node, ...], found: Derived) -> Equation | None:
-    """The nodes are what was derived of them, over these leaves; None where that is the nodes themselves."""
-    made = found.state.results
-    if made == nodes or any(a.types != b.types for a, b in zip(made, nodes, strict=True)):
+def make_equation(
+    nodes: tuple[Node, ...], leaves: tuple[Node, ...], program: DerivedProgram
+) -> Equation | None:
+    """Return the equation of the nodes and the program, None if these are the same or differ in type."""
+    results = program.state.results
+    if results == nodes or any(a.types != b.types for a, b in zip(results, nodes, strict=True)):
         return None
-    name = "-".join(("derived", *(str(op).lower() for op in found.operators)))
-    law = f"{format_nodes(*nodes)} => {format_nodes(*made)}"
-    return Equation(name, law, nodes, made, leaves, Following(tuple(steps(nodes, leaves, found))))
+    name = "-".join(("derived", *(str(op).lower() for op in program.operators)))
+    law = f"{format_nodes(*nodes)} => {format_nodes(*results)}"
+    evidence = Derived(tuple(derivation_steps(nodes, leaves, program)))
+    return Equation(name, law, nodes, results, leaves, evidence)

@@ -1,4 +1,8 @@
-"""The finder: what the linear parts of the programs that are known to be good are derived to."""
+"""The finder of derivations: proposes what the linear regions of the e-graph's programs can be derived to.
+
+Only regions are searched whose measured time is clearly more than their arithmetic should take, those that
+may save the most first, within a time budget.  A search that the budget cuts is resumed when more is granted.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,13 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
 from tensaurus.expr.analysis.work_counts import multiply_adds
 from tensaurus.expr.ir.scope import Scope, Tensor
-from tensaurus.finders.derive.derivation_cache import Memory
-from tensaurus.finders.derive.derivation_equation import equation
-from tensaurus.finders.derive.derivation_search import Derived, Search
-from tensaurus.finders.derive.joint_search import searched
-from tensaurus.finders.derive.linear_regions import Part, parts_of
-from tensaurus.finders.derive.operator_matching import operators
-from tensaurus.finders.derive.price_as_operators import REACHED, written
+from tensaurus.finders.derive.derivation_cache import DerivationCache
+from tensaurus.finders.derive.derivation_equation import make_equation
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
+from tensaurus.finders.derive.joint_search import search_region
+from tensaurus.finders.derive.linear_regions import LinearRegion, find_linear_regions
+from tensaurus.finders.derive.operator_matching import matchable_operators
+from tensaurus.finders.derive.price_as_operators import PEAK_FRACTION, estimate_seconds
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Untypable
@@ -29,207 +33,204 @@ from tensaurus.system.errors import TensaurusError
 
 __all__ = ["Derive"]
 
-FORMS = 3  # of one part, that are proposed
-KEPT = 6  # of one part, that are kept for other runs and sizes
-STATES = 80  # of the search for one part
-WRITTEN = 24  # kinds of forms of one part that are written as operators to see what they take
-GAIN = 0.8  # of a part's time, that a form should take at most
-WORTH = 0.02  # of a program's time, that others of its parts' forms may save, at least
+MAX_PROPOSALS = 3  # programs that are proposed for one region
+MAX_STORED = 6  # programs of one region that are stored for other runs and sizes
+STATES = 80  # that the search for one region explores, at most
+MAX_PRICED = 24  # programs of one region that are expanded into standard operators to estimate their time
+MAX_TIME_RATIO = 0.8  # of a program to the region's present time: estimates are not exact
+MIN_SAVED_SHARE = 0.02  # of a model's time that equal regions may save together: less is not searched
 
 
 @dataclass
 class Derive:
-    """Derivations of the e-graph's programs, as a `Finder`: those that should gain most first.
+    """Proposes derivations of the e-graph's programs, as a `Finder`: first those that should save most.
 
-    seconds   what an operator takes; None where it is not known
-    roofline  the machine's
-    states    of the search for one product, at most
+    seconds   returns the time of an operator, None where it was not measured
+    roofline  of the machine
+    states    states that the search for one region explores, at most
     budget    seconds for all searches, until more are granted
-    memory    what was derived before, and whether kernels may run what is no operator: else it is written as
-              operators that the runtime has
+    cache     derivations that are known, and whether kernels can be generated: without them, derived
+              programs are priced as standard operators
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
     states: int = STATES
     budget: float = inf
-    memory: Memory = field(default_factory=Memory)
-    _parts: dict[tuple[Node, ...], tuple[Part, ...]] = field(default_factory=dict, repr=False)
-    _programs: dict[tuple[Node, ...], list[Derived]] = field(default_factory=dict, repr=False)
-    _known: dict[tuple[Node, ...], tuple[tuple[float, Equation], ...]] = field(
+    cache: DerivationCache = field(default_factory=DerivationCache)
+    _regions: dict[tuple[Node, ...], tuple[LinearRegion, ...]] = field(default_factory=dict, repr=False)
+    _programs: dict[tuple[Node, ...], list[DerivedProgram]] = field(default_factory=dict, repr=False)
+    _equations: dict[tuple[Node, ...], tuple[tuple[float, Equation], ...]] = field(
         default_factory=dict, repr=False
     )
-    _written: dict[Node, float] = field(default_factory=dict, repr=False)  # of single expressions
-    _cut: dict[tuple[Node, ...], _Cut] = field(default_factory=dict, repr=False)
+    _prices: dict[Node, float] = field(default_factory=dict, repr=False)
+    _unfinished: dict[tuple[Node, ...], _UnfinishedSearch] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """What parts are equal to, in about so many e-nodes."""
+        """Yield proposals that add about `room` e-nodes."""
         for program in graph.programs:
-            if program.roots not in self._parts:
-                self._parts[program.roots] = tuple(parts_of(program))
-        # of the first programs nothing was measured when they were shown, and later ones are fused
-        alike: dict[tuple[Node, ...], list[tuple[Part, float]]] = {}  # by their forms
-        hoped: dict[tuple[Node, ...], float] = {}
-        for part in dict.fromkeys(part for parts in self._parts.values() for part in parts):
-            now, least = self.times(part)
-            if GAIN * now > least:
-                alike.setdefault(part.forms, []).append((part, now))
-                hoped[part.forms] = hoped.get(part.forms, 0.0) + now - least
-        whole = max((self._whole(program) for program in graph.programs), default=0.0)
-        # what is derived together begins at what each is derived to alone
-        worth = [forms for forms in alike if hoped[forms] >= WORTH * whole]
-        made = [
-            (gain, part, derivation)
-            for forms in sorted(worth, key=lambda forms: (len(forms) > 1, -hoped[forms]))
-            for part, now in alike[forms]
-            for gain, derivation in self._of(part, now)
+            if program.roots not in self._regions:
+                self._regions[program.roots] = tuple(find_linear_regions(program))
+        # regions of earlier programs are looked at again: they may have been measured since, and in later
+        # programs they are hidden in fused kernels
+        by_forms: dict[tuple[Node, ...], list[tuple[LinearRegion, float]]] = {}
+        possible_savings: dict[tuple[Node, ...], float] = {}
+        for region in dict.fromkeys(region for regions in self._regions.values() for region in regions):
+            now, least = self.region_seconds(region)
+            if MAX_TIME_RATIO * now > least:
+                by_forms.setdefault(region.forms, []).append((region, now))
+                possible_savings[region.forms] = possible_savings.get(region.forms, 0.0) + now - least
+        total = max((self._program_seconds(program) for program in graph.programs), default=0.0)
+        promising = [forms for forms in by_forms if possible_savings[forms] >= MIN_SAVED_SHARE * total]
+        # single regions first: joint derivations begin at theirs
+        proposals = [
+            (saved, region, equation)
+            for forms in sorted(promising, key=lambda forms: (len(forms) > 1, -possible_savings[forms]))
+            for region, now in by_forms[forms]
+            for saved, equation in self._derive(region, now)
         ]
-        made.sort(key=lambda each: -each[0])
-        for _, part, derivation in islice(made, max(room // 4, 0)):
-            yield Proposal(derivation, tuple(map(graph.insert_term, part.leaves)))
+        proposals.sort(key=lambda proposal: -proposal[0])
+        for _, region, equation in islice(proposals, max(room // 4, 0)):
+            yield Proposal(equation, tuple(map(graph.insert_term, region.leaves)))
 
     def grant_time(self, seconds: float) -> bool:
-        """So much more may be spent; false where no search was cut for want of time."""
+        """Add to the time budget; return whether a search is left that needs it."""
         self.budget = max(self.budget, 0.0) + seconds
-        return bool(self._cut)
+        return bool(self._unfinished)
 
-    def _whole(self, program: Program) -> float:
-        """What the program takes, as far as that is known."""
+    def _program_seconds(self, program: Program) -> float:
+        """Return the measured seconds of the program's operators."""
         return sum(filter(None, map(self.seconds, program.active)))
 
-    def times(self, part: Part) -> tuple[float, float]:
-        """What the part takes, and what operators of the runtime that do as much may be expected to."""
-        # at least: nobody measures alone what a runtime fuses
-        now = sum(filter(None, (self.seconds(node) for node in part.inner if not is_free(node))))
+    def region_seconds(self, region: LinearRegion) -> tuple[float, float]:
+        """Return the region's measured seconds without fused operators, and its arithmetic's."""
+        now = sum(filter(None, (self.seconds(node) for node in region.inner if not is_free(node))))
         least = 0.0
-        for piece, product in zip(part.pieces, part.products, strict=True):
-            work = 2 * number_of(multiply_adds(scopes_of(product)[0])) * self.roofline.operation / REACHED
-            # of a band of chunks half of the products, about, are read
+        for piece, product in zip(region.pieces, region.products, strict=True):
+            count = number_of(multiply_adds(scopes_of(product)[0]))
+            work = 2 * count * self.roofline.operation / PEAK_FRACTION
+            # the moves behind a product, such as those to a band, drop about half of its elements
             least += work if piece.root is product else work / 2
         return now, least
 
-    def _of(self, part: Part, now: float) -> tuple[tuple[float, Equation], ...]:
-        """Forms over leaves x0, w1, ... with the seconds that each should save: of several products beside
-        what each is derived to alone."""
-        forms = part.forms
-        operators()  # are seen once, for all searches
-        if (forms not in self._known or forms in self._cut) and self.budget > 0:
-            now = now if len(forms) == 1 else sum(map(self._reached, part.alone))
+    def _derive(self, region: LinearRegion, now: float) -> tuple[tuple[float, Equation], ...]:
+        """Return (saved seconds, equation) pairs; a joint region must beat its single regions."""
+        forms = region.forms
+        matchable_operators()  # computed and cached here, so that no search is charged for it
+        if (forms not in self._equations or forms in self._unfinished) and self.budget > 0:
+            now = now if len(forms) == 1 else sum(map(self._best_seconds, region.single_regions))
             began = monotonic()
-            self._known[forms] = tuple(self._forms(part, self._derived(part, began + self.budget, now), now))
+            deadline, expressions = began + self.budget, region.expressions()
+            programs = [] if expressions is None else self._search(region, *expressions, deadline, now)
+            if len(forms) == 1:  # joint searches begin at these
+                self._programs[forms] = programs
+            self._equations[forms] = tuple(self._make_equations(region, programs, now))
             self.budget -= monotonic() - began
-        elif forms not in self._known:
-            self._cut[forms] = _Cut()
-        return self._known.get(forms, ())
+        elif forms not in self._equations:
+            self._unfinished[forms] = _UnfinishedSearch()
+        return self._equations.get(forms, ())
 
-    def _reached(self, part: Part) -> float:
-        """What one product may take by the best form that is proposed for it."""
-        now, _ = self.times(part)
-        return now - max((gain for gain, _ in self._of(part, now)), default=0.0)
+    def _best_seconds(self, region: LinearRegion) -> float:
+        """Return the seconds of a single region with the best proposal for it."""
+        now, _ = self.region_seconds(region)
+        return now - max((saved for saved, _ in self._derive(region, now)), default=0.0)
 
-    def _forms(self, part: Part, found: Iterable[Derived], now: float) -> Iterator[tuple[float, Equation]]:
-        made = 0
-        leaves = tuple(part.names.values())
-        for one in _kinds(found):
-            if one.seconds > GAIN * now or made == FORMS:
+    def _make_equations(
+        self, region: LinearRegion, programs: Iterable[DerivedProgram], now: float
+    ) -> Iterator[tuple[float, Equation]]:
+        count = 0
+        leaves = tuple(region.names.values())
+        for program in _distinct_programs(programs):
+            if program.seconds > MAX_TIME_RATIO * now or count == MAX_PROPOSALS:
                 return
             try:
-                law = equation(part.forms, leaves, one)
+                equation = make_equation(region.forms, leaves, program)
             except Untypable:
                 continue
-            if law is not None:
-                made += 1
-                yield now - one.seconds, law
+            if equation is not None:
+                count += 1
+                yield now - program.seconds, equation
 
-    def _derived(self, part: Part, deadline: float, now: float) -> list[Derived]:
-        """What a part is equal to: on the trails that are known of it or, where these lead to what may be
-        faster, of its like at other sizes; else what a search finds."""
-        made = part.expressions()
-        found = [] if made is None else self._at_best(part, *made, deadline, now)
-        if len(part.forms) == 1:  # others begin there
-            self._programs[part.forms] = found
-        return found
+    def _search(
+        self, region: LinearRegion, roots: tuple[Scope, ...], nodes: tuple[tuple[Tensor, Node], ...],
+        deadline: float, now: float
+    ) -> list[DerivedProgram]:
+        """Return the programs of an unfinished search, of stored trails, or of a new search.
 
-    def _at_best(
-        self,
-        part: Part,
-        roots: tuple[Scope, ...],
-        nodes: tuple[tuple[Tensor, Node], ...],
-        deadline: float,
-        now: float,
-    ) -> list[Derived]:
-        if (cut := self._cut.pop(part.forms, _Cut())).search is not None:
-            cut.search.deadline = deadline
-            new = self._timed(part, cut.search.resumed(), now)
-            return self._kept(part, roots, cut.search, new, cut.found)
+        Trails from other sizes suffice only where they lead to a faster program.
+        """
+        unfinished = self._unfinished.pop(region.forms, _UnfinishedSearch())
+        if unfinished.search is not None:
+            unfinished.search.deadline = deadline
+            new = self._price(region, unfinished.search.resume(), now)
+            return self._store(region, roots, unfinished.search, new, unfinished.earlier)
         search = Search(
-            self.roofline,
-            states=self.states,
-            deadline=deadline,
-            kernels=self.memory.kernels,
-            weights=part.weights,
-        )
-        known = self.memory.at(roots)
-        trails = self.memory.alike(roots) if known is None else known
-        ends = [search.followed(roots, nodes, trail) for trail in trails]
-        unlike = {one.state.key: one for found in ends for one in found}
-        found = self._timed(part, sorted(unlike.values(), key=lambda one: (one.seconds, one.length)), now)
-        useful = any(one.seconds <= GAIN * now for one in found)
-        if search.late:
-            self._cut[part.forms] = _Cut()
+            self.roofline, states=self.states, deadline=deadline, allows_kernels=self.cache.allows_kernels,
+            weights=region.weights,
+        )  # fmt: skip
+        known = self.cache.trails_at(roots)
+        trails = self.cache.similar_trails(roots) if known is None else known
+        ends = [search.follow_trail(roots, nodes, trail) for trail in trails]
+        distinct = {program.state.key: program for programs in ends for program in programs}
+        found = self._price(region, _sort_programs(distinct.values()), now)
+        is_faster = any(program.seconds <= MAX_TIME_RATIO * now for program in found)
+        if search.is_late:
+            self._unfinished[region.forms] = _UnfinishedSearch()
             return found
-        if useful if known is None else not known or ends[0]:
+        if is_faster if known is None else not known or ends[0]:
             return found
-        alone = [self._programs.get(one.forms, []) for one in part.alone]
-        new = self._timed(part, searched(part, roots, nodes, search, alone), now)
-        return self._kept(part, roots, search, new, found)
+        alone = [self._programs.get(single.forms, []) for single in region.single_regions]
+        new = self._price(region, search_region(region, roots, nodes, search, alone), now)
+        return self._store(region, roots, search, new, found)
 
-    def _kept(
-        self,
-        part: Part,
-        roots: tuple[Scope, ...],
-        search: Search,
-        new: list[Derived],
-        before: list[Derived],
-    ) -> list[Derived]:
-        """What a search has `new`, kept for other runs; where it was cut, with what was known `before`."""
-        if search.late:
-            self._cut[part.forms] = _Cut(search, before)
-            return sorted((*new, *before), key=lambda one: (one.seconds, one.length))
-        self.memory.keep(roots, list(islice(_kinds(new), KEPT)))
+    def _store(
+        self, region: LinearRegion, roots: tuple[Scope, ...], search: Search, new: list[DerivedProgram],
+        earlier: list[DerivedProgram]
+    ) -> list[DerivedProgram]:
+        """Store a search's programs in the cache and return them; of one that was cut, with earlier ones."""
+        if search.is_late:
+            self._unfinished[region.forms] = _UnfinishedSearch(search, earlier)
+            return _sort_programs((*new, *earlier))
+        self.cache.store(roots, list(islice(_distinct_programs(new), MAX_STORED)))
         return new
 
-    def _timed(self, part: Part, found: list[Derived], now: float) -> list[Derived]:
-        """They with the seconds of what a runtime is given, the fastest first: without kernels, of the kinds
-        that may be among the first ones."""
-        if self.memory.kernels:
-            return found
-        made, most = dict[int, float](), GAIN * now
-        for one in islice(_kinds(found), WRITTEN):
-            if one.seconds > most:  # at the peaks
+    def _price(
+        self, region: LinearRegion, programs: list[DerivedProgram], now: float
+    ) -> list[DerivedProgram]:
+        """Without kernels, replace the seconds by those of standard operators, inf for hopeless programs."""
+        if self.cache.allows_kernels:
+            return programs
+        prices, limit = dict[int, float](), MAX_TIME_RATIO * now
+        for program in islice(_distinct_programs(programs), MAX_PRICED):
+            if program.seconds > limit:  # by the roofline model, which is a lower bound
                 break
             try:
-                made[id(one)] = written(one.state.results, part.weights, self.roofline, self._written)
+                results = program.state.results
+                prices[id(program)] = estimate_seconds(results, region.weights, self.roofline, self._prices)
             except (TensaurusError, Untypable):
                 continue
-            most = min([most, *sorted(made.values())[FORMS - 1 : FORMS]])
-        again = [replace(one, seconds=made.get(id(one), inf)) for one in found]
-        return sorted(again, key=lambda one: one.seconds)
+            limit = min([limit, *sorted(prices.values())[MAX_PROPOSALS - 1 : MAX_PROPOSALS]])
+        priced = [replace(program, seconds=prices.get(id(program), inf)) for program in programs]
+        return sorted(priced, key=lambda program: program.seconds)
 
 
 @dataclass
-class _Cut:
-    """A search that time has ended, and what was known before it; None where there was no time to begin."""
+class _UnfinishedSearch:
+    """A search that the deadline cut, None where there was no time to begin, and programs known before it."""
 
     search: Search | None = None
-    found: list[Derived] = field(default_factory=list)
+    earlier: list[DerivedProgram] = field(default_factory=list)
 
 
-def _kinds(found: Iterable[Derived]) -> Iterator[Derived]:
-    """The first of those whose parts became the same: the same around it is no other form."""
-    kinds = set[tuple[Node, ...]]()
-    for one in found:
-        kind = tuple(node for _, node in one.state.nodes)
-        if kind not in kinds:
-            kinds.add(kind)
-            yield one
+def _sort_programs(programs: Iterable[DerivedProgram]) -> list[DerivedProgram]:
+    return sorted(programs, key=lambda program: (program.seconds, program.text_length))
+
+
+def _distinct_programs(programs: Iterable[DerivedProgram]) -> Iterator[DerivedProgram]:
+    """Yield the first of the programs that have the same operators: the others differ in moves alone."""
+    seen = set[tuple[Node, ...]]()
+    for program in programs:
+        operators = tuple(node for _, node in program.state.nodes)
+        if operators not in seen:
+            seen.add(operators)
+            yield program

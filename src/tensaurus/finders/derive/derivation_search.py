@@ -1,8 +1,8 @@
-"""Distance-guided search for what an expression can be computed by (EINNET, section 6.1).
+"""Distance-guided search for programs that compute an expression (EINNET, section 6.1).
 
-Explorative derivation applies every rule to what arithmetic bounds; converging derivation takes each state
-to the operators that its expressions are, with expressions that arithmetic does not bound around them.  Those
-are explored first that should cost least: a search that is cut has seen those that promise most.
+Explorative derivation applies every rule to the compute-bound stages of a state.  Converging derivation then
+turns these stages into operators; memory-bound expressions remain around them, as eOperators.  The states
+that should cost least are explored first, so that a search that runs out of time has seen the best of them.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from tensaurus.finders.derive import (
     summation_rules,
     tighten_boundary,
 )
-from tensaurus.finders.derive.derivation_state import INTENSE, State, intensity
-from tensaurus.finders.derive.instantiate_operator import matches
-from tensaurus.finders.derive.price_as_operators import REACHED, ahead
+from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, State, intensity
+from tensaurus.finders.derive.instantiate_operator import match_operators
+from tensaurus.finders.derive.price_as_operators import PEAK_FRACTION, is_precomputed
 from tensaurus.finders.derive.rewrite_step import JointRule, Rule
-from tensaurus.finders.derive.uniform_constants import alike, filled
+from tensaurus.finders.derive.uniform_constants import inline_numbers, uniform_value
 from tensaurus.graph.analysis.program_expression import build_expression
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, number_of, operations, scopes_of
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 
-__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "Derived", "Search", "initial"]
+__all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "DerivedProgram", "Search", "initial_expressions"]
 
+# the names of the rules' modules and functions are part of a database key: `derivation_cache.cache_version`
 EXPLORATIVE: tuple[Rule, ...] = (
     summation_rules.split,
     summation_rules.divided,
@@ -53,238 +54,239 @@ EXPLORATIVE: tuple[Rule, ...] = (
 )
 JOINT: tuple[JointRule, ...] = (merge_expressions.joined,)
 CONVERGING: tuple[Rule, ...] = (substitute_variables.sheared, tighten_boundary.tightened)
-DEPTH = 7  # explorative rules applied one after the other, at most
-STATES = 2000  # that are explored
-DEEPER = 1.5  # times as much an expression counts for each rule before the last: shallow ones come first
-ALIKE = 4  # states that one stands for at other sizes, at most
+MAX_DEPTH = 7  # explorative rules applied one after the other
+MAX_STATES = 2000  # that are explored
+DEPTH_PENALTY = 1.5  # factor on a state's cost for each rule but the last: shallow states come first
+MAX_SIMILAR_STATES = 4  # that are followed for one state of a trail from other sizes
 
 
 @dataclass(frozen=True)
-class Derived:
-    """A program that an expression is equal to, and seconds that it should take."""
+class DerivedProgram:
+    """A final state, which is a program equal to the expressions, and the seconds that it should take."""
 
     state: State
     seconds: float
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Names of those that parts of it became."""
+        """The names of the operators in the program."""
         return tuple(str(node.op) for _, node in self.state.nodes if node.args)
 
     @cached_property
-    def length(self) -> int:
-        """Of its expressions, written: what is said in fewer words compiles to fewer loops."""
+    def text_length(self) -> int:
+        """Length of all expressions as text: of two equally fast programs the shorter one has fewer loops."""
         scopes = {scope for _, node in self.state.nodes if node.args for scope in scopes_of(node)}
         return sum(len(show(scope)) for scope in (*self.state.roots, *scopes))
 
     @cached_property
     def trail(self) -> tuple[str, ...]:
-        """The likenesses of the states on its path."""
-        return tuple(state.likeness for state in self.path[1:])
+        """The similarity of each state on the path: by these the program is found again at other sizes."""
+        return tuple(state.similarity for state in self.path[1:])
 
     @property
     def path(self) -> tuple[State, ...]:
-        """The states that lead to it, the first one first."""
-        found = [self.state]
-        while found[-1].before is not None:
-            found.append(found[-1].before)
-        return tuple(reversed(found))
+        """The states that lead to the program, the first one first."""
+        states = [self.state]
+        while states[-1].previous is not None:
+            states.append(states[-1].previous)
+        return tuple(reversed(states))
 
 
 @dataclass
 class Search:
-    """How far to look; after a run `explored` states, those `met` on the way, of which `pruned` were known,
-    how many programs it `found`, whether it was `cut`, and whether that was for its deadline: `late`.
+    """The limits of a search, and its counts after a run.
 
-    explorative  rules that are applied to every state
-    joint        those that are applied to what several expressions of a state share
-    converging   rules that are applied where they bring an expression nearer to operators
-    depth     explorative rules one after the other, at most
-    states    explored at most
-    deadline  of `time.monotonic`
-    intense   operations for each element moved, from which on arithmetic bounds an expression
-    guided    whether states are explored by what they may cost, else in the order of their discovery
-    pruning   whether a state that was met before is left out
-    kernels   whether what arithmetic bounds may be left to kernels; else it has to be operators
-    weights   nodes that are constant where the expressions stand: what is computed of them alone is free
+    explorative     rules that are applied to every state
+    joint           rules that are applied to several expressions of a state at once
+    converging      rules that are applied where they bring an expression nearer to operators
+    depth           explorative rules one after the other, at most
+    states          states explored, at most
+    deadline        of `time.monotonic`
+    min_intensity   operations for each element moved from which on a stage is compute-bound
+    is_guided       whether states are explored in the order of their cost, else of their discovery
+    prunes_known    whether a state that is known is not explored again
+    allows_kernels  whether compute-bound stages may be eOperators; else they must be standard operators
+    weights         nodes that are constants of the model: nodes that depend on them alone cost nothing
+    explored        states that were explored
+    produced        states that rules produced, of which `pruned` were known
+    found           programs that were found
+    is_cut          whether states remain to be explored; `is_late`: because of the deadline
     """
 
     roofline: Roofline = ONE_CORE
     explorative: Sequence[Rule] = EXPLORATIVE
     joint: Sequence[JointRule] = JOINT
     converging: Sequence[Rule] = CONVERGING
-    depth: int = DEPTH
-    states: int = STATES
+    depth: int = MAX_DEPTH
+    states: int = MAX_STATES
     deadline: float = inf
-    intense: float = INTENSE
-    guided: bool = True
-    pruning: bool = True
-    kernels: bool = True
+    min_intensity: float = MIN_INTENSITY
+    is_guided: bool = True
+    prunes_known: bool = True
+    allows_kernels: bool = True
     weights: frozenset[Node] = frozenset()
     explored: int = field(default=0, init=False)
-    met: int = field(default=0, init=False)
+    produced: int = field(default=0, init=False)
     pruned: int = field(default=0, init=False)
     found: int = field(default=0, init=False)
-    cut: bool = field(default=False, init=False)
-    late: bool = field(default=False, init=False)
+    is_cut: bool = field(default=False, init=False)
+    is_late: bool = field(default=False, init=False)
     _waiting: list[tuple[float, int, int, State]] = field(default_factory=list, init=False, repr=False)
     _starts: Iterator[State] = field(default_factory=lambda: iter(()), init=False, repr=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False, repr=False)
     _seen: set[tuple[object, ...]] = field(default_factory=set, init=False, repr=False)
-    _ends: dict[tuple[object, ...], Derived] = field(default_factory=dict, init=False, repr=False)
+    _programs: dict[tuple[object, ...], DerivedProgram] = field(default_factory=dict, init=False, repr=False)
 
     def run(
-        self,
-        roots: Sequence[Scope],
-        nodes: Iterable[tuple[Tensor, Node]],
-        starts: Iterable[State] | None = None,
-    ) -> list[Derived]:
-        """The programs found, the fastest first; `starts` are states that follow from these expressions, if
-        the search shall begin there, as many as there is time for."""
-        self.explored = self.met = self.pruned = 0
-        self._waiting, self._numbers, self._seen, self._ends = [], count(), set(), {}
-        own = State(tuple(map(merge_traversals.read_through, roots)), tuple(nodes))
-        self._starts = iter((own,) if starts is None else starts)
-        return self.resumed()
+        self, roots: Sequence[Scope], nodes: Iterable[tuple[Tensor, Node]],
+        starts: Iterable[State] | None = None
+    ) -> list[DerivedProgram]:
+        """Search from the expressions, or from `starts` derived from them; the fastest program is first."""
+        self.explored = self.produced = self.pruned = 0
+        self._waiting, self._numbers, self._seen, self._programs = [], count(), set(), {}
+        first = State(tuple(map(merge_traversals.read_through, roots)), tuple(nodes))
+        self._starts = iter((first,) if starts is None else starts)
+        return self.resume()
 
-    def resumed(self) -> list[Derived]:
-        """The same after what `states` and `deadline` leave to be explored since the run was cut."""
-        waiting, rest = self._waiting, True
-        while not self._late() and (rest := (state := next(self._starts, None)) is not None):
+    def resume(self) -> list[DerivedProgram]:
+        """Go on after a run that was cut, up to the present `states` and `deadline`; return all programs."""
+        waiting, has_more_starts = self._waiting, True
+        while has_more_starts and not self._is_past_deadline():
+            state = next(self._starts, None)
+            has_more_starts = state is not None
             if state is not None and state.key not in self._seen:
-                self._wait(state, 0)
-        while waiting and self.explored < self.states and not self._late():
+                self._enqueue(state, 0)
+        while waiting and self.explored < self.states and not self._is_past_deadline():
             self._explore(*heappop(waiting))
-        self.found, self.cut = len(self._ends), rest or bool(waiting)
-        self.late = self.cut and self._late()
-        return sorted(self._ends.values(), key=lambda one: (one.seconds, one.length))
+        self.found, self.is_cut = len(self._programs), has_more_starts or bool(waiting)
+        self.is_late = self.is_cut and self._is_past_deadline()
+        return sorted(self._programs.values(), key=lambda program: (program.seconds, program.text_length))
 
-    def _wait(self, state: State, depth: int) -> None:
-        """The state is to be explored, by so many rules."""
+    def _enqueue(self, state: State, depth: int) -> None:
+        """Queue a state that is `depth` explorative rules away from the start."""
         self._seen.add(state.key)
-        bound = DEEPER ** (depth - 1) * self.seconds(state) if self.guided and depth else 0.0
-        heappush(self._waiting, (bound, depth, next(self._numbers), state))
+        priority = DEPTH_PENALTY ** (depth - 1) * self.seconds(state) if self.is_guided and depth else 0.0
+        heappush(self._waiting, (priority, depth, next(self._numbers), state))
 
-    def _explore(self, bound: float, depth: int, number: int, state: State) -> None:
-        """What the state is, and what rules make of it; where time ends, it waits as before."""
-        keys, others = list[tuple[object, ...]](), list[State]()
-        for nearer in self._nearing(state):
-            if nearer is not state and nearer.key in self._seen and self.pruning:
+    def _explore(self, priority: float, depth: int, number: int, state: State) -> None:
+        """Collect the programs of a state and queue its neighbours; put it back if the deadline passes."""
+        keys, neighbours = list[tuple[object, ...]](), list[State]()
+        for nearer in self._approach_operators(state):
+            if nearer is not state and nearer.key in self._seen and self.prunes_known:
                 break
             keys.append(nearer.key)
-            for end in self._converged(nearer):
-                if end.key not in self._ends:
-                    self._ends[end.key] = Derived(end, self.seconds(end))
+            for final in self._match_all_stages(nearer):
+                if final.key not in self._programs:
+                    self._programs[final.key] = DerivedProgram(final, self.seconds(final))
         if depth < self.depth:
-            others += takewhile(lambda _: not self._late(), self._neighbours(state))
-        if self._late():
-            heappush(self._waiting, (bound, depth, number, state))
+            neighbours += takewhile(lambda _: not self._is_past_deadline(), self._neighbours(state))
+        if self._is_past_deadline():
+            heappush(self._waiting, (priority, depth, number, state))
             return
         self.explored += 1
         self._seen.update(keys)
-        for other in others:
-            self.met += 1
-            known = other.key in self._seen
-            self.pruned += known
-            if not known or not self.pruning:
-                self._wait(other, depth + 1)
+        for neighbour in neighbours:
+            self.produced += 1
+            is_known = neighbour.key in self._seen
+            self.pruned += is_known
+            if not is_known or not self.prunes_known:
+                self._enqueue(neighbour, depth + 1)
 
-    def followed(
+    def follow_trail(
         self, roots: Sequence[Scope], nodes: Iterable[tuple[Tensor, Node]], trail: Sequence[str]
-    ) -> list[Derived]:
-        """The programs on such a trail: at other sizes there may be several, or none."""
+    ) -> list[DerivedProgram]:
+        """Return the programs, one or several or none, at the end of a trail; past the deadline none."""
         states = [State(tuple(map(merge_traversals.read_through, roots)), tuple(nodes))]
-        for likeness in trail:
+        for similarity in trail:
             found: dict[tuple[object, ...], State] = {}
             for state in states:
                 for other in self._successors(state):
-                    if self._late():
-                        self.late = True
+                    if self._is_past_deadline():
+                        self.is_late = True
                         return []
-                    if other.likeness == likeness:
+                    if other.similarity == similarity:
                         found.setdefault(other.key, other)
-            states = sorted(found.values(), key=self.seconds)[:ALIKE]
-        ends = [state for state in states if not state.intense(self.intense)]
-        return [Derived(state, self.seconds(state)) for state in ends]
+            states = sorted(found.values(), key=self.seconds)[:MAX_SIMILAR_STATES]
+        final = [state for state in states if not state.compute_bound(self.min_intensity)]
+        return [DerivedProgram(state, self.seconds(state)) for state in final]
 
     def _successors(self, state: State) -> Iterator[State]:
-        """Whatever one rule, explorative or converging, or one operator makes of a state."""
+        """Yield every state that one rule, explorative or converging, or one operator leads to."""
         yield from self._neighbours(state)
-        intense = state.intense(self.intense)
-        for stage in intense:
+        stages = state.compute_bound(self.min_intensity)
+        for stage in stages:
             for rule in self.converging:
-                yield from (state.stepped(stage, step) for step in rule(stage))
-        for stage in intense[:1]:
-            yield from filter(None, self._instantiated(state, stage))
+                yield from (state.after_step(stage, step) for step in rule(stage))
+        for stage in stages[:1]:
+            yield from filter(None, self._match_stage(state, stage))
 
     def _neighbours(self, state: State) -> Iterator[State]:
-        for stage in state.intense(self.intense):
+        """Yield every state that one explorative or joint rule leads to."""
+        for stage in state.compute_bound(self.min_intensity):
             for rule in self.explorative:
                 for step in rule(stage):
-                    yield state.stepped(stage, step)
-        for joint in self.joint:
-            for together in joint(state.intense(self.intense)):
-                yield state.joined(together)
+                    yield state.after_step(stage, step)
+        for joint_rule in self.joint:
+            for joint_step in joint_rule(state.compute_bound(self.min_intensity)):
+                yield state.after_joint_step(joint_step)
 
-    def _nearing(self, state: State) -> Iterator[State]:
-        """The state, and those in which fewer iterators of what arithmetic bounds are mismatched."""
+    def _approach_operators(self, state: State) -> Iterator[State]:
+        """Yield the state, then states whose compute-bound stages are nearer and nearer to operators."""
         yield state
-        while (nearer := self._nearer(state)) is not None:
+        while (nearer := self._nearer_state(state)) is not None:
             yield (state := nearer)
 
-    def _nearer(self, state: State) -> State | None:
-        for stage in state.intense(self.intense):
+    def _nearer_state(self, state: State) -> State | None:
+        for stage in state.compute_bound(self.min_intensity):
             for rule in self.converging:
                 for step in rule(stage):
                     assert isinstance(step.scope.body, Read) and isinstance(step.scope.body.source, Scope)
                     inner = step.scope.body.source
                     if _distance(inner) < _distance(stage):
-                        return state.stepped(stage, step)
+                        return state.after_step(stage, step)
         return None
 
-    def _converged(self, state: State) -> Iterator[State]:
-        """The states in which every stage that arithmetic bounds is an operator."""
-        left = state.intense(self.intense)
-        if not left:
+    def _match_all_stages(self, state: State) -> Iterator[State]:
+        """Yield the states in which every compute-bound stage has become an operator."""
+        stages = state.compute_bound(self.min_intensity)
+        if not stages:
             yield state
             return
-        stage = left[0]
-        inner = [read.source for read in reads(stage) if isinstance(read.source, Scope)]
-        if any(intensity(source) >= self.intense for source in inner):
+        inner = [read.source for read in reads(stages[0]) if isinstance(read.source, Scope)]
+        if any(intensity(source) >= self.min_intensity for source in inner):
             return
-        for made in self._instantiated(state, stage):
-            if self._late():
+        for matched in self._match_stage(state, stages[0]):
+            if self._is_past_deadline():
                 return
-            if made is not None:
-                yield from self._converged(made)
+            if matched is not None:
+                yield from self._match_all_stages(matched)
 
-    def _instantiated(self, state: State, stage: Scope) -> Iterator[State | None]:
-        """The stage as each operator that it matches and, where kernels may run it, as an eOperator, of its
-        operands as they are and in another order."""
-        yield from (state.matched(stage, match) for match in matches(stage))
-        if self.kernels:
-            yield state.generated(stage)
-            yield state.reordered(stage)
+    def _match_stage(self, state: State, stage: Scope) -> Iterator[State | None]:
+        """Yield the state with the stage as each matching operator and, where allowed, as an eOperator."""
+        yield from (state.with_operator(stage, match) for match in match_operators(stage))
+        if self.allows_kernels:
+            yield state.with_eop(stage)
+            yield state.with_reordered_eop(stage)
 
-    def _late(self) -> bool:
+    def _is_past_deadline(self) -> bool:
         return monotonic() >= self.deadline
 
     def seconds(self, state: State) -> float:
-        """At the peaks: of operators, of the expressions that are their operands, and of the state's own."""
+        """Return the seconds of the state's operators and stages by the roofline model."""
         total = 0.0
         seen = set[Node]()
         waiting = [node for _, node in state.nodes]
         while waiting:
             node = waiting.pop()
-            if node in seen or not node.args or ahead(node, self.weights):
+            if node in seen or not node.args or is_precomputed(node, self.weights):
                 continue
             seen.add(node)
             waiting += [arg for arg in node.args if arg is not None]
             if is_alias(node):
                 continue
             moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
-            total += self.roofline.seconds(operations(node), moved) / REACHED
-        weights = {x for x, node in state.nodes if ahead(node, self.weights)}
+            total += self.roofline.seconds(operations(node), moved) / PEAK_FRACTION
+        weights = {x for x, node in state.nodes if is_precomputed(node, self.weights)}
         for stage in state.stages:
             if is_reshape(stage) or weights.issuperset(tensors(stage)):
                 continue
@@ -296,25 +298,29 @@ class Search:
 
 
 def _distance(stage: Scope) -> tuple[int, int]:
-    """How far it is from an operator: the iterators that meet in one dimension; then its elements."""
-    return substitute_variables.mixed(stage), number_of(product(stage.shape))
+    """Return how far a stage is from an operator: its mixed dimensions, then its elements."""
+    return substitute_variables.count_mixed_dimensions(stage), number_of(product(stage.shape))
 
 
-def initial(
+def initial_expressions(
     nodes: Sequence[Node], leaves: tuple[Node, ...], weights: Container[Node] = ()
 ) -> tuple[tuple[Scope, ...], tuple[tuple[Tensor, Node], ...]]:
-    """The expressions of nodes over these leaves, and which tensors they are there: x0, x1, ..., or w0, w1,
-    ... where they are weights.  Constants that are no leaves are one number each."""
-    given = {
+    """Return the nodes' expressions over tensors, and a (tensor, leaf) pair for each leaf.
+
+    The tensors are named x0, x1, ..., or w0, w1, ... for leaves in `weights`.  Constants that are no leaves
+    must have one number as all their elements, which takes their place.
+    """
+    tensor_of = {
         leaf: Tensor(f"{'w' if leaf in weights else 'x'}{k}", leaf.tensor.shape, leaf.tensor.dtype)
         for k, leaf in enumerate(leaves)
     }
-    inner = (node for node in topological_order(nodes) if node not in given)
-    numbers = {node: number for node in inner if (number := alike(node)) is not None}
-    names = {x: Tensor(f"n{k}", x.tensor.shape, x.tensor.dtype) for k, x in enumerate(numbers)}
-    values = {names[x]: number for x, number in numbers.items()}
-    roots = tuple(intern_scope(filled(build_expression(node, {**given, **names}), values)) for node in nodes)
-    # where zeros lie beyond an edge of theirs, they stay tensors
-    left = {x for root in roots for x in tensors(root)}
-    given |= {node: x for node, x in names.items() if x in left}
-    return roots, tuple((x, leaf) for leaf, x in given.items())
+    inner = (node for node in topological_order(nodes) if node not in tensor_of)
+    numbers = {node: number for node in inner if (number := uniform_value(node)) is not None}
+    constants = {x: Tensor(f"n{k}", x.tensor.shape, x.tensor.dtype) for k, x in enumerate(numbers)}
+    values = {constants[x]: number for x, number in numbers.items()}
+    expressions = (build_expression(node, {**tensor_of, **constants}) for node in nodes)
+    roots = tuple(intern_scope(inline_numbers(scope, values)) for scope in expressions)
+    # a constant that is read beyond its edges, where it is 0, is still a tensor
+    remaining = {x for root in roots for x in tensors(root)}
+    tensor_of |= {node: x for node, x in constants.items() if x in remaining}
+    return roots, tuple((x, leaf) for leaf, x in tensor_of.items())

@@ -1,4 +1,7 @@
-"""A state of a derivation: expressions over their inputs and over operators that parts of them became."""
+"""States of a derivation: the expressions that are left, and the operators that parts of them became.
+
+    roots  L[i](2 * y1[i])        nodes  x0: input, y1: Relu(x0)
+"""
 
 from __future__ import annotations
 
@@ -22,27 +25,29 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Source, Tens
 from tensaurus.expr.ir.walk import Rewriting, innermost_first, reads, replace_tensors, tensors
 from tensaurus.expr.normal.intern import fingerprint, intern_scope
 from tensaurus.expr.sizes.size import Size, polynomial, product
-from tensaurus.finders.derive.flatten_digits import flattened
-from tensaurus.finders.derive.instantiate_operator import Matched
+from tensaurus.finders.derive.flatten_digits import flatten_dimensions
+from tensaurus.finders.derive.instantiate_operator import OperatorMatch
 from tensaurus.finders.derive.merge_traversals import read_through
-from tensaurus.finders.derive.operator_matching import scaled
+from tensaurus.finders.derive.operator_matching import split_scale
 from tensaurus.finders.derive.reorder_operands import reordered
-from tensaurus.finders.derive.rewrite_step import JointStep, Step, replaced
+from tensaurus.finders.derive.rewrite_step import JointStep, Step, replace_scopes
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.lower.labelled_nodes import reshape_node
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
 
-__all__ = ["INTENSE", "Move", "State", "intensity", "node_of", "shown", "sizeless"]
+__all__ = [
+    "MIN_INTENSITY", "AppliedRule", "State", "format_scopes", "intensity", "make_node", "remove_sizes",
+]  # fmt: skip
 
-DIGITS = 16  # of a likeness
-INTENSE = 4.0  # operations for each element that is moved: less is bound by memory (EINNET, section 5)
+HASH_DIGITS = 16  # of a state's similarity: as short as is safe, trails are stored in the database
+MIN_INTENSITY = 4.0  # operations for each element moved; with fewer, memory is the bound (EINNET, section 5)
 
 
 @dataclass(frozen=True)
-class Move:
-    """How a state came about: by which rule, where in the expression."""
+class AppliedRule:
+    """The rule that led to a state, and where it was applied."""
 
     rule: str
     where: str
@@ -54,32 +59,36 @@ class Move:
 
 @dataclass(frozen=True)
 class State:
-    """`roots` read tensors, which are the nodes that `nodes` has for them; `moves` led to it."""
+    """Expressions over tensors, and the node that each tensor stands for: an input or an operator.
+
+    applied   the rules that led here from the first state, the last one last
+    previous  the state to which the last rule was applied
+    """
 
     roots: tuple[Scope, ...]
     nodes: tuple[tuple[Tensor, Node], ...]
-    moves: tuple[Move, ...] = ()
-    before: State | None = None
+    applied: tuple[AppliedRule, ...] = ()
+    previous: State | None = None
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """The same of states that are equal in form."""
+        """Equal for states of equal expressions."""
         return tuple(map(fingerprint, self.roots)), tuple(node for _, node in self.nodes)
 
     @cached_property
-    def likeness(self) -> str:
-        """The same of states that one rule led to and whose expressions are alike but for sizes."""
-        rule = self.moves[-1].rule if self.moves else ""
-        return sha256(f"{rule} {sizeless(self.text)}".encode()).hexdigest()[:DIGITS]
+    def similarity(self) -> str:
+        """A hash that is equal for states after the same rule whose expressions differ in sizes alone."""
+        rule = self.applied[-1].rule if self.applied else ""
+        return sha256(f"{rule} {remove_sizes(self.text)}".encode()).hexdigest()[:HASH_DIGITS]
 
     @cached_property
     def text(self) -> str:
-        """Its expressions."""
-        return shown(self.roots)
+        """The expressions."""
+        return format_scopes(self.roots)
 
     @cached_property
     def stages(self) -> tuple[Scope, ...]:
-        """The roots and what is nested in them, each once, readers first."""
+        """The roots and all scopes nested in them, each once, readers first."""
         known, found = IdentityCache[bool](), list[Scope]()
         for root in self.roots:
             for scope in innermost_first(root, known):
@@ -87,82 +96,81 @@ class State:
                 found.append(scope)
         return tuple(reversed(found))
 
-    def intense(self, least: float = INTENSE) -> tuple[Scope, ...]:
-        """Those that arithmetic bounds, the innermost first."""
-        return tuple(s for s in reversed(self.stages) if intensity(s) >= least)
+    def compute_bound(self, min_intensity: float = MIN_INTENSITY) -> tuple[Scope, ...]:
+        """Return the stages that are bound by arithmetic, not by memory, the innermost first."""
+        return tuple(s for s in reversed(self.stages) if intensity(s) >= min_intensity)
 
     @cached_property
     def results(self) -> tuple[Node, ...]:
-        """It as programs.  Raises Untypable."""
+        """A node for each root.  Raises Untypable."""
         nodes = dict(self.nodes)
-        return tuple(node_of(root, nodes) for root in self.roots)
+        return tuple(make_node(root, nodes) for root in self.roots)
 
-    def stepped(self, stage: Scope, step: Step) -> State:
-        """The state in which a stage became something else."""
-        return self.joined(JointStep(step.rule, step.where, ((stage, step.scope),)))
+    def after_step(self, stage: Scope, step: Step) -> State:
+        """Return the state with one stage replaced."""
+        return self.after_joint_step(JointStep(step.rule, step.where, ((stage, step.scope),)))
 
-    def joined(self, step: JointStep) -> State:
-        """The state in which several stages became something else."""
-        roots = tuple(map(read_through, replaced(self.roots, step.scopes)))
-        return State(roots, self.nodes, (*self.moves, Move(step.rule, step.where)), self)
+    def after_joint_step(self, step: JointStep) -> State:
+        """Return the state with several stages replaced."""
+        roots = tuple(map(read_through, replace_scopes(self.roots, step.scopes)))
+        return State(roots, self.nodes, (*self.applied, AppliedRule(step.rule, step.where)), self)
 
-    def generated(self, stage: Scope) -> State | None:
-        """The state in which a stage is an eOperator of its own; None where that cannot be typed."""
-        return self._as_eop(stage, stage, {})
+    def with_eop(self, stage: Scope) -> State | None:
+        """Return the state with the stage as an eOperator, None where that cannot be typed."""
+        return self._with_eop(stage, stage, {})
 
-    def reordered(self, stage: Scope) -> State | None:
-        """The same over operands in another order; None, too, where there is none that helps."""
+    def with_reordered_eop(self, stage: Scope) -> State | None:
+        """Return the state with the stage as an eOperator over rearranged operands, None where none helps."""
         found = reordered(stage)
-        return None if found is None else self._as_eop(stage, found.scope, found.operands)
+        return None if found is None else self._with_eop(stage, found.scope, found.operands)
 
-    def _as_eop(self, stage: Scope, scope: Scope, operands: Mapping[Tensor, Scope]) -> State | None:
-        """The state in which a stage is read from an eOperator, a scope with the same axes in any order, over
-        expressions of its operands."""
+    def _with_eop(self, stage: Scope, scope: Scope, operands: Mapping[Tensor, Scope]) -> State | None:
+        """Return the state with the stage read from an eOperator of `scope`, whose axes may be reordered.
+
+        `operands` are the expressions of those tensors of the scope that are not in `nodes`.
+        """
         nodes = dict(self.nodes)
         try:
-            nodes |= {x: node_of(layout, nodes) for x, layout in operands.items()}
-            node = node_of(scope, nodes)
+            nodes |= {x: make_node(layout, nodes) for x, layout in operands.items()}
+            node = make_node(scope, nodes)
         except Untypable:
             return None
-        return self._read(stage, node, "eOperator generation", tuple(map(polynomial, scope.axes)))
+        return self._with_node(stage, node, "eOperator generation", tuple(map(polynomial, scope.axes)))
 
-    def _read(
+    def _with_node(
         self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...], factor: Fraction = Fraction(1)
     ) -> State:
-        """The state in which a stage is read from the output of a node, and multiplied."""
-        made = next((x for x, old in self.nodes if old is node), None)
-        made = made or Tensor(f"y{len(self.nodes)}", node.tensor.shape, node.tensor.dtype)
-        read: Body = Read(made, indices)
+        """Return the state with the stage as a read of the node's output, times the factor."""
+        known = next((x for x, old in self.nodes if old is node), None)
+        output = known or Tensor(f"y{len(self.nodes)}", node.tensor.shape, node.tensor.dtype)
+        read: Body = Read(output, indices)
         body = read if factor == 1 else Call("mul", (read, Const(factor)))
-        state = self.stepped(stage, Step(rule, str(node.op), Scope(stage.axes, body)))
-        return State(state.roots, tuple({**dict(self.nodes), made: node}.items()), state.moves, self)
+        state = self.after_step(stage, Step(rule, str(node.op), Scope(stage.axes, body)))
+        return State(state.roots, tuple({**dict(self.nodes), output: node}.items()), state.applied, self)
 
-    def matched(self, stage: Scope, found: Matched) -> State | None:
-        """The state in which a stage is read from an operator's output; None where that cannot be typed."""
+    def with_operator(self, stage: Scope, match: OperatorMatch) -> State | None:
+        """Return the state with the stage as the matched operator, None where that cannot be typed."""
         nodes = dict(self.nodes)
         try:
-            args = [node_of(read_through(operand), nodes) for operand in found.operands]
-            node = apply(found.operator.op, args, found.attrs)
+            args = [make_node(read_through(operand), nodes) for operand in match.operands]
+            node = apply(match.operator.op, args, match.attrs)
         except Untypable:
             return None
         factor = Fraction(1)
-        if found.operator.single:
-            if (own := scaled(scopes_of(node)[0])) is None:
+        if match.operator.is_unary:
+            if (split := split_scale(scopes_of(node)[0])) is None:
                 return None
-            factor = found.number / own[1]
+            factor = match.number / split[1]
         shape = node.tensor.shape
-        if len(shape) != len(found.shape) or not all(
-            isinstance(n, int) and n >= wanted for n, wanted in zip(shape, found.shape, strict=True)
+        if len(shape) != len(match.shape) or not all(
+            isinstance(n, int) and n >= needed for n, needed in zip(shape, match.shape, strict=True)
         ):
             return None
-        return self._read(stage, node, "operator matching", found.indices, factor)
+        return self._with_node(stage, node, "operator matching", match.indices, factor)
 
 
-def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
-    """An expression over nodes as one: the node itself, where its elements keep their order, or an eOperator.
-
-    Raises Untypable.
-    """
+def make_node(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
+    """Return the scope as a reshaped node, a constant, or an eOperator.  Raises Untypable."""
     body = scope.body
     shape = [number_of(n) for n in scope.shape]
     if isinstance(body, Read) and isinstance(body.source, Tensor) and 0 not in shape and is_reshape(scope):
@@ -170,28 +178,27 @@ def node_of(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
     used = tensors(scope)
     if not used:
         return constant(interpret(scope, {}, Reals()).astype(np.float32))
-    plain, merged = flattened(scope)
-    args = [reshape_node(nodes[x], [number_of(n) for n in merged.get(x, x).shape]) for x in used]
+    flat, flat_tensors = flatten_dimensions(scope)
+    args = [reshape_node(nodes[x], [number_of(n) for n in flat_tensors.get(x, x).shape]) for x in used]
     names: dict[Tensor, Source] = {
-        merged.get(x, x): Tensor(f"x{k}", arg.tensor.shape, x.dtype)
+        flat_tensors.get(x, x): Tensor(f"x{k}", arg.tensor.shape, x.dtype)
         for k, (x, arg) in enumerate(zip(used, args, strict=True))
     }
-    return apply(eop, args, {"scope": intern_scope(replace_tensors(plain, names))})
+    return apply(eop, args, {"scope": intern_scope(replace_tensors(flat, names))})
 
 
-def shown(roots: Sequence[Scope]) -> str:
-    """Expressions, in one line."""
-    return "; ".join(map(show, roots))
+def format_scopes(scopes: Sequence[Scope]) -> str:
+    """Return the expressions in one line."""
+    return "; ".join(map(show, scopes))
 
 
-def sizeless(text: str) -> str:
-    """What is left of an expression's text without numbers and axes, sorted: sums have their axes in an order
-    that depends on sizes."""
+def remove_sizes(text: str) -> str:
+    """Return the text without numbers and axes; sorted, as the order of a sum's axes depends on sizes."""
     return "".join(sorted(re.sub(r"\d+|\b[a-z]\b|\s", "", text)))
 
 
 def intensity(scope: Scope) -> float:
-    """Operations for each element that is read or written, those of nested scopes not counted."""
+    """Return the operations for each element read or written; those of nested scopes are not counted."""
     if scope not in _intensities:
         _intensities[scope] = _intensity(scope)
     return _intensities[scope]
@@ -203,11 +210,11 @@ _intensities: IdentityCache[float] = IdentityCache()
 def _intensity(scope: Scope) -> float:
     sources = {id(read.source): read.source for read in reads(scope)}.values()
     moved = number_of(product(scope.shape)) + sum(number_of(product(s.shape)) for s in sources)
-    return number_of(flops(_Apart().scope(scope))) / max(1, moved)
+    return number_of(flops(_WithoutNested().scope(scope))) / max(1, moved)
 
 
-class _Apart(Rewriting):
-    """Nested scopes as tensors."""
+class _WithoutNested(Rewriting):
+    """Replaces nested scopes by tensors."""
 
     def source(self, source: Source) -> Source:
         return Tensor("nested", source.shape) if isinstance(source, Scope) else source

@@ -1,33 +1,31 @@
-"""Derivations for people: each expression under the rule that made it, as the paper's figure 5 shows them."""
+"""Formats derivations for people: each expression under the rule that produced it (EINNET, figure 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensaurus.finders.derive.derivation_search import Derived, Search
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
 from tensaurus.graph.ir.node import INPUT, Node
 from tensaurus.rules.language.nested_calls import format_nodes
 
-__all__ = ["derivation"]
+__all__ = ["format_derivations"]
 
 
-def derivation(nodes: Sequence[Node], found: Sequence[Derived], search: Search) -> Iterator[str]:
-    """The lines about one part: what the search saw, and the derivations found, each step with its rule."""
+def format_derivations(
+    nodes: Sequence[Node], programs: Sequence[DerivedProgram], search: Search
+) -> Iterator[str]:
+    """Yield lines about one region: its nodes, the search's counts, and the steps to each derived program."""
     yield format_nodes(*nodes)
-    cut = ", which was cut" if search.cut else ""
+    stopped = "; the search was stopped early" if search.is_cut else ""
     yield (
-        f"  {search.explored} expressions explored, {search.met} met of which {search.pruned} were known;"
-        f" {search.found} programs found{cut}"
+        f"  {search.explored} expressions explored, {search.produced} produced by rules, {search.pruned} of"
+        f" them known before; {search.found} programs found{stopped}"
     )
-    for place, one in enumerate(found, 1):
-        yield f"  {place}. about {one.seconds * 1e6:.3g} us"
-        for state in one.path:
-            yield f"     {state.moves[-1].text if state.moves else 'its expression'}"
+    for number, program in enumerate(programs, 1):
+        yield f"  {number}. about {program.seconds * 1e6:.3g} us"
+        for state in program.path:
+            yield f"     {state.applied[-1].text if state.applied else 'its expression'}"
             yield f"       {state.text}"
-        for tensor, node in one.state.nodes:
+        for tensor, node in program.state.nodes:
             if node.op is not INPUT:
-                yield f"     {tensor.name} = {_said(node)}"
-
-
-def _said(node: Node) -> str:
-    return f"{format_nodes(node)}   {node.types[0]}"
+                yield f"     {tensor.name} = {format_nodes(node)}   {node.types[0]}"

@@ -1,8 +1,8 @@
-"""Dimensions that are read by digits of one number become the dimension of that number.
+"""Merges dimensions that are read by the mixed-radix digits of one number into one dimension.
 
     L[k:4096](x[k // 64, k % 64])  =  L[k:4096](y[k]),  y = x with both dimensions of 64 as one of 4096
 
-A reshape costs nothing, while a loop that reads by digits divides.
+A reshape costs nothing, while a loop nest that reads by digits divides: it compiles slowly and runs slowly.
 """
 
 from __future__ import annotations
@@ -16,49 +16,50 @@ from tensaurus.expr.analysis.index_map import row_major_number
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import Rewriting, reads, tensors
 from tensaurus.expr.sizes.size import Floor, Size, atoms
-from tensaurus.finders.derive.rewrite_step import inside
+from tensaurus.finders.derive.rewrite_step import is_in_range
 from tensaurus.runtimes.price.operation_counts import number_of
 
-__all__ = ["flattened"]
+__all__ = ["flatten_dimensions"]
 
-Groups: TypeAlias = Sequence[tuple[int, ...]]  # of neighbouring dimensions, all in order
+Groups: TypeAlias = Sequence[tuple[int, ...]]
+"""A partition of a tensor's dimensions into groups of neighbours, in order."""
 
 
-def flattened(scope: Scope) -> tuple[Scope, Mapping[Tensor, Tensor]]:
-    """The scope over tensors of fewer dimensions, and which they are of its own; sizes are numbers."""
-    found: dict[Tensor, Groups] = {}
+def flatten_dimensions(scope: Scope) -> tuple[Scope, Mapping[Tensor, Tensor]]:
+    """Return the scope (its sizes are numbers) over tensors of fewer dimensions, and {old: new tensor}."""
+    groups: dict[Tensor, Groups] = {}
     for x in tensors(scope):
-        own = [read for read in reads(scope, nested=True) if read.source == x]
-        groups = _by_digits(own, len(x.shape))
-        if len(groups) < len(x.shape) and all(_mends(read, groups) for read in own):
-            found[x] = groups
-    made = {
-        x: Tensor(x.name, tuple(prod(_sizes(x.shape, g)) for g in groups), x.dtype)
-        for x, groups in found.items()
+        reads_of_x = [read for read in reads(scope, nested=True) if read.source == x]
+        groups_of_x = _group_dimensions(reads_of_x, len(x.shape))
+        if len(groups_of_x) < len(x.shape) and all(_can_flatten(r, groups_of_x) for r in reads_of_x):
+            groups[x] = groups_of_x
+    flat = {
+        x: Tensor(x.name, tuple(prod(_sizes(x.shape, group)) for group in groups_of_x), x.dtype)
+        for x, groups_of_x in groups.items()
     }
-    return _Flattening(found, made).scope(scope) if found else scope, made
+    return _Flattening(groups, flat).scope(scope) if groups else scope, flat
 
 
-def _by_digits(own: Iterable[Read], rank: int) -> Groups:
-    """Neighbours whose indices have quotients in some read are one group; other dimensions one each."""
-    divided = [any(_has_quotient(read.indices[d]) for read in own) for d in range(rank)]
+def _group_dimensions(reads_of_x: Iterable[Read], rank: int) -> Groups:
+    """Group neighbouring dimensions whose indices contain quotients; every other dimension is a group."""
+    has_quotients = [any(_has_quotient(read.indices[d]) for read in reads_of_x) for d in range(rank)]
     groups: list[tuple[int, ...]] = []
-    for together, neighbours in groupby(range(rank), key=divided.__getitem__):
+    for is_group, neighbours in groupby(range(rank), key=has_quotients.__getitem__):
         dimensions = tuple(neighbours)
-        groups += [dimensions] if together else [(d,) for d in dimensions]
+        groups += [dimensions] if is_group else [(d,) for d in dimensions]
     return groups
 
 
-def _mends(read: Read, groups: Groups) -> bool:
-    """Whether no quotient is left, and each group's number is one of an element wherever it is read."""
+def _can_flatten(read: Read, groups: Groups) -> bool:
+    """Return whether the flat indices have no quotient, and an index beyond an edge stays beyond one."""
     for group in groups:
         if len(group) == 1:
             continue
         shape = _sizes(read.source.shape, group)
-        apart = [read.indices[d] for d in group]
-        if _has_quotient(row_major_number(apart, shape)):
+        indices = [read.indices[d] for d in group]
+        if _has_quotient(row_major_number(indices, shape)):
             return False
-        if read.outside is not None and not all(map(inside, apart, shape)):
+        if read.outside is not None and not all(map(is_in_range, indices, shape)):
             return False
     return True
 
@@ -72,17 +73,17 @@ def _sizes(shape: Sequence[Size], group: Iterable[int]) -> list[int]:
 
 
 class _Flattening(Rewriting):
-    def __init__(self, groups: Mapping[Tensor, Groups], made: Mapping[Tensor, Tensor]):
+    def __init__(self, groups: Mapping[Tensor, Groups], flat: Mapping[Tensor, Tensor]):
         super().__init__()
-        self.groups, self.made = groups, made
+        self.groups, self.flat = groups, flat
 
     def read(self, read: Read) -> Read:
         found = super().read(read)
         x = found.source
-        if not isinstance(x, Tensor) or x not in self.made:
+        if not isinstance(x, Tensor) or x not in self.flat:
             return found
         indices = [
             row_major_number([found.indices[d] for d in group], _sizes(x.shape, group))
             for group in self.groups[x]
         ]
-        return Read(self.made[x], tuple(indices), found.outside)
+        return Read(self.flat[x], tuple(indices), found.outside)

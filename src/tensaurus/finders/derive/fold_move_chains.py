@@ -1,13 +1,13 @@
-"""Chains of moves as one expression, by following every element through them.
+"""Folds the moves around a product into the product's expression, by tracing elements through them.
 
-A product of chunks that slices, concatenations, masks and skewed reshapes put together to a band is
+Slices, concatenations, masks and skewed reshapes that assemble products of chunks to a band become
 
     L[b, i, j](sum[k](q[b, i, k] * k[b, i + j - w, k]) if 0 <= i + j - w < n else -inf)
 
-whatever the chunks are.  Rules of texts would have to undo each exporter's way; numbers do not: every element
-carries its number through the moves, and an index form that has these numbers is what they do (EINNET,
-section 4.2: expression fusion; 4.1: traversal merging, boundaries).  Of large tensors a sample is followed:
-whether the form is right everywhere, the replay of the equation says.
+Rewrite rules would have to undo each exporter's way to write a band.  Here every element's number is traced
+through the moves, and an index expression is fitted to the numbers (EINNET, section 4.2: expression fusion;
+4.1: traversal merging, boundaries).  Of large tensors a sample is traced; the replay of the equation checks
+that the expression is right everywhere.
 """
 
 from __future__ import annotations
@@ -24,67 +24,74 @@ from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, Te
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, polynomial, substitute
-from tensaurus.finders.derive.fit_index_map import Sampled, crossings, fitted, points, value_at
-from tensaurus.finders.derive.rewrite_step import axes_in, inside, product_of
-from tensaurus.finders.derive.trace_elements import Numbers, Places, followed
+from tensaurus.finders.derive.fit_index_map import (
+    IndexFunction,
+    evaluate_at,
+    fit_index,
+    places_between,
+    sample_places,
+)
+from tensaurus.finders.derive.rewrite_step import axes_in, is_in_range, product_of
+from tensaurus.finders.derive.trace_elements import Booleans, Integers, trace_elements
 from tensaurus.graph.ir.node import ITEM, Node, apply
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.eop import eop
-from tensaurus.runtimes.price.operation_counts import scopes_of
+from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
 
-__all__ = ["Flow", "traced"]
+__all__ = ["MoveFinder", "fold_moves"]
 
-CLOSER = 8  # times that the ends of ranges are looked at more closely
-MOVES = {"where"}  # functions of what moves elements
+MAX_REFINEMENTS = 8  # times that places near the ends of known ranges are added to the sample
+MOVE_FUNCTIONS = {"where"}  # functions that an expression that only moves elements may call
 
 
-class Flow:
-    """Who reads what in a program."""
+class MoveFinder:
+    """Finds the moves before and behind the products of one program."""
 
     def __init__(self, program: Program):
         self.roots = frozenset(program.roots)
         self.nodes = topological_order(program.roots)
-        self.place = {node: number for number, node in enumerate(self.nodes)}
+        self.position = {node: number for number, node in enumerate(self.nodes)}
         self.readers: dict[Node, list[Node]] = {}
         for node in self.nodes:
             for arg in node.args:
                 if arg is not None:
                     self.readers.setdefault(arg, []).append(node)
 
-    def surrounded(self, product: Node) -> Piece | None:
-        """The product of two tensors with the moves before it and behind it; None where there are none."""
-        if _product(product) is None or (root := self._last(product)) is None:
+    def piece_around(self, product: Node) -> Piece | None:
+        """Return the product of two tensors with the moves around it, None where there are none."""
+        if _product_scope(product) is None or (root := self._last_move(product)) is None:
             return None
-        operands = tuple(_first(arg) for arg in product.args if arg is not None)
+        operands = tuple(_origin(arg) for arg in product.args if arg is not None)
         if root is product and operands == product.args or len(set(operands)) < 2:
             return None
         return Piece(root, operands)
 
-    def _last(self, product: Node) -> Node | None:
-        """The last node whose elements are the product's or constants; None where there are several."""
+    def _last_move(self, product: Node) -> Node | None:
+        """Return the last node whose elements are the product's or constants, None for several nodes."""
         reached = {product}
-        waiting = [self.place[node] for node in self._read_by(product)]
+        waiting = [self.position[node] for node in self._readers_of(product)]
         heapify(waiting)
         while waiting:
             node = self.nodes[heappop(waiting)]
-            if node in reached or not node.args or node.static or not _moves(node):
+            if node in reached or not node.args or node.static or not _only_moves(node):
                 continue
-            changing = _changing(node)
-            if changing and reached.issuperset(changing):
+            inputs = _variable_inputs(node)
+            if inputs and reached.issuperset(inputs):
                 reached.add(node)
-                for reader in self._read_by(node):
-                    heappush(waiting, self.place[reader])
+                for reader in self._readers_of(node):
+                    heappush(waiting, self.position[reader])
         ends = [
             node
             for node in reached
-            if node in self.roots or any(reader not in reached for reader in self._read_by(node))
+            if node in self.roots or any(reader not in reached for reader in self._readers_of(node))
         ]
         return ends[0] if len(ends) == 1 else None
 
-    def _read_by(self, node: Node) -> list[Node]:
+    def _readers_of(self, node: Node) -> list[Node]:
+        """Return the readers; of a reader with several outputs its output nodes."""
         found: list[Node] = []
         for reader in self.readers.get(node, ()):
             items = [item for item in self.readers.get(reader, ()) if item.op is ITEM]
@@ -92,9 +99,9 @@ class Flow:
         return found
 
 
-def traced(piece: Piece, product: Node) -> Node | None:
-    """The eOperator of the piece's leaves that its root is; None where they do something else than moving."""
-    scope = _product(product)
+def fold_moves(piece: Piece, product: Node) -> Node | None:
+    """Return the piece's root as one eOperator of its leaves, None where no expression fits the moves."""
+    scope = _product_scope(product)
     operands = piece.leaves
     if scope is None:
         return None
@@ -102,102 +109,103 @@ def traced(piece: Piece, product: Node) -> Node | None:
     args = [arg for arg in product.args if arg is not None]
     assert isinstance(product.op, Op)
     try:
-        forms = [_operand(leaf, arg, x) for leaf, arg, x in zip(operands, args, tensors, strict=True)]
-        if any(form is None for form in forms):
+        moved = [_fold_operand(leaf, arg, x) for leaf, arg, x in zip(operands, args, tensors, strict=True)]
+        if any(operand is None for operand in moved):
             return None
         sources = product.op.tensors(product.arg_types())
-        found = _whole(scope, dict(zip(sources, forms, strict=True)), piece.root, product)
-        made = None if found is None else apply(eop, operands, {"scope": intern_scope(found)})
+        folded = _fold_output(scope, dict(zip(sources, moved, strict=True)), piece.root, product)
+        node = None if folded is None else apply(eop, operands, {"scope": intern_scope(folded)})
     except (Untypable, ValueError):
         return None
-    return made if made is not None and made.types == piece.root.types else None
+    return node if node is not None and node.types == piece.root.types else None
 
 
-def _product(node: Node) -> Scope | None:
-    """The expression of a sum of products of two tensors, of known sizes."""
+def _product_scope(node: Node) -> Scope | None:
+    """Return the expression of a sum of products of two float32 tensors of known sizes, None for others."""
     kinds = [kind for part in (node, *filter(None, node.args)) for kind in part.types]
     if not all(isinstance(k, TensorType) and k.static and k.dtype == "float32" for k in kinds):
         return None
-    found = scopes_of(node)
-    if len(found) != 1 or len(node.args) != 2 or not isinstance(found[0].body, Reduce):
+    scopes = scopes_of(node)
+    if len(scopes) != 1 or len(node.args) != 2 or not isinstance(scopes[0].body, Reduce):
         return None
-    body = found[0].body
+    body = scopes[0].body
     guards, factors = product_of(body.body)
     plain = all(isinstance(f, Read) and isinstance(f.source, Tensor) and f.outside is None for f in factors)
-    return found[0] if body.monoid == "sum" and len(factors) == 2 and plain and not guards else None
+    return scopes[0] if body.monoid == "sum" and len(factors) == 2 and plain and not guards else None
 
 
-def _moves(node: Node) -> bool:
-    """Whether every element of it is one of its arguments', or a constant."""
+def _only_moves(node: Node) -> bool:
+    """Return whether every element of the node is an element of an argument, or a constant."""
     owner = node.args[0] if node.op is ITEM else node
     if owner is None or len(owner.types) != 1 and node is owner:
         return False
     kinds = [kind for part in (owner, *filter(None, owner.args)) for kind in part.types]
     if not isinstance(owner.op, Op) or not all(isinstance(k, TensorType) and k.static for k in kinds):
         return False
-    return _moving(owner.op, owner.arg_types(), owner.attrs)
+    return _operator_only_moves(owner.op, owner.arg_types(), owner.attrs)
 
 
 @lru_cache(10_000)
-def _moving(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes) -> bool:
-    """Whether every element of all outputs is an argument's, or a constant."""
-    found = op.scopes(kinds, attrs)
-    return bool(found) and all(set(called_functions(scope)) <= MOVES for scope in found)
+def _operator_only_moves(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes) -> bool:
+    scopes = op.scopes(kinds, attrs)
+    return bool(scopes) and all(set(called_functions(scope)) <= MOVE_FUNCTIONS for scope in scopes)
 
 
-def _changing(node: Node) -> list[Node]:
-    """The arguments whose elements are not known; those of the call whose output it is."""
+def _variable_inputs(node: Node) -> list[Node]:
+    """Return the arguments that are no constants; of one of several outputs the operator's arguments."""
     owner = node.args[0] if node.op is ITEM else node
     assert owner is not None
     return list(dict.fromkeys(arg for arg in owner.args if arg is not None and not arg.static))
 
 
-def _first(node: Node) -> Node:
-    """The node whose elements those of an operand are."""
-    while not node.static and _moves(node):
-        changing = _changing(node)
-        common = {_first(part) for part in changing}
-        if len(common) != 1:
+def _origin(node: Node) -> Node:
+    """Return the node from which all elements of an operand that are no constants are moved."""
+    while not node.static and _only_moves(node):
+        origins = {_origin(arg) for arg in _variable_inputs(node)}
+        if len(origins) != 1:
             return node
-        node = common.pop()
+        node = origins.pop()
     return node
 
 
-def _operand(leaf: Node, arg: Node, x: Tensor) -> Scope | None:
-    """What an operand reads of its leaf: beyond the leaf's edges, zeros."""
+def _fold_operand(leaf: Node, arg: Node, x: Tensor) -> Scope | None:
+    """Return an operand as a read of its leaf x, with zeros beyond the leaf's edges, None for other moves."""
     axes = tuple(axis(n) for n in arg.tensor.shape)
     if leaf is arg:
         return Scope(axes, Read(x, tuple(map(polynomial, axes))))
-    shape = tuple(map(_number, x.shape))
+    shape = tuple(map(number_of, x.shape))
 
-    def sampled(d: int) -> Sampled:
-        def function(places: Sequence[Numbers]) -> tuple[Numbers, Places]:
-            found = followed(arg, leaf, places)
-            return np.unravel_index(np.maximum(found.numbers, 0), shape)[d].astype(np.int64), found.known
+    def index_function(d: int) -> IndexFunction:
+        def function(places: Sequence[Integers]) -> tuple[Integers, Booleans]:
+            traced = trace_elements(arg, leaf, places)
+            numbers = np.maximum(traced.numbers, 0)
+            return np.unravel_index(numbers, shape)[d].astype(np.int64), traced.is_element
 
         return function
 
-    forms = [fitted(sampled(d), axes) for d in range(len(shape))]
+    forms = [fit_index(index_function(d), axes) for d in range(len(shape))]
     indices = tuple(form for form in forms if form is not None)
     if len(indices) < len(forms):
         return None
-    places = points([_number(a.extent) for a in axes], 1)
-    found = followed(arg, leaf, places)
-    held = np.ones(found.known.shape, bool)
+    places = sample_places([number_of(a.extent) for a in axes], 1)
+    traced = trace_elements(arg, leaf, places)
+    in_range = np.ones(traced.is_element.shape, bool)
     for index, extent in zip(indices, shape, strict=True):
-        values = value_at(index, axes, places)
-        held &= (values >= 0) & (values < extent)
-    if bool(found.constants[~found.known].any()) or not bool((held == found.known).all()):
+        values = evaluate_at(index, axes, places)
+        in_range &= (values >= 0) & (values < extent)
+    other_constants = bool(traced.constants[~traced.is_element].any())
+    if other_constants or not bool((in_range == traced.is_element).all()):
         return None
-    return Scope(axes, Read(x, indices, None if held.all() and _contained(indices, shape) else Const(0)))
+    stays_inside = in_range.all() and all(map(is_in_range, indices, shape))
+    return Scope(axes, Read(x, indices, None if stays_inside else Const(0)))
 
 
-def _contained(indices: Sequence[Size], shape: Sequence[int]) -> bool:
-    return all(map(inside, indices, shape))
+def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product: Node) -> Scope | None:
+    """Return the sum of products at the places from which the root's elements are moved.
 
-
-def _whole(scope: Scope, operands: Mapping[Any, Any], root: Node, product: Node) -> Scope | None:
-    """The sum of products at the places that the root's elements come from."""
+    Elsewhere the root must have one constant.  Where that is 0 and the operands are read beyond their edges
+    exactly there, the sum is 0 by itself; else guards on the indices select the constant.
+    """
     body = scope.body
     assert isinstance(body, Reduce)
     _, factors = product_of(body.body)
@@ -206,106 +214,97 @@ def _whole(scope: Scope, operands: Mapping[Any, Any], root: Node, product: Node)
         assert isinstance(factor, Read)
         operand = operands[factor.source]
         at: dict[Atom, Any] = dict(zip(operand.axes, factor.indices, strict=True))
-        made = replace_axes(operand.body, at)
-        assert isinstance(made, Read)
-        reads.append(made)
+        read = replace_axes(operand.body, at)
+        assert isinstance(read, Read)
+        reads.append(read)
     if root is product:
         return Scope(scope.axes, Reduce("sum", body.axes, reads[0] * reads[1]))
     axes = tuple(axis(n) for n in root.tensor.shape)
-    whole = [_number(n) for n in product.tensor.shape]
     moved = list[Read]()
     for read in reads:
-        forms = [
-            _composed(index, scope.axes, body.axes, root, product, whole, axes) for index in read.indices
-        ]
+        forms = [_compose_index(i, scope.axes, body.axes, root, product, axes) for i in read.indices]
         if any(form is None for form in forms):
             return None
         moved.append(Read(read.source, tuple(form for form in forms if form is not None), Const(0)))
-    ranges = [
-        (index, _number(extent))
+    output_indices = [
+        (index, number_of(extent))
         for read in moved
         for index, extent in zip(read.indices, read.source.shape, strict=True)
         if axes_in(index).isdisjoint(body.axes)
     ]
-    places, known, constants = _looked_at(root, product, [index for index, _ in ranges], axes)
-    others = np.unique(constants[~known])
-    if len(others) > 1:
+    places, is_product, constants = _trace_root(root, product, [index for index, _ in output_indices], axes)
+    other_constants = np.unique(constants[~is_product])
+    if len(other_constants) > 1:
         return None
     total: Body = Reduce("sum", body.axes, moved[0] * moved[1])
-    outer = [(index, extent, value_at(index, axes, places)) for index, extent in ranges]
-    beyond = np.zeros(known.shape, bool)
-    for _, extent, values in outer:
-        beyond |= (values < 0) | (values >= extent)
-    if not others.size or others[0] == 0 and bool(beyond[~known].all()):
-        return Scope(axes, total)  # beyond the edges of what is read, products are zero
-    guards, held = list[Size](), np.ones(known.shape, bool)
-    for index, extent, values in outer:
-        low, high = _range(values, known, extent)
-        apart = (values < low) | (values > high)
-        if apart.any():
-            held &= ~apart
+    indices = [(index, extent, evaluate_at(index, axes, places)) for index, extent in output_indices]
+    is_outside = np.zeros(is_product.shape, bool)
+    for _, extent, values in indices:
+        is_outside |= (values < 0) | (values >= extent)
+    if not other_constants.size or other_constants[0] == 0 and bool(is_outside[~is_product].all()):
+        return Scope(axes, total)
+    guards, holds = list[Size](), np.ones(is_product.shape, bool)
+    for index, extent, values in indices:
+        low, high = _product_range(values, is_product, extent)
+        fails = (values < low) | (values > high)
+        if fails.any():
+            holds &= ~fails
             guards += (guard for guard in within(index, low, high + 1) if not is_nonnegative(guard))
-    if not bool((held == known).all()):
+    if not bool((holds == is_product).all()):
         return None
-    return Scope(axes, Select(tuple(dict.fromkeys(guards)), total, Const(float(others[0]))))
+    return Scope(axes, Select(tuple(dict.fromkeys(guards)), total, Const(float(other_constants[0]))))
 
 
-def _looked_at(
+def _trace_root(
     root: Node, product: Node, forms: Sequence[Size], axes: Sequence[Axis]
-) -> tuple[list[Numbers], Places, Any]:
-    """Places of the root, where the product's elements are there, and the constants elsewhere: all places, or
-    some and those at which the values of a form begin and end to be those of the product."""
-    places = points([_number(a.extent) for a in axes], 1)
-    found = followed(root, product, places)
-    known, constants = found.known, found.constants
-    for _ in range(CLOSER):
-        more = crossings(forms, axes, places, known)
+) -> tuple[list[Integers], Booleans, Any]:
+    """Return places of the root, whether elements of the product are there, and the constants elsewhere.
+
+    A sample of places contains some near the ends of the ranges of `forms`.
+    """
+    places = sample_places([number_of(a.extent) for a in axes], 1)
+    traced = trace_elements(root, product, places)
+    is_product, constants = traced.is_element, traced.constants
+    for _ in range(MAX_REFINEMENTS):
+        more = places_between(forms, axes, places, is_product)
         if more is None:
             break
-        found = followed(root, product, more)
+        traced = trace_elements(root, product, more)
         places = [np.concatenate(pair) for pair in zip(places, more, strict=True)]
-        known = np.concatenate([known, found.known])
-        constants = np.concatenate([constants, found.constants])
-    return places, known, constants
+        is_product = np.concatenate([is_product, traced.is_element])
+        constants = np.concatenate([constants, traced.constants])
+    return places, is_product, constants
 
 
-def _range(values: Numbers, known: Places, extent: int) -> tuple[int, int]:
-    """The least and the greatest value of an index where elements are known: those of the extent, if nothing
-    is known of what lies between."""
-    low, high = int(values[known].min()), int(values[known].max())
-    others = values[~known]
+def _product_range(values: Integers, is_product: Booleans, extent: int) -> tuple[int, int]:
+    """Return the range of an index where the product is, up to 0 and the extent if nothing contradicts."""
+    low, high = int(values[is_product].min()), int(values[is_product].max())
+    others = values[~is_product]
     below, above = others[others < low], others[others > high]
     first = 0 if low >= 0 and not (below >= 0).any() else low
     last = extent - 1 if extent > high and not (above < extent).any() else high
     return first, last
 
 
-def _number(size: Size) -> int:
-    assert isinstance(size, int)
-    return size
-
-
-def _composed(
-    index: Size,
-    own: Sequence[Axis],
-    taps: Sequence[Axis],
-    root: Node,
-    product: Node,
-    shape: Sequence[int],
-    axes: Sequence[Axis],
+def _compose_index(
+    index: Size, product_axes: Sequence[Axis], reduced: Sequence[Axis], root: Node, product: Node,
+    axes: Sequence[Axis]
 ) -> Size | None:
-    """An index of an operand of the product over the root's axes; None where it is no sum of a form of these
-    and one of the reduced axes."""
-    zero: dict[Atom, Any] = dict.fromkeys(taps, 0)
+    """Return an operand's index over the root's axes in place of the product's.
+
+    None where no expression fits, or where the index mixes the product's axes with reduced axes.
+    """
+    shape = [number_of(n) for n in product.tensor.shape]
+    zero: dict[Atom, Any] = dict.fromkeys(reduced, 0)
     outer = substitute(index, zero)
     rest = index - outer
-    if not axes_in(rest) <= set(taps):
+    if not axes_in(rest) <= set(reduced):
         return None
 
-    def function(places: Sequence[Numbers]) -> tuple[Numbers, Places]:
-        found = followed(root, product, places)
-        at = np.unravel_index(np.maximum(found.numbers, 0), shape)
-        return value_at(outer, own, [np.asarray(part, np.int64) for part in at]), found.known
+    def function(places: Sequence[Integers]) -> tuple[Integers, Booleans]:
+        traced = trace_elements(root, product, places)
+        at = [np.asarray(i, np.int64) for i in np.unravel_index(np.maximum(traced.numbers, 0), shape)]
+        return evaluate_at(outer, product_axes, at), traced.is_element
 
-    form = fitted(function, axes)
+    form = fit_index(function, axes)
     return None if form is None else form + rest

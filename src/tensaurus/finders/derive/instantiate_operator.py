@@ -1,11 +1,11 @@
-"""Operator matching: a sum of products as an operator of rearranged tensors (EINNET, section 5.1).
+"""Matches a sum of products to operators on rearranged tensors (EINNET, section 5.1).
 
     L[n, f, t, r](sum[c](A[n, c, t] * K[f, c, r]))
  =  L[n, f, t, r](O[n*T + t, r*F + f])
     O = A' @ K',  A'[n*T + t, c] = A[n, c, t],  K'[c, r*F + f] = K[f, c, r]
 
-Iterators that the operator does not tell apart become one iterator of it: how they are laid out is said by
-the expressions of its operands, which compute nothing (an eOperator each, unless it is the tensor itself).
+Several iterators of the scope may become one iterator of the operator.  The operands are expressions that
+only lay out elements: an eOperator each, unless the operand is the tensor itself.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, ax
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial
-from tensaurus.finders.derive.operator_matching import Dimension, Operator, Role, Window, operators
-from tensaurus.finders.derive.rewrite_step import axes_in, contained, product_of
+from tensaurus.finders.derive.operator_matching import Dimension, Operator, Role, Window, matchable_operators
+from tensaurus.finders.derive.rewrite_step import axes_in, numeric_extent, product_of, with_zeros_outside
 
-__all__ = ["Matched", "matches"]
+__all__ = ["OperatorMatch", "match_operators"]
 
 
 @dataclass(frozen=True)
-class Matched:
-    """An operator of two expressions, and where in its output an element of the scope is.
+class OperatorMatch:
+    """An operator on expressions that computes a scope.
 
-    operands  as scopes, of which each is read as it is
-    shape     of the output, at least; where windows are, operators may give more
-    indices   of the output, over the scope's axes
-    number    with which the scope multiplies what an operator of one tensor adds up
+    operands  one scope for each operand
+    shape     smallest shape of the output; an operator with windows may produce more
+    indices   where in the output the scope's elements are, over the scope's axes
+    number    for an operator of one tensor: the factor by which the scope multiplies the sum
     """
 
     operator: Operator
@@ -48,37 +48,42 @@ class Matched:
     number: Fraction = Fraction(1)
 
 
-Pair: TypeAlias = tuple[Axis, Axis, int]  # of the scope: a place, a tap, and the dimension in which they meet
+WindowAxes: TypeAlias = tuple[Axis, Axis, int]
+"""A traversal iterator (place), a summation iterator (tap), and the dimension whose index adds the two."""
 
 
 @dataclass(frozen=True)
 class _Factors:
-    """A sum of products of two reads, in one order of them; `number` is what all weights are, if that is one
-    number."""
+    """A sum of products of two reads, `data` and `weights` in this order.
+
+    guards  of the data, of the weights
+    number  the number that all weights are, None where they differ
+    """
 
     scope: Scope
     data: Read
     weights: Read
-    guards: tuple[tuple[Size, ...], tuple[Size, ...]]  # of each
+    guards: tuple[tuple[Size, ...], tuple[Size, ...]]
     reduced: tuple[Axis, ...]
     number: Fraction | None = None
 
     @property
-    def within(self) -> tuple[frozenset[Axis], frozenset[Axis]]:
-        """The axes that each depends on."""
+    def free_axes(self) -> tuple[frozenset[Axis], frozenset[Axis]]:
+        """The axes that the data and that the weights depend on."""
         found = []
         for read, guards in zip((self.data, self.weights), self.guards, strict=True):
             found.append(frozenset().union(axes_in(read), *map(axes_in, guards)))
         return found[0], found[1]
 
     def pattern(self, a: Axis) -> Pattern:
-        first, second = self.within
-        return a in first, a in second, a not in self.reduced
+        """Return whether the axis enters the data, the weights and the output."""
+        in_data, in_weights = self.free_axes
+        return a in in_data, a in in_weights, a not in self.reduced
 
     @property
-    def pairs(self) -> tuple[Pair, ...] | None:
-        """The windows that the first operand has; None where they are not plain."""
-        found: list[Pair] = []
+    def windows(self) -> tuple[WindowAxes, ...] | None:
+        """The windows of the data; None where an index is not affine or an iterator is in several windows."""
+        found: list[WindowAxes] = []
         for d, index in enumerate(self.data.indices):
             taps = [a for a in axes_in(index) if self.pattern(a) == (True, True, False) and a.extent != 1]
             places = [a for a in axes_in(index) if self.pattern(a) == (True, False, True)]
@@ -88,44 +93,44 @@ class _Factors:
             if form is None or len(taps) > 1 or not all(isinstance(s, int) for s in form[0].values()):
                 return None
             slopes = {a: abs(slope) for a, slope in form[0].items() if isinstance(slope, int)}
-            # of several places the one with the largest step goes with the tap: h of 2*h + h' + 2*r
+            # of several places the one with the largest slope is the window's: h of 2*h + h' + 2*r
             places.sort(key=lambda a: (-slopes[a], str(a)))
             if not places:
                 return None
             found.append((places[0], taps[0], d))
-        alone = {a for place, tap, _ in found for a in (place, tap)}
-        others = [a for d, i in enumerate(self.data.indices) for a in axes_in(i) if (a in alone)]
-        return tuple(found) if len(others) == len(alone) else None
+        in_windows = {a for place, tap, _ in found for a in (place, tap)}
+        uses = [a for index in self.data.indices for a in axes_in(index) if a in in_windows]
+        return tuple(found) if len(uses) == len(in_windows) else None
 
 
-def matches(scope: Scope) -> Iterator[Matched]:
-    """The operators that a scope is, of each the one that tells the fewest iterators apart."""
-    if dtype_of(scope) != "float32" or not _static(scope):
+def match_operators(scope: Scope) -> Iterator[OperatorMatch]:
+    """Yield the operators that compute the scope, of similar ones that with the fewest iterators."""
+    if dtype_of(scope) != "float32" or not _has_numeric_extents(scope):
         return
-    for factors in _orders(scope):
+    for factors in _factor_orders(scope):
         patterns = {a: factors.pattern(a) for a in (*scope.axes, *factors.reduced)}
         if any(a.extent == 0 for a in patterns) or not all(p[0] or p[1] for p in patterns.values()):
             continue
-        pairs = factors.pairs
-        for chosen in dict.fromkeys(((), pairs or ())):
-            within = {a for place, tap, _ in chosen for a in (place, tap)}
+        for windows in dict.fromkeys(((), factors.windows or ())):
+            in_windows = {a for place, tap, _ in windows for a in (place, tap)}
             groups = dict[Pattern, list[Axis]]()
             for a, pattern in patterns.items():
-                if a not in within and a.extent != 1:
+                if a not in in_windows and a.extent != 1:
                     groups.setdefault(pattern, []).append(a)
-            for operator in _fitting(groups, len(chosen), factors.number is not None):
-                made = _matched(factors, operator, groups, chosen)
-                if made is not None:
-                    yield made
+            for operator in _fitting_operators(groups, len(windows), factors.number is not None):
+                match = _match_operator(factors, operator, groups, windows)
+                if match is not None:
+                    yield match
 
 
-def _static(scope: Scope) -> bool:
+def _has_numeric_extents(scope: Scope) -> bool:
     body = scope.body
     axes = (*scope.axes, *(body.axes if isinstance(body, Reduce) else ()))
     return all(isinstance(a.extent, int) for a in axes)
 
 
-def _orders(scope: Scope) -> Iterator[_Factors]:
+def _factor_orders(scope: Scope) -> Iterator[_Factors]:
+    """Yield the scope as a product of two reads, in both orders; of one read, with weights of one number."""
     body = scope.body
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return
@@ -136,105 +141,112 @@ def _orders(scope: Scope) -> Iterator[_Factors]:
             reads.append(factor)
         else:
             others.append(factor)
-    filled, number = None, _number_of(others)
+    uniform, number = None, _product_of_numbers(others)
     if number is None:
         return
     if len(reads) == 1:
-        filled = _filled(body.axes, number)
-        reads.append(filled)
+        uniform = _uniform_weights(body.axes, number)
+        reads.append(uniform)
     elif number != 1:
         return
     if len(reads) != 2:
         return
     for data, weights in (reads, reads[::-1]):
-        shares: tuple[list[Size], list[Size]] = ([], [])
+        data_guards, weight_guards = list[Size](), list[Size]()
         for guard in guards:
-            for share, read in zip(shares[::-1], (weights, data), strict=True):
-                if axes_in(guard) <= axes_in(read):
-                    share.append(guard)
-                    break
-        if len(shares[0]) + len(shares[1]) == len(guards):
-            one = number if weights is filled and not shares[1] else None
-            yield _Factors(scope, data, weights, (tuple(shares[0]), tuple(shares[1])), body.axes, one)
+            if axes_in(guard) <= axes_in(weights):
+                weight_guards.append(guard)
+            elif axes_in(guard) <= axes_in(data):
+                data_guards.append(guard)
+        if len(data_guards) + len(weight_guards) == len(guards):
+            one_number = number if weights is uniform and not weight_guards else None
+            both_guards = tuple(data_guards), tuple(weight_guards)
+            yield _Factors(scope, data, weights, both_guards, body.axes, one_number)
 
 
-def _number_of(factors: Sequence[Body]) -> Fraction | None:
-    """Their product, where all are numbers."""
-    found = Fraction(1)
+def _product_of_numbers(factors: Sequence[Body]) -> Fraction | None:
+    """Return the product of the factors, None where one is no number."""
+    product = Fraction(1)
     for factor in factors:
         if not isinstance(factor, Const) or not isinstance(factor.value, int | Fraction):
-            return None  # what is computed, or read with another number beyond its edge
-        found *= factor.value
-    return found
+            return None
+        product *= factor.value
+    return product
 
 
-def _filled(axes: tuple[Axis, ...], number: Fraction) -> Read:
-    """A number for every value of the axes: what a sum of single elements multiplies them with."""
+def _uniform_weights(axes: tuple[Axis, ...], number: Fraction) -> Read:
+    """Return a read of the number at all values of the axes: the weights of a sum of single elements."""
     fresh = tuple(axis(a.extent) for a in axes)
     return Read(Scope(fresh, Const(number)), tuple(map(polynomial, axes)))
 
 
-def _fitting(groups: Mapping[Pattern, Any], windows: int, single: bool) -> list[Operator]:
-    """Operators that have these groups, without those that have more than another one has; where all weights
-    are one number, those `single` ones of one tensor, too."""
-    able = [o for o in operators() if len(o.windows) == windows and o.groups.keys() >= groups.keys()]
-    pairs = [o for o in able if not o.single]
-    least = [o for o in pairs if not any(other.groups.keys() < o.groups.keys() for other in pairs)]
-    return [*least, *(o for o in able if o.single and single)]
+def _fitting_operators(
+    groups: Mapping[Pattern, Any], windows: int, has_uniform_weights: bool
+) -> list[Operator]:
+    """Return the operators with these groups and windows; of two tensors those with the fewest groups."""
+    with_windows = (o for o in matchable_operators() if len(o.windows) == windows)
+    fitting = [o for o in with_windows if o.groups.keys() >= groups.keys()]
+    binary = [o for o in fitting if not o.is_unary]
+    smallest = [o for o in binary if not any(other.groups.keys() < o.groups.keys() for other in binary)]
+    return [*smallest, *(o for o in fitting if o.is_unary and has_uniform_weights)]
 
 
-def _matched(
-    factors: _Factors, operator: Operator, groups: Mapping[Pattern, list[Axis]], pairs: Sequence[Pair]
-) -> Matched | None:
-    own: dict[Axis, tuple[Axis, ...]] = dict.fromkeys(operator.iterators, ())
-    own |= {a: tuple(groups.get(pattern, ())) for pattern, a in operator.groups.items()}
-    extents: dict[Axis, int] = {a: prod(_number(b) for b in axes) for a, axes in own.items()}
+def _match_operator(
+    factors: _Factors, operator: Operator, groups: Mapping[Pattern, list[Axis]],
+    window_axes: Sequence[WindowAxes]
+) -> OperatorMatch | None:
+    """Return the scope as this operator, None where no attributes or no layout of the operands fit."""
+    scope_axes: dict[Axis, tuple[Axis, ...]] = dict.fromkeys(operator.iterators, ())
+    scope_axes |= {a: tuple(groups.get(pattern, ())) for pattern, a in operator.groups.items()}
+    extents: dict[Axis, int] = {a: prod(numeric_extent(b) for b in axes) for a, axes in scope_axes.items()}
     numbers: dict[Role, int] = {}
-    windows: dict[Window, _Gathered] = {}
+    windows: dict[Window, _WindowLayout] = {}
     flipped = dict[Axis, bool]()
-    for window, pair in zip(operator.windows, pairs, strict=True):
-        found = _gathered(factors, pair)
-        if found is None:
+    for window, (place, tap, d) in zip(operator.windows, window_axes, strict=True):
+        layout = _lay_out_window(factors, place, tap, d)
+        if layout is None:
             return None
-        windows[window] = found
-        flipped[pair[1]] = found.flipped
-        extents[window.place], extents[window.tap] = _number(pair[0]), _number(pair[1])
-        own[window.place], own[window.tap] = (pair[0],), (pair[1],)
-        reach = found.stride * (extents[window.place] - 1) + found.dilation * (extents[window.tap] - 1) + 1
+        windows[window] = layout
+        flipped[tap] = layout.is_flipped
+        extents[window.place], extents[window.tap] = numeric_extent(place), numeric_extent(tap)
+        scope_axes[window.place], scope_axes[window.tap] = (place,), (tap,)
+        reach = layout.stride * (extents[window.place] - 1) + layout.dilation * (extents[window.tap] - 1) + 1
         numbers |= {
-            Role("stride", window): found.stride,
-            Role("dilation", window): found.dilation,
-            Role("begin", window): found.begin,
-            Role("end", window): max(0, reach - found.extent - found.begin),
+            Role("stride", window): layout.stride,
+            Role("dilation", window): layout.dilation,
+            Role("begin", window): layout.begin,
+            Role("end", window): max(0, reach - layout.extent - layout.begin),
         }
     numbers |= {Role("extent", a): extent for a, extent in extents.items()}
     attrs = operator.attributes(numbers)
     if attrs is None:
         return None
-    data = _arranged(factors.data, factors.guards[0], operator.operands[0], own, windows, flipped)
-    weights = _arranged(factors.weights, factors.guards[1], operator.operands[1], own, {}, flipped)
+    data = _lay_out(factors.data, factors.guards[0], operator.operands[0], scope_axes, windows, flipped)
+    weights = _lay_out(factors.weights, factors.guards[1], operator.operands[1], scope_axes, {}, flipped)
     if data is None or weights is None:
         return None
     shape, indices = list[int](), list[Size]()
     for dimension in operator.operands[2]:
         assert isinstance(dimension, tuple)
-        axes = [b for a in dimension for b in own[a]]
-        shape.append(prod(map(_number, axes)))
+        axes = [b for a in dimension for b in scope_axes[a]]
+        shape.append(prod(map(numeric_extent, axes)))
         indices.append(row_major_number(axes, [b.extent for b in axes]))
-    if not operator.single:
-        return Matched(operator, attrs, (data, weights), tuple(shape), tuple(indices))
+    if not operator.is_unary:
+        return OperatorMatch(operator, attrs, (data, weights), tuple(shape), tuple(indices))
     assert factors.number is not None
-    return Matched(operator, attrs, (data,), tuple(shape), tuple(indices), factors.number)
-
-
-def _number(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent
+    return OperatorMatch(operator, attrs, (data,), tuple(shape), tuple(indices), factors.number)
 
 
 @dataclass(frozen=True)
-class _Gathered:
-    """A window's dimension: its size, the source's index at a place p of it, and the window's numbers."""
+class _WindowLayout:
+    """The operand's dimension for a window, and the window's numbers.
+
+    extent      of the operand's dimension, whose axis is p
+    dimension   of the source
+    index       into that dimension, over p
+    begin       elements of padding before the operand's first one
+    is_flipped  whether the taps are in reverse order: the source is read with a negative dilation
+    """
 
     extent: int
     p: Axis
@@ -243,12 +255,11 @@ class _Gathered:
     stride: int
     dilation: int
     begin: int
-    flipped: bool
+    is_flipped: bool
 
 
-def _gathered(factors: _Factors, pair: Pair) -> _Gathered | None:
-    """The dimension of the source itself where that will do, else as much of it as the window reads."""
-    place, tap, d = pair
+def _lay_out_window(factors: _Factors, place: Axis, tap: Axis, d: int) -> _WindowLayout | None:
+    """Return a layout of dimension d: the source's own where padding suffices, else what the window reads."""
     index, extent = factors.data.indices[d], factors.data.source.shape[d]
     form = affine_coefficients(index, [place, tap])
     assert form is not None
@@ -256,41 +267,40 @@ def _gathered(factors: _Factors, pair: Pair) -> _Gathered | None:
     assert isinstance(stride, int) and isinstance(dilation, int)
     guarded = frozenset().union(*map(axes_in, factors.guards[0]))
     if stride < 1 or not isinstance(extent, int) or place in guarded or tap in guarded:
-        return None  # a guard of place and tap is none of a place in the window
+        return None  # such a guard cannot be written over the index alone
     if dilation < 0:
-        rest = rest + dilation * (_number(tap) - 1)
+        rest = rest + dilation * (numeric_extent(tap) - 1)
     step = abs(dilation)
     unit = gcd(stride, step)
     if isinstance(rest, int) and unit == 1:
         begin, first = max(0, -rest), max(0, rest)
         if extent > first:
-            p = axis(extent - first, "p")
-            return _Gathered(extent - first, p, d, polynomial(p) + first, stride, step, begin, dilation < 0)
-    whole = (stride * (_number(place) - 1) + step * (_number(tap) - 1)) // unit + 1
-    p = axis(whole, "p")
-    return _Gathered(whole, p, d, rest + polynomial(p) * unit, stride // unit, step // unit, 0, dilation < 0)
+            n = extent - first
+            p = axis(n, "p")
+            return _WindowLayout(n, p, d, polynomial(p) + first, stride, step, begin, dilation < 0)
+    n = (stride * (numeric_extent(place) - 1) + step * (numeric_extent(tap) - 1)) // unit + 1
+    p = axis(n, "p")
+    index = rest + polynomial(p) * unit
+    return _WindowLayout(n, p, d, index, stride // unit, step // unit, 0, dilation < 0)
 
 
-def _arranged(
-    read: Read,
-    guards: Sequence[Size],
-    dimensions: Sequence[Dimension],
-    own: Mapping[Axis, Sequence[Axis]],
-    windows: Mapping[Window, _Gathered],
-    flipped: Mapping[Axis, bool],
+def _lay_out(
+    read: Read, guards: Sequence[Size], dimensions: Sequence[Dimension],
+    scope_axes: Mapping[Axis, Sequence[Axis]], windows: Mapping[Window, _WindowLayout],
+    flipped: Mapping[Axis, bool]
 ) -> Scope | None:
-    """The operand: what is read at the iterators of each of its dimensions; None where it needs others."""
+    """Return the read laid out as the operand's dimensions, None where it depends on other iterators."""
     axes: list[Axis] = []
     values: dict[Atom, Any] = {}
     indices = list(read.indices)
     for dimension in dimensions:
         if isinstance(dimension, Window):
-            gathered = windows[dimension]
-            axes.append(gathered.p)
-            indices[gathered.dimension] = gathered.index
+            layout = windows[dimension]
+            axes.append(layout.p)
+            indices[layout.dimension] = layout.index
             continue
-        inside = [b for a in dimension for b in own[a]]
-        axes.append(axis(prod(map(_number, inside)), "d"))
+        inside = [b for a in dimension for b in scope_axes[a]]
+        axes.append(axis(prod(map(numeric_extent, inside)), "d"))
         digits = digits_of(polynomial(axes[-1]), [b.extent for b in inside])
         for b, digit in zip(inside, digits, strict=True):
             values[b] = b.extent - 1 - digit if flipped.get(b) else digit
@@ -298,8 +308,8 @@ def _arranged(
     body: Body = Read(read.source, tuple(indices), outside)
     if guards:
         body = Select(tuple(guards), body, Const(0))
-    left = axes_in(body).difference(axes, values)
-    if any(a.extent != 1 for a in left):
+    others = axes_in(body).difference(axes, values)
+    if any(a.extent != 1 for a in others):
         return None
-    values |= dict.fromkeys(left, 0)  # axes of one point are of no dimension
-    return Scope(tuple(axes), contained(replace_axes(body, values)))
+    values |= dict.fromkeys(others, 0)  # an axis of extent 1 is in no group
+    return Scope(tuple(axes), with_zeros_outside(replace_axes(body, values)))

@@ -1,4 +1,9 @@
-"""Numbers by which an iterator may be divided: those that strides, dilations and remainders suggest."""
+"""Proposes numbers by which an iterator may be split into quotient and remainder.
+
+    x[2*h + r]   ->   r by 2        x[h // 3]   ->   h by 3
+
+Any number would be right; strides, dilations and divisors in indices suggest those that lead somewhere.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +14,32 @@ from tensaurus.expr.ir.walk import bodies, sizes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Axis, Floor, Size, atoms
 
-__all__ = ["periods"]
+__all__ = ["candidate_periods"]
 
-KERNEL = 16  # values of a summation's iterator at most that is divided without such a reason
+MAX_KERNEL_EXTENT = 16  # of a summation iterator that is split by every number: kernels are that small
 
 
-def periods(scope: Scope, a: Axis, *, inner: bool = False) -> list[int]:
-    """The steps, smallest first: each divides the axis into at least two values of each digit.
+def candidate_periods(scope: Scope, a: Axis, *, summation: bool = False) -> list[int]:
+    """Return the divisors in ascending order, larger than 1 and smaller than the axis's extent.
 
-    What stands before another iterator in an index in which the axis stands alone, and what the axis is
-    divided by; of a summation's iterator (`inner`) that shares an index with others also every number, where
-    it has few values.
+    These are slopes of other iterators in an index where the axis has slope 1 or -1, and divisors of the
+    axis; for a short `summation` iterator that shares an index with another iterator, all numbers.
     """
-    found = set(_suggested(scope, a))
+    found = {n for body in bodies(scope, nested=False) for size in sizes(body) for n in _suggested(size, a)}
     if not isinstance(a.extent, int):
         return sorted(found)
-    if inner and a.extent <= KERNEL and _shared(scope, a):
+    if summation and a.extent <= MAX_KERNEL_EXTENT and _shares_index(scope, a):
         found |= set(range(2, a.extent))
     return sorted(step for step in found if 1 < step < a.extent)
 
 
-def _shared(scope: Scope, a: Axis) -> bool:
-    """Whether another iterator stands in an index of the axis."""
+def _shares_index(scope: Scope, a: Axis) -> bool:
+    """Return whether another iterator occurs in an index together with the axis."""
     found = (atoms(size) for body in bodies(scope, nested=False) for size in sizes(body))
     return any(a in inside and len(inside) > 1 for inside in found)
 
 
-def _suggested(scope: Scope, a: Axis) -> Iterator[int]:
-    for body in bodies(scope, nested=False):
-        for size in sizes(body):
-            yield from _beside(size, a)
-
-
-def _beside(size: Size, a: Axis) -> Iterator[int]:
+def _suggested(size: Size, a: Axis) -> Iterator[int]:
     inside = atoms(size)
     if a not in inside:
         return

@@ -1,4 +1,8 @@
-"""Where the derivation of several expressions together begins: where parts of them are merged."""
+"""Starts the derivation of several expressions of one tensor at states in which parts of them are merged.
+
+A search over all expressions at once would spend its budget on each of them alone.  The start states here are
+merged at once, or after each expression was rewritten by the rules that helped when it was derived alone.
+"""
 
 from __future__ import annotations
 
@@ -8,91 +12,86 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Scope, Source, Tensor
 from tensaurus.expr.ir.walk import replace_tensors
-from tensaurus.finders.derive.derivation_search import Derived, Search
-from tensaurus.finders.derive.derivation_state import INTENSE, State
-from tensaurus.finders.derive.linear_regions import Part
+from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
+from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, State
+from tensaurus.finders.derive.linear_regions import LinearRegion
 from tensaurus.finders.derive.merge_expressions import joined
 from tensaurus.finders.derive.merge_traversals import read_through
 from tensaurus.graph.ir.node import Node
 
-__all__ = ["searched", "together"]
+__all__ = ["joint_start_states", "search_region"]
 
-WAYS = 2  # of each expression by the same rules
-BEST = 8  # states with merged parts
-TRIED = 64  # choices of one derivation for each root
+PATHS_PER_RULES = 2  # paths of one expression that apply the same rules
+MAX_MERGED_STATES = 8  # start states in which something was rewritten before it was merged
+MAX_PATH_CHOICES = 64  # choices of one path for each expression that are tried for these
 
 
-def searched(
-    part: Part,
-    roots: Sequence[Scope],
-    nodes: Sequence[tuple[Tensor, Node]],
-    search: Search,
-    alone: Sequence[Sequence[Derived]],
-) -> list[Derived]:
-    """What a search finds for a part, the fastest first; of several products what can be merged.
-
-    roots  its expressions, over tensors that are these nodes (`Part.expressions`)
-    alone  what was found for each product of several
-    """
+def search_region(
+    region: LinearRegion, roots: Sequence[Scope], nodes: Sequence[tuple[Tensor, Node]], search: Search,
+    single_programs: Sequence[Sequence[DerivedProgram]]
+) -> list[DerivedProgram]:
+    """Return the programs found for a region's expressions; `single_programs` are those of each product."""
     if len(roots) == 1:
         return search.run(roots, nodes)
-    own = [[part.names[leaf] for leaf in one.leaves] for one in part.alone]
-    return search.run(
-        roots, nodes, together(roots, nodes, tuple(zip(own, alone, strict=True)), search.intense)
-    )
+    leaves = [[region.names[leaf] for leaf in single.leaves] for single in region.single_regions]
+    alone = tuple(zip(leaves, single_programs, strict=True))
+    return search.run(roots, nodes, joint_start_states(roots, nodes, alone, search.min_intensity))
 
 
-def together(
-    roots: Sequence[Scope],
-    nodes: Sequence[tuple[Tensor, Node]],
-    alone: Sequence[tuple[Sequence[Node], Sequence[Derived]]],
-    intense: float = INTENSE,
+def joint_start_states(
+    roots: Sequence[Scope], nodes: Sequence[tuple[Tensor, Node]],
+    alone: Sequence[tuple[Sequence[Node], Sequence[DerivedProgram]]], min_intensity: float = MIN_INTENSITY
 ) -> Iterator[State]:
-    """The states in which parts of several roots are merged, at once, or after the same rules were applied to
-    each root, one after the other, as far as operators.
+    """Yield states in which parts of several roots are merged.
 
-    alone    for each root the nodes that its leaves are, and what was found for it over tensors of its own
-    intense  operations for each element moved of what is merged
+    First come merges of the roots as they are, then merges after the same sequence of rules was applied to
+    each root, taken from the path to a program that was found for it alone.
+
+    alone          for each root its leaves, and the programs that were found for it over its own tensors
+    min_intensity  operations for each element moved that an expression must have to be merged
     """
     tensors = {node: x for x, node in nodes}
     first = State(tuple(map(read_through, roots)), tuple(nodes))
-    ways = [_by_rules(found) for _, found in alone]
+    paths_by_rules = [_group_paths(programs) for _, programs in alone]
     names: list[Mapping[Tensor, Source]] = [
-        {x: tensors[leaf] for one in found[:1] for (x, _), leaf in zip(one.path[0].nodes, own, strict=True)}
-        for own, found in alone
+        {x: tensors[y] for one in programs[:1] for (x, _), y in zip(one.path[0].nodes, leaves, strict=True)}
+        for leaves, programs in alone
     ]
-    yield from map(first.joined, joined(first.intense(intense)))
+    yield from map(first.after_joint_step, joined(first.compute_bound(min_intensity)))
     choices = (
         paths
-        for rules in ways[0]
-        if all(rules in other for other in ways)
-        for paths in product(*(way[rules][:WAYS] for way in ways))
+        for rules in paths_by_rules[0]
+        if all(rules in other for other in paths_by_rules)
+        for paths in product(*(grouped[rules][:PATHS_PER_RULES] for grouped in paths_by_rules))
     )
-    found = (
-        state.joined(step)
-        for paths in islice(choices, TRIED)
-        for state in (_after(first, paths, names),)
-        for step in joined(state.intense(intense))
+    merged = (
+        state.after_joint_step(step)
+        for paths in islice(choices, MAX_PATH_CHOICES)
+        for state in (_replay_paths(first, paths, names),)
+        for step in joined(state.compute_bound(min_intensity))
     )
-    yield from islice(found, BEST)
+    yield from islice(merged, MAX_MERGED_STATES)
 
 
-def _after(first: State, paths: Sequence[Sequence[State]], names: Sequence[Mapping[Tensor, Source]]) -> State:
-    made = first
-    for place, path in enumerate(paths):
+def _replay_paths(
+    first: State, paths: Sequence[Sequence[State]], names: Sequence[Mapping[Tensor, Source]]
+) -> State:
+    """Return the state after each root went its own path, one root after the other."""
+    current = first
+    for number, path in enumerate(paths):
         for state in path[1:]:
-            root = read_through(replace_tensors(state.roots[0], names[place]))
-            roots = (*made.roots[:place], root, *made.roots[place + 1 :])
-            made = State(roots, made.nodes, (*made.moves, state.moves[-1]), made)
-    return made
+            root = read_through(replace_tensors(state.roots[0], names[number]))
+            roots = (*current.roots[:number], root, *current.roots[number + 1 :])
+            current = State(roots, current.nodes, (*current.applied, state.applied[-1]), current)
+    return current
 
 
-def _by_rules(found: Sequence[Derived]) -> Mapping[tuple[str, ...], list[Sequence[State]]]:
-    """Their paths as far as no part is an operator, each once, by the rules that were applied."""
-    made: dict[tuple[str, ...], dict[tuple[Any, ...], Sequence[State]]] = {}
-    for one in found:
-        path = [state for state in one.path if len(state.nodes) == len(one.path[0].nodes)]
-        rules = tuple(state.moves[-1].rule for state in path[1:])
+def _group_paths(programs: Sequence[DerivedProgram]) -> Mapping[tuple[str, ...], list[Sequence[State]]]:
+    """Return {names of the applied rules: paths}, each path cut before anything became an operator."""
+    grouped: dict[tuple[str, ...], dict[tuple[Any, ...], Sequence[State]]] = {}
+    for program in programs:
+        path = [state for state in program.path if len(state.nodes) == len(program.path[0].nodes)]
+        rules = tuple(state.applied[-1].rule for state in path[1:])
         if rules:
-            made.setdefault(rules, {}).setdefault(path[-1].key, path)
-    return {rules: list(paths.values()) for rules, paths in made.items()}
+            grouped.setdefault(rules, {}).setdefault(path[-1].key, path)
+    return {rules: list(paths.values()) for rules, paths in grouped.items()}

@@ -1,9 +1,9 @@
-"""What of a program is derived: sums of products with what only moves elements around them.
+"""Finds the regions of a program that are derived: products with the moves of elements around them.
 
-Programs are split at what is not linear (EINNET, section 6.3).  Of eOperators there are no parts: what they
-were made of was derived.  Where moves lie behind a product, too, or mask it, its expression is read from the
-elements themselves (`finders/derive/fold_move_chains`).  Parts that read one tensor, none of which needs
-another, are derived together, too (section 4.2).
+A program is split at operators that are not linear (EINNET, section 6.3).  eOperators are in no region: their
+expressions were composed of operators that were derived before.  Where moves follow a product or mask it, its
+expression is fitted to the elements (`finders/derive/fold_move_chains`).  Regions that read one tensor, none
+of which needs another, also form a joint region (section 4.2).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
-from tensaurus.finders.derive.derivation_search import initial
-from tensaurus.finders.derive.derivation_state import INTENSE, intensity
-from tensaurus.finders.derive.fold_move_chains import Flow, traced
-from tensaurus.finders.derive.uniform_constants import alike
+from tensaurus.finders.derive.derivation_search import initial_expressions
+from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, intensity
+from tensaurus.finders.derive.fold_move_chains import MoveFinder, fold_moves
+from tensaurus.finders.derive.uniform_constants import uniform_value
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program, topological_order
@@ -24,22 +24,22 @@ from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import scopes_of
 
-__all__ = ["Part", "part", "parts_of"]
+__all__ = ["LinearRegion", "find_linear_regions", "product_piece"]
 
-TOGETHER = 6  # products of one tensor at most that are derived together: of more, every six in their order
+MAX_JOINT_PRODUCTS = 6  # in one joint region: of more products of a tensor, every six in program order
 
 
 @dataclass(frozen=True)
-class Part:
-    """One product with what moves elements around it, or several independent ones of one tensor."""
+class LinearRegion:
+    """One product with the moves around it, or several independent ones that read one tensor."""
 
     pieces: tuple[Piece, ...]
     products: tuple[Node, ...]
 
     @cached_property
-    def alone(self) -> tuple[Part, ...]:
-        """Each of them by itself."""
-        return tuple(Part((p,), (node,)) for p, node in zip(self.pieces, self.products, strict=True))
+    def single_regions(self) -> tuple[LinearRegion, ...]:
+        """A region for each product."""
+        return tuple(LinearRegion((p,), (node,)) for p, node in zip(self.pieces, self.products, strict=True))
 
     @cached_property
     def leaves(self) -> tuple[Node, ...]:
@@ -47,12 +47,12 @@ class Part:
 
     @cached_property
     def inner(self) -> tuple[Node, ...]:
-        """The nodes of the pieces, each once."""
+        """The nodes of all pieces, each once."""
         return tuple(dict.fromkeys(node for piece in self.pieces for node in piece.inner))
 
     @cached_property
     def names(self) -> Mapping[Node, Node]:
-        """Leaves x0, w1, ... for its own, w for what is constant."""
+        """For each leaf an input x0, x1, ...; w0, w1, ... for constants."""
         return {
             leaf: source(f"{'w' if leaf.static else 'x'}{k}", leaf.types[0])
             for k, leaf in enumerate(self.leaves)
@@ -60,84 +60,87 @@ class Part:
 
     @cached_property
     def forms(self) -> tuple[Node, ...]:
-        """The pieces over those leaves: the same of parts that differ in what their leaves are."""
+        """The pieces over these inputs: equal for regions that compute the same of other leaves."""
         return tuple(piece.with_leaves(dict(self.names)) for piece in self.pieces)
 
     @cached_property
     def weights(self) -> frozenset[Node]:
-        """The leaves of its forms that are constant."""
+        """The inputs of the forms that stand for constants."""
         return frozenset(name for leaf, name in self.names.items() if leaf.static)
 
     def expressions(self) -> tuple[tuple[Scope, ...], tuple[tuple[Tensor, Node], ...]] | None:
-        """The forms as sums of products, and which tensors the leaves are there; None where something around
-        a product does more than moving elements."""
-        found = list[Node]()
+        """Return the forms as expressions, and (tensor, input) pairs; None where moves do not fit."""
+        nodes = list[Node]()
         for piece, product, form in zip(self.pieces, self.products, self.forms, strict=True):
-            if (made := traced(piece, product)) is not None:
-                form = Piece(made, piece.leaves).with_leaves(dict(self.names))
+            if (folded := fold_moves(piece, product)) is not None:
+                form = Piece(folded, piece.leaves).with_leaves(dict(self.names))
             elif piece.root is not product:
                 return None
-            found.append(form)
-        return initial(found, tuple(self.names.values()), self.weights)
+            nodes.append(form)
+        return initial_expressions(nodes, tuple(self.names.values()), self.weights)
 
 
-def parts_of(program: Program) -> Iterator[Part]:
-    """Those of a program, each alone, then what reads one tensor."""
-    flow = Flow(program)
-    single = list[Part]()
+def find_linear_regions(program: Program) -> Iterator[LinearRegion]:
+    """Yield a region for each product of the program, then joint regions of products that read one tensor."""
+    moves = MoveFinder(program)
+    single = list[LinearRegion]()
     for product in program.active:
-        if product.op is not eop and (piece := flow.surrounded(product) or part(product)) is not None:
-            single.append(Part((piece,), (product,)))
+        if product.op is eop:
+            continue
+        if (piece := moves.piece_around(product) or product_piece(product)) is not None:
+            single.append(LinearRegion((piece,), (product,)))
     yield from single
-    readers: dict[Node, list[Part]] = {}
-    for each in single:
-        for leaf in each.leaves:
+    readers: dict[Node, list[LinearRegion]] = {}
+    for region in single:
+        for leaf in region.leaves:
             if not leaf.static:
-                readers.setdefault(leaf, []).append(each)
-    groups = (group for parts in readers.values() if len(parts) > 1 for group in _independent(parts))
-    sixes = (group[k : k + TOGETHER] for group in groups for k in range(0, len(group), TOGETHER))
-    yield from dict.fromkeys(_joint(group) for group in sixes if len(group) > 1)
+                readers.setdefault(leaf, []).append(region)
+    groups = (group for regions in readers.values() if len(regions) > 1 for group in _independent(regions))
+    limit = MAX_JOINT_PRODUCTS
+    small_groups = (group[k : k + limit] for group in groups for k in range(0, len(group), limit))
+    yield from dict.fromkeys(_join(group) for group in small_groups if len(group) > 1)
 
 
-def _joint(parts: Sequence[Part]) -> Part:
-    pieces = tuple(piece for one in parts for piece in one.pieces)
-    return Part(pieces, tuple(node for one in parts for node in one.products))
+def _join(regions: Sequence[LinearRegion]) -> LinearRegion:
+    pieces = tuple(piece for region in regions for piece in region.pieces)
+    return LinearRegion(pieces, tuple(node for region in regions for node in region.products))
 
 
-def _independent(parts: Sequence[Part]) -> Iterator[Sequence[Part]]:
-    """They in groups, in the program's order, in each of which none needs another."""
-    waiting = [(one, frozenset(topological_order(one.leaves))) for one in parts]
+def _independent(regions: Sequence[LinearRegion]) -> Iterator[Sequence[LinearRegion]]:
+    """Yield groups of regions, in program order, in each of which none needs another's result."""
+    waiting = [(region, frozenset(topological_order(region.leaves))) for region in regions]
     while waiting:
-        roots, group, left = set[Node](), list[Part](), list[tuple[Part, frozenset[Node]]]()
-        for one, needed in waiting:
+        roots, group, later = set[Node](), list[LinearRegion](), list[tuple[LinearRegion, frozenset[Node]]]()
+        for region, needed in waiting:
             if roots.isdisjoint(needed):
-                roots.update(piece.root for piece in one.pieces)
-                group.append(one)
+                roots.update(piece.root for piece in region.pieces)
+                group.append(region)
             else:
-                left.append((one, needed))
+                later.append((region, needed))
         yield group
-        waiting = left
+        waiting = later
 
 
-def part(node: Node) -> Piece | None:
-    """The operator, if it adds up products, with those that only move elements in front of it."""
+def product_piece(node: Node) -> Piece | None:
+    """Return a sum of products that is bound by arithmetic, with the moves before it, None for others."""
     (scope,) = scopes_of(node) if len(scopes_of(node)) == 1 else (None,)
     kind = node.types[0]
-    if scope is None or not isinstance(kind, TensorType) or not kind.static or intensity(scope) < INTENSE:
+    if scope is None or not isinstance(kind, TensorType) or not kind.static:
+        return None
+    if intensity(scope) < MIN_INTENSITY:
         return None
     if not all(isinstance(a.types[0], TensorType) and a.types[0].static for a in node.args if a is not None):
         return None
-    # constants of one number are part of the expression
-    leaves = dict.fromkeys(arg for arg in node.args if arg is not None and alike(arg) is None)
-    while (moving := next((leaf for leaf in leaves if _moves(leaf)), None)) is not None:
+    # constants of one number become part of the expression
+    leaves = dict.fromkeys(arg for arg in node.args if arg is not None and uniform_value(arg) is None)
+    while (moving := next((leaf for leaf in leaves if _moves_one_tensor(leaf)), None)) is not None:
         del leaves[moving]
         leaves |= dict.fromkeys(arg for arg in moving.args if arg is not None)
     return Piece(node, tuple(leaves))
 
 
-def _moves(node: Node) -> bool:
-    """Whether it only moves elements of one tensor."""
+def _moves_one_tensor(node: Node) -> bool:
     if node.static or len(node.types) != 1 or sum(arg is not None for arg in node.args) != 1:
         return False
-    found = scopes_of(node)
-    return len(found) == 1 and isinstance(found[0].body, Read)
+    scopes = scopes_of(node)
+    return len(scopes) == 1 and isinstance(scopes[0].body, Read)

@@ -4,8 +4,8 @@
      -> E[f, h],  E[4 + g, h],
         E = L[k:6, h](sum[c](A[c, h] * {L[k, c](W[k, c] if k < 4 else V[k - 4, c])}[k, c]))
 
-Windows of different sizes are enlarged to one that holds them all (boundary relaxing): beyond its own, what
-an expression multiplies with is zero.
+Windows of different sizes are enlarged to one that contains them all (boundary relaxing): the weights of an
+expression are zero beyond its own window.
 """
 
 from __future__ import annotations
@@ -34,70 +34,83 @@ from tensaurus.expr.ir.scope import (
 from tensaurus.expr.ir.walk import replace_axes, scopes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, is_same_size, polynomial, substitute
-from tensaurus.finders.derive.rewrite_step import JointStep, Product, axes_in, hint, nested, product_of
+from tensaurus.finders.derive.rewrite_step import (
+    JointStep,
+    Product,
+    as_nested_read,
+    axes_in,
+    base_name,
+    numeric_extent,
+    product_of,
+)
 
 __all__ = ["JOINED", "joined"]
 
-JOINED = "expression merging"  # the rule's name
+JOINED = "expression merging"  # the rule's name in steps
 
 
 def joined(stages: Sequence[Scope]) -> Iterator[JointStep]:
-    """Those that read one tensor as one: all whose windows are alike, and every two whose windows are not.
+    """Yield merges of stages that read one tensor: all with equal windows, and each pair with different ones.
 
-    Of scopes that read each other, directly or not, none are merged.
+    Stages of which one reads the other, directly or through others, are not merged.
     """
-    views = [view for stage in stages for view in _views(stage)]
-    done = set[int]()
-    for place, first in enumerate(views):
-        others = [view for view in views[place + 1 :] if _apart(first, view)]
-        alike, unlike = [first], list[tuple[_View, _View]]()
+    views = [view for stage in stages for view in _find_views(stage)]
+    merged_views = set[int]()
+    for number, first in enumerate(views):
+        others = [view for view in views[number + 1 :] if _can_merge(first, view)]
+        same_windows, other_windows = [first], list[tuple[_View, _View]]()
         for view in others:
-            frame = _framed((first, view))
+            frame = _make_frame((first, view))
             if frame is None:
                 continue
-            if frame.grown:
-                unlike.append((first, view))
-            elif id(view) not in done and all(_apart(view, one) for one in alike[1:]):
-                alike.append(view)
-        if len(alike) > 1 and id(first) not in done:
-            done.update(map(id, alike))
-            yield from _merged(tuple(alike))
-        for pair in unlike:
-            yield from _merged(pair)
+            if frame.enlarges_window:
+                other_windows.append((first, view))
+            elif id(view) not in merged_views and all(_can_merge(view, one) for one in same_windows[1:]):
+                same_windows.append(view)
+        if len(same_windows) > 1 and id(first) not in merged_views:
+            merged_views.update(map(id, same_windows))
+            yield from _merge(tuple(same_windows))
+        for pair in other_windows:
+            yield from _merge(pair)
 
 
-def _merged(views: tuple[_View, ...]) -> Iterator[JointStep]:
-    frame = _framed(views)
-    if frame is not None and (whole := frame.whole()) is not None:
+def _merge(views: tuple[_View, ...]) -> Iterator[JointStep]:
+    frame = _make_frame(views)
+    if frame is not None and (merged := frame.merged_scope()) is not None:
         name = ", ".join(" x ".join(str(n) for n in view.stage.shape) for view in views)
-        made = tuple((view.stage, frame.part(k, whole)) for k, view in enumerate(views))
-        yield JointStep(JOINED, name, made)
+        yield JointStep(
+            JOINED, name, tuple((view.stage, frame.view_scope(k, merged)) for k, view in enumerate(views))
+        )
 
 
 @dataclass(frozen=True)
 class _View:
-    """A sum of products as one of its reads, `data`, times the rest; `dimensions` of what is read."""
+    """A stage, a sum of products, seen as one of its reads, `data`, times the weights.
+
+    weights     the product of all other factors, with the guards
+    dimensions  the data's indices
+    """
 
     stage: Scope
     data: Read
-    rest: Body
+    weights: Body
     dimensions: tuple[_Dimension, ...]
 
     @property
     def private(self) -> tuple[Axis, ...]:
-        """Traversal iterators that the data do not depend on."""
+        """The traversal iterators that the data do not depend on."""
         return tuple(a for a in self.stage.axes if a not in axes_in(self.data))
 
 
 class _Dimension(NamedTuple):
-    """An index: slopes of traversal iterators, those of a summation, and what is left."""
+    """An affine index, split into traversal iterators (places), summation iterators (taps) and offset."""
 
     places: dict[Axis, int]
     taps: dict[Axis, int]
     offset: int
 
 
-def _views(stage: Scope) -> Iterator[_View]:
+def _find_views(stage: Scope) -> Iterator[_View]:
     body = stage.body
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return
@@ -107,42 +120,44 @@ def _views(stage: Scope) -> Iterator[_View]:
             continue
         if factor.outside not in (None, Const(0)) or not axes_in(factor) >= set(body.axes):
             continue
-        dimensions = tuple(filter(None, (_dimension(i, stage.axes, body.axes) for i in factor.indices)))
-        rest = Product(guards, (*factors[:k], *factors[k + 1 :])).body
-        sized = all(isinstance(n, int) and n > 0 for n in stage.shape)
-        if sized and len(dimensions) == len(factor.indices) and literal_dtype(rest) == dtype_of(stage):
-            yield _View(stage, factor, rest, dimensions)
+        dimensions = tuple(filter(None, (_split_index(i, stage.axes, body.axes) for i in factor.indices)))
+        weights = Product(guards, (*factors[:k], *factors[k + 1 :])).body
+        has_elements = all(isinstance(n, int) and n > 0 for n in stage.shape)
+        is_affine = len(dimensions) == len(factor.indices)
+        if has_elements and is_affine and literal_dtype(weights) == dtype_of(stage):
+            yield _View(stage, factor, weights, dimensions)
 
 
-def _dimension(index: Size, traversal: Sequence[Axis], reduced: Sequence[Axis]) -> _Dimension | None:
+def _split_index(index: Size, traversal: Sequence[Axis], reduced: Sequence[Axis]) -> _Dimension | None:
     form = affine_coefficients(index, (*traversal, *reduced))
     if form is None or not isinstance(form[1], int):
         return None
     slopes = {a: slope for a, slope in form[0].items() if isinstance(slope, int) and slope}
     if len(slopes) < len(form[0]) or not all(isinstance(a.extent, int) for a in slopes):
         return None
-    places, taps = ({a: s for a, s in slopes.items() if (a in traversal) is side} for side in (True, False))
+    places = {a: slope for a, slope in slopes.items() if a in traversal}
+    taps = {a: slope for a, slope in slopes.items() if a not in traversal}
     return _Dimension(places, taps, form[1])
 
 
-def _apart(first: _View, second: _View) -> bool:
-    """Whether they read one tensor, and are of stages of which none reads the other."""
-    if first.stage is second.stage or not _one(first.data.source, second.data.source):
+def _can_merge(first: _View, second: _View) -> bool:
+    """Return whether both views read one tensor, and neither stage reads the other."""
+    if first.stage is second.stage or not _is_same_source(first.data.source, second.data.source):
         return False
     pairs = ((first.stage, second.stage), (second.stage, first.stage))
     return not any(inner is one for one, other in pairs for inner in scopes(other))
 
 
-def _one(first: Source, second: Source) -> bool:
+def _is_same_source(first: Source, second: Source) -> bool:
     return first is second or isinstance(first, Tensor) and first == second
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """The iterators of what several views become: for each dimension the first view's places, and windows.
+    """The common iterators of several views: the first view's places, and windows that contain all views'.
 
-    places    what each view's traversal iterators are of the first one's, as far as the data have them
-    windows   of each dimension: the slope, the ends of the range, and where each view's begins and its tap
+    places    for each view {its traversal iterator: the first view's}, for iterators that the data depend on
+    windows   for each dimension of the data
     """
 
     views: tuple[_View, ...]
@@ -150,8 +165,8 @@ class _Frame:
     windows: tuple[tuple[_Window, ...], ...]
 
     @property
-    def grown(self) -> bool:
-        """Whether a view's window is smaller than what it becomes a part of."""
+    def enlarges_window(self) -> bool:
+        """Whether some view's window is smaller than the common window."""
         return any(
             extent != window.extent
             for dimension in self.windows
@@ -161,94 +176,94 @@ class _Frame:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Of the private elements of each view."""
-        return tuple(prod(_number(a) for a in view.private) for view in self.views)
+        """For each view the number of elements of its private iterators: its rows in the merged scope."""
+        return tuple(prod(numeric_extent(a) for a in view.private) for view in self.views)
 
-    def whole(self) -> Scope | None:
-        """The one expression; None where its indices would not be those of each view."""
+    def merged_scope(self) -> Scope | None:
+        """Return the merged expression, None where its data indices would differ from those of a view."""
         first = self.views[0]
-        fresh = {a: axis(a.extent, hint(a)) for a in first.stage.axes if a not in first.private}
-        k = axis(sum(self.counts), hint(first.private[0]) if first.private else "k")
-        taps = tuple(tuple(axis(w.extent, w.hint) for w in dimension) for dimension in self.windows)
+        fresh = {a: axis(a.extent, base_name(a)) for a in first.stage.axes if a not in first.private}
+        k = axis(sum(self.counts), base_name(first.private[0]) if first.private else "k")
+        taps = tuple(tuple(axis(w.extent, w.name) for w in dimension) for dimension in self.windows)
         indices = []
-        for dimension, windows, own in zip(first.dimensions, self.windows, taps, strict=True):
+        for dimension, windows, window_taps in zip(first.dimensions, self.windows, taps, strict=True):
             index: Size = polynomial(dimension.offset)
             for a, slope in dimension.places.items():
                 index = index + polynomial(fresh[a]) * slope
-            for window, v in zip(windows, own, strict=True):
+            for window, v in zip(windows, window_taps, strict=True):
                 index = index + (polynomial(v) + window.low) * window.slope
             indices.append(index)
-        rests = list[Body]()
-        for view, rest in enumerate(self._rests(fresh, taps, indices)):
-            if rest is None:
+        rows = list[Body]()
+        for view, view_weights in enumerate(self._view_weights(fresh, taps, indices)):
+            if view_weights is None:
                 return None
-            rests.append(self._numbered(view, rest, k))
+            rows.append(self._index_by_row(view, view_weights, k))
         reduced = tuple(v for dimension in taps for v in dimension)
         order = tuple(fresh.get(a, k) for a in first.stage.axes if a in fresh or a == first.private[0])
         order = order if first.private else (k, *order)
-        weights = nested((*order, *reduced), self._chosen(rests, k))
+        weights = as_nested_read((*order, *reduced), self._select_view(rows, k))
         data = Read(first.data.source, tuple(indices), Const(0))
         return Scope(order, Reduce("sum", reduced, Call("mul", (data, weights))))
 
-    def _rests(
+    def _view_weights(
         self, fresh: Mapping[Axis, Axis], taps: Sequence[Sequence[Axis]], indices: Sequence[Size]
     ) -> Iterator[Body | None]:
-        """What each view multiplies with, over the new iterators, zero beyond its own window."""
-        for view, places in enumerate(self.places):
+        """Yield each view's weights over new iterators, 0 beyond its window; None for other indices."""
+        for number, (view, places) in enumerate(zip(self.views, self.places, strict=True)):
             values: dict[Atom, Any] = {a: polynomial(fresh[b]) for a, b in places.items()}
-            guards, beside = list[Size](), [0] * len(indices)
-            for d, (windows, own) in enumerate(zip(self.windows, taps, strict=True)):
-                for window, v in zip(windows, own, strict=True):
-                    tap, extent = window.taps[view]
-                    place = polynomial(v) + (window.low - window.begins[view])
+            guards, offsets = list[Size](), [0] * len(indices)
+            for d, (windows, window_taps) in enumerate(zip(self.windows, taps, strict=True)):
+                for window, v in zip(windows, window_taps, strict=True):
+                    tap, extent = window.taps[number]
+                    place = polynomial(v) + (window.low - window.begins[number])
                     guards += [g for g in within(place, 0, extent) if not is_nonnegative(g)]
                     if tap is None:
-                        beside[d] = beside[d] + place * window.slope
+                        offsets[d] = offsets[d] + place * window.slope
                     else:
                         values[tap] = place
-            one = self.views[view]
-            pairs = zip(one.data.indices, beside, strict=True)
-            moved = [substitute(index, values) + rest for index, rest in pairs]
-            if not all(is_same_size(a, b) for a, b in zip(moved, indices, strict=True)):
+            pairs = zip(view.data.indices, offsets, strict=True)
+            view_indices = [substitute(index, values) + offset for index, offset in pairs]
+            if not all(is_same_size(a, b) for a, b in zip(view_indices, indices, strict=True)):
                 yield None
                 continue
-            rest = replace_axes(one.rest, values)
-            yield Select(tuple(guards), rest, Const(0)) if guards else rest
+            weights = replace_axes(view.weights, values)
+            yield Select(tuple(guards), weights, Const(0)) if guards else weights
 
-    def _numbered(self, view: int, rest: Body, k: Axis) -> Body:
-        """It at the digits that private iterators are of the number of an element."""
+    def _index_by_row(self, view: int, weights: Body, k: Axis) -> Body:
+        """Return the weights with the private iterators computed from the row k of the merged scope."""
         private = self.views[view].private
         number = polynomial(k) - sum(self.counts[:view])
         digits = digits_of(number, [a.extent for a in private])
         values: dict[Atom, Any] = dict(zip(private, digits, strict=True))
-        return replace_axes(rest, values)
+        return replace_axes(weights, values)
 
-    def _chosen(self, rests: Sequence[Body], k: Axis) -> Body:
-        made = rests[-1]
-        for view in reversed(range(len(rests) - 1)):
-            made = Select((sum(self.counts[: view + 1]) - 1 - polynomial(k),), rests[view], made)
-        return made
+    def _select_view(self, rows: Sequence[Body], k: Axis) -> Body:
+        """Return the weights of the view to which the row k belongs."""
+        body = rows[-1]
+        for view in reversed(range(len(rows) - 1)):
+            body = Select((sum(self.counts[: view + 1]) - 1 - polynomial(k),), rows[view], body)
+        return body
 
-    def part(self, view: int, whole: Scope) -> Scope:
-        """What a view is of the whole."""
+    def view_scope(self, view: int, merged: Scope) -> Scope:
+        """Return the view's stage as a read of the merged scope."""
         stage, private = self.views[view].stage, self.views[view].private
         first = self.views[0]
-        mine = {b: a for a, b in self.places[view].items()}
-        number = row_major_number(private, [a.extent for a in private]) + sum(self.counts[:view])
-        spots: list[Size] = []
+        own_places = {b: a for a, b in self.places[view].items()}
+        row = row_major_number(private, [a.extent for a in private]) + sum(self.counts[:view])
+        indices: list[Size] = []
         for a in first.stage.axes:
-            if a in mine:
-                spots.append(polynomial(mine[a]))
+            if a in own_places:
+                indices.append(polynomial(own_places[a]))
             elif a == first.private[0]:
-                spots.append(number)
-        return Scope(stage.axes, Read(whole, tuple(spots if first.private else [number, *spots])))
+                indices.append(row)
+        return Scope(stage.axes, Read(merged, tuple(indices if first.private else [row, *indices])))
 
 
 class _Window(NamedTuple):
-    """A range low <= u < low + extent of a summation's iterator, slope * u in the index.
+    """A range low <= u < low + extent of a summation iterator u that has this slope in the index.
 
     begins  where each view's own range begins
-    taps    each view's iterator, None for one of a single value, and its extent
+    taps    each view's iterator and its extent; None, 1 for a view that reads a single value
     """
 
     slope: int
@@ -258,54 +273,55 @@ class _Window(NamedTuple):
     taps: tuple[tuple[Axis | None, int], ...]
 
     @property
-    def hint(self) -> str:
-        return next((hint(tap) for tap, _ in self.taps if tap is not None), "r")
+    def name(self) -> str:
+        return next((base_name(tap) for tap, _ in self.taps if tap is not None), "r")
 
 
-def _framed(views: tuple[_View, ...]) -> _Frame | None:
-    """The frame of views of one tensor; None where they do not read it in one way."""
-    places = [own for view in views if (own := _places(views[0], view)) is not None]
+def _make_frame(views: tuple[_View, ...]) -> _Frame | None:
+    """Return the frame of views of one tensor, None where their places or slopes differ."""
+    places = [pairs for view in views if (pairs := _pair_places(views[0], view)) is not None]
     if len(places) < len(views):
         return None
     windows = list[tuple[_Window, ...]]()
     for dimensions in zip(*(view.dimensions for view in views), strict=True):
-        found = _windows(dimensions)
-        if found is None:
+        dimension_windows = _common_windows(dimensions)
+        if dimension_windows is None:
             return None
-        windows.append(found)
+        windows.append(dimension_windows)
     return _Frame(views, tuple(places), tuple(windows))
 
 
-def _places(first: _View, view: _View) -> Mapping[Axis, Axis] | None:
-    """The first view's traversal iterator for each of another's that its data depend on."""
-    found: dict[Axis, Axis] = {}
+def _pair_places(first: _View, view: _View) -> Mapping[Axis, Axis] | None:
+    """Return {traversal iterator of the view: the first view's}, for iterators that the data depend on."""
+    pairs: dict[Axis, Axis] = {}
     for one, other in zip(first.dimensions, view.dimensions, strict=True):
         if len(one.places) != len(other.places):
             return None
         for a, slope in other.places.items():
-            able = [b for b, s in one.places.items() if s == slope and b.extent == a.extent]
-            kept = [b for b in able if found.get(a, b) == b and (a in found or b not in found.values())]
-            if not kept:
+            equal = [b for b, s in one.places.items() if s == slope and b.extent == a.extent]
+            free = [b for b in equal if pairs.get(a, b) == b and (a in pairs or b not in pairs.values())]
+            if not free:
                 return None
-            found[a] = kept[0]
-    return found if len(set(found.values())) == len(found) else None
+            pairs[a] = free[0]
+    return pairs if len(set(pairs.values())) == len(pairs) else None
 
 
-def _windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] | None:
-    """The windows of one dimension of all views."""
-    most = max(len(d.taps) for d in dimensions)
+def _common_windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] | None:
+    """Return the windows of one dimension that contain those of all views, None where slopes differ."""
+    max_taps = max(len(d.taps) for d in dimensions)
     offsets = [d.offset - dimensions[0].offset for d in dimensions]
-    if most > 1:  # one for each other
-        ranked = [sorted(d.taps.items(), key=lambda tap: (tap[1], _number(tap[0]))) for d in dimensions]
-        shapes = {tuple((slope, _number(a)) for a, slope in taps) for taps in ranked}
+    if max_taps > 1:  # all views must have equal windows
+        ranked = [sorted((slope, numeric_extent(a), k, a) for k, (a, slope) in enumerate(d.taps.items()))
+                  for d in dimensions]  # fmt: skip
+        shapes = {tuple((slope, extent) for slope, extent, _, _ in taps) for taps in ranked}
         if len(shapes) > 1 or any(offsets):
             return None
         begins = (0,) * len(dimensions)
         return tuple(
-            _Window(column[0][1], 0, _number(column[0][0]), begins, tuple((a, _number(a)) for a, _ in column))
+            _Window(column[0][0], 0, column[0][1], begins, tuple((a, extent) for _, extent, _, a in column))
             for column in zip(*ranked, strict=True)
         )
-    if not most and not any(offsets):
+    if not max_taps and not any(offsets):
         return ()
     slopes = {slope for d in dimensions for slope in d.taps.values()} or {1}
     if len(slopes) > 1:
@@ -314,12 +330,7 @@ def _windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] | None:
     if any(offset % slope for offset in offsets):
         return None
     begins = tuple(offset // slope for offset in offsets)
-    taps = tuple(next(((a, _number(a)) for a in d.taps), (None, 1)) for d in dimensions)
+    taps = tuple(next(((a, numeric_extent(a)) for a in d.taps), (None, 1)) for d in dimensions)
     low = min(begins)
     high = max(begin + extent for begin, (_, extent) in zip(begins, taps, strict=True))
     return (_Window(slope, low, high - low, begins, taps),)
-
-
-def _number(a: Axis) -> int:
-    assert isinstance(a.extent, int)
-    return a.extent

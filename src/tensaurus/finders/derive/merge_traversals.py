@@ -1,4 +1,8 @@
-"""Traversal merging: a nested scope is computed where it is read (EINNET, section 4.1)."""
+"""Traversal merging: a nested scope's expression takes the place of a read of it (EINNET, section 4.1).
+
+Scopes that only move elements are merged at once (`read_through`), so that states that differ in moves alone
+are equal; merging a scope that computes is a rule of the search (`merged`), as it computes more often.
+"""
 
 from __future__ import annotations
 
@@ -11,57 +15,64 @@ from tensaurus.expr.ir.walk import Rewriting, children, rebuild_body, replace_ax
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Size, interval, is_nonnegative, polynomial
-from tensaurus.finders.derive.rewrite_step import Product, Step, contained, hint, inside, product_of
+from tensaurus.finders.derive.rewrite_step import (
+    Product,
+    Step,
+    base_name,
+    is_in_range,
+    product_of,
+    with_zeros_outside,
+)
 
 __all__ = ["merged", "read_through"]
 
-ROUNDS = 16  # moves may come to be read by others only when those between are gone
+MAX_ROUNDS = 16  # one round may bring two moves together that only the next one merges
 
 
 def read_through(scope: Scope) -> Scope:
-    """The scope without nested ones that only move elements, interned.
+    """Return the scope, interned, with reads of nested scopes that only move elements replaced.
 
     L[i](L[j](x[j + 1] | 0)[2*i])   ->   L[i](x[2*i + 1] | 0)
     """
     scope = intern_scope(scope)
-    for _ in range(ROUNDS):
-        before, scope = scope, intern_scope(_Through().scope(scope))
+    for _ in range(MAX_ROUNDS):
+        before, scope = scope, intern_scope(_ReadThrough().scope(scope))
         if scope is before:
             break
     return scope
 
 
-class _Through(Rewriting):
+class _ReadThrough(Rewriting):
     def read(self, read: Read) -> Read:
-        """An index that is read stays a read."""
-        made = _bounded(super().read(read))
-        found = _moved(made)
-        return found if isinstance(found, Read) else made
+        """Rewrite a read that is an index: only a read may take its place, no choice."""
+        read = _drop_unused_outside(super().read(read))
+        direct = _read_of_source(read)
+        return direct if isinstance(direct, Read) else read
 
     def body(self, body: Body) -> Body:
         if not isinstance(body, Read):
-            return _once(super().body(body))
-        made = _bounded(super().read(body))
-        return _moved(made) or made
+            return _merge_selects(super().body(body))
+        read = _drop_unused_outside(super().read(body))
+        return _read_of_source(read) or read
 
 
-def _once(body: Body) -> Body:
-    """A choice inside another one with the same other side is one, in which each guard stands once."""
+def _merge_selects(body: Body) -> Body:
+    """Return nested choices with the same alternative as one choice, each guard once."""
     match body:
         case Select(outer, Select(inner, then, Const() as other), Const() as last) if other == last:
             return Select(tuple(dict.fromkeys((*outer, *inner))), then, other)
     return body
 
 
-def _bounded(read: Read) -> Read:
-    """The read, of which nothing is said about what is beyond an edge that it never leaves."""
-    if read.outside is None or not all(map(inside, read.indices, read.source.shape)):
+def _drop_unused_outside(read: Read) -> Read:
+    """Return the read without its value outside where the indices never leave the source."""
+    if read.outside is None or not all(map(is_in_range, read.indices, read.source.shape)):
         return read
     return Read(read.source, read.indices)
 
 
-def _moved(read: Read) -> Body | None:
-    """What is read through a nested scope that only moves elements; None for any other."""
+def _read_of_source(read: Read) -> Body | None:
+    """Return the read of a moving scope as a read of that scope's source, None for any other read."""
     inner = read.source
     if not isinstance(inner, Scope) or not isinstance(inner.body, Read):
         return None
@@ -70,92 +81,87 @@ def _moved(read: Read) -> Body | None:
     if literal_dtype(inner.body) != dtype_of(inner):
         return None
     at: dict[Atom, Any] = dict(zip(inner.axes, read.indices, strict=True))
-    made = replace_axes(inner.body, at)
-    assert isinstance(made, Read)
-    guards = _needed(read, inner, inner.body)
-    if read.outside is not None and made.outside is None:
-        made = Read(made.source, made.indices, read.outside)
-    return Select(guards, made, read.outside) if guards and read.outside is not None else made
+    direct = replace_axes(inner.body, at)
+    assert isinstance(direct, Read)
+    guards = _range_guards(read, inner, inner.body)
+    if read.outside is not None and direct.outside is None:
+        direct = Read(direct.source, direct.indices, read.outside)
+    return Select(guards, direct, read.outside) if guards and read.outside is not None else direct
 
 
-def _needed(read: Read, inner: Scope, body: Read) -> tuple[Size, ...]:
-    """Guards for indices that may leave the inner scope's range where what is read there is inside still."""
+def _range_guards(read: Read, inner: Scope, body: Read) -> tuple[Size, ...]:
+    """Return guards against indices that leave the inner scope but not the source that it reads."""
     if read.outside is None:
         return ()
     guards: list[Size] = []
     for a, index in zip(inner.axes, read.indices, strict=True):
         ends = zip(body.indices, body.source.shape, strict=True)
-        if inside(index, a.extent) or any(_leaves(a, spot, n) for spot, n in ends):
+        if is_in_range(index, a.extent) or any(_leaves_with(a, place, n) for place, n in ends):
             continue
         guards += within(index, 0, a.extent)
     return tuple(guard for guard in guards if not is_nonnegative(guard))
 
 
-def _leaves(a: Any, spot: Size, extent: Size) -> bool:
-    """Whether an index leaves a range of this extent wherever the axis leaves its own."""
-    found = affine_coefficients(spot, [a])
-    if found is None or found[0].get(a) != 1:
+def _leaves_with(a: Any, index: Size, extent: Size) -> bool:
+    """Return whether the index is outside 0 <= index < extent wherever the axis is outside its own range."""
+    form = affine_coefficients(index, [a])
+    if form is None or form[0].get(a) != 1:
         return False
-    low, high = interval(found[1])
+    low, high = interval(form[1])
     if low is None or high is None:
         return False
     return is_nonnegative(0 - high) and is_nonnegative(a.extent + low - extent)
 
 
 def merged(scope: Scope) -> Iterator[Step]:
-    """A nested scope's expression where it is read; sums in a sum of products become one with it.
+    """Yield the scope with one nested scope's expression in place of its reads; nested sums become one sum.
 
         L[i](sum[r](f[i, r] * {L[j, s](sum[c](g[j, s, c]))}[i, r]))
      -> L[i](sum[r, c](f[i, r] * g[i, r, c]))
     """
-    found = dict[int, Scope]()
-    for read in _reads(scope.body):
-        assert isinstance(read.source, Scope)
-        found.setdefault(id(read.source), read.source)
-    for inner in found.values():
-        yield Step("traversal merging", str(inner.shape), Scope(scope.axes, _inlined(scope.body, inner)))
+    for inner in {id(source): source for source in _nested_scopes(scope.body)}.values():
+        yield Step("traversal merging", str(inner.shape), Scope(scope.axes, _inline(scope.body, inner)))
 
 
-def _reads(body: Body) -> Iterator[Read]:
-    if isinstance(body, Read) and isinstance(body.source, Scope):
-        yield body
-    if isinstance(body, Read):
-        return
-    for child in children(body):
-        yield from _reads(child)
+def _nested_scopes(body: Body) -> Iterator[Scope]:
+    if not isinstance(body, Read):
+        for child in children(body):
+            yield from _nested_scopes(child)
+    elif isinstance(body.source, Scope):
+        yield body.source
 
 
-def _inlined(body: Body, inner: Scope) -> Body:
+def _inline(body: Body, inner: Scope) -> Body:
     def visit(part: Body) -> Body:
         if isinstance(part, Read) and part.source is inner:
             at: dict[Atom, Any] = dict(zip(inner.axes, part.indices, strict=True))
-            made = replace_axes(_fresh(inner.body), at)
+            inlined = replace_axes(_with_fresh_axes(inner.body), at)
             if part.outside is None:
-                return made
+                return inlined
             guards = tuple(
                 guard
                 for index, n in zip(part.indices, inner.shape, strict=True)
                 for guard in within(index, 0, n)
                 if not is_nonnegative(guard)
             )
-            return Select(guards, contained(made), part.outside) if guards else made
+            return Select(guards, with_zeros_outside(inlined), part.outside) if guards else inlined
         return rebuild_body(part, visit, lambda size: size)
 
-    return _pulled(visit(body))
+    return _merge_sums(visit(body))
 
 
-def _fresh(body: Body) -> Body:
-    """The body with new axes in its reductions."""
+def _with_fresh_axes(body: Body) -> Body:
+    """Return the body with new axes in its reductions: each use of an inlined scope needs its own."""
     if isinstance(body, Reduce):
-        axes = tuple(axis(a.extent, hint(a)) for a in body.axes)
+        axes = tuple(axis(a.extent, base_name(a)) for a in body.axes)
         values: dict[Atom, Any] = {a: polynomial(b) for a, b in zip(body.axes, axes, strict=True)}
-        return Reduce(body.monoid, axes, _fresh(replace_axes(body.body, values)))
-    return rebuild_body(body, _fresh, lambda size: size)
+        return Reduce(body.monoid, axes, _with_fresh_axes(replace_axes(body.body, values)))
+    return rebuild_body(body, _with_fresh_axes, lambda size: size)
 
 
-def _pulled(body: Body) -> Body:
-    """The body with a sum of a product in front of the product: f * sum[c](g) = sum[c](f * g)."""
-    body = rebuild_body(body, _pulled, lambda size: size)
+def _merge_sums(body: Body) -> Body:
+    """Return the body with sums of sums as one sum: sum[r](f * sum[c](g)) = sum[r, c](f * g)."""
+    body = rebuild_body(body, _merge_sums, lambda size: size)
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return body
     product = product_of(body.body)
@@ -170,4 +176,4 @@ def _pulled(body: Body) -> Body:
             factors.append(factor.body)
         else:
             factors.append(factor)
-    return _pulled(Reduce("sum", axes, Product(product.guards, tuple(factors)).body))
+    return _merge_sums(Reduce("sum", axes, Product(product.guards, tuple(factors)).body))

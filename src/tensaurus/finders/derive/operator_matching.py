@@ -1,12 +1,13 @@
-"""Operators that expressions are matched to: sums of products of two tensors, as their declarations say, and
-sums over windows of one, which is multiplied with one number.
+"""Lists the operators that expressions are matched to, by their iterators (EINNET, section 5.1, table 2).
+
+These are sums of products of two tensors, and sums over windows of one tensor, as if multiplied by ones.
 
     O[n, f, h, w] = sum[c, r, s](A[n, c, h*sh + r*dh - top, w*sw + s*dw - left] * B[f, c, r, s])
 
     A: n | c | window h, r | window w, s        B: f | c | r | s        O: n | f | h | w
 
-EINNET, section 5.1, table 2: which iterator enters which dimension of which operand.  Nothing is written here
-about any operator: the iterators come from its examples, and what an attribute does is seen by changing it.
+No operator is named here: iterators come from the declaration at the operator's examples, and the role of an
+attribute is found by changing it and comparing the iterators.
 """
 
 from __future__ import annotations
@@ -26,63 +27,64 @@ from tensaurus.expr.sizes.size import Axis, polynomial
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.examples import examples_of
 
-__all__ = ["Operator", "Role", "Window", "operators", "scaled"]
+__all__ = ["Operator", "Role", "Window", "matchable_operators", "split_scale"]
 
-PRIMES = (2, 3, 5, 7, 11, 13)
-CHANGES = (1, 2, 3, 4)  # of an attribute's number, until they show what it decides
-WIDER = 16
-MOVED = ("stride", "dilation", "begin", "extent")
-UNDECIDED = {"stride": 1, "dilation": 1, "begin": 0, "end": 0}  # of a window that no attribute changes
+PRIMES = (2, 3, 5, 7, 11, 13)  # factors of enlarged sizes, so that no two extents coincide
+CHANGES = (1, 2, 3, 4)  # added to an attribute's number until the iterators change: not every number is valid
+WINDOW_ROOM = 16  # factor of window dimensions, so that larger strides and dilations still fit
+QUANTITIES = ("stride", "dilation", "begin", "extent")  # of a window that `_window_quantities` measures
+DEFAULTS = {"stride": 1, "dilation": 1, "begin": 0, "end": 0}  # where an operator has no attribute for it
 
 
 @dataclass(frozen=True)
 class Window:
-    """A dimension of the first operand in which an iterator of the output meets a reduced one."""
+    """A dimension of the first operand whose index adds an output iterator and a reduced iterator."""
 
     place: Axis
     tap: Axis
 
 
 Dimension: TypeAlias = tuple[Axis, ...] | Window
-"""The iterators that a dimension is made of, the slowest first; or a window."""
+"""The iterators that a dimension consists of, the slowest first; or a window."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What an attribute's number decides: of a window its "stride", "dilation", "begin" or "end" of the
-    padding; or the extent of an iterator."""
+    """What an attribute's number sets: a quantity of a window or axis.
+
+    quantity  of a window "stride", "dilation", or "begin" or "end" of its padding; of an axis "extent"
+    """
 
     quantity: str
     of: Window | Axis
 
 
-Place: TypeAlias = tuple[str, int | None]  # an attribute, and which of its numbers
+AttributeEntry: TypeAlias = tuple[str, int | None]  # an attribute, and the position of a number in its tuple
 Kind: TypeAlias = tuple[bool, int, frozenset[Pattern]]
-_Quantities: TypeAlias = tuple[Any, ...]  # of a window those that MOVED names, and how many places it has
+_WindowQuantities: TypeAlias = tuple[Any, ...]  # QUANTITIES, then the number of places
 
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """An operator of two tensors at some rank, or of one as if it were multiplied with another of ones.
+    """An operator at some rank, as a sum of products of two tensors.
 
     operands  the dimensions of both inputs and of the output
-    groups    the iterators by pattern: whether they enter both inputs and the output; windows' are not among
-              them
-    attrs     attributes, of which `roles` says what their numbers decide
-    single    whether it is of one tensor
+    groups    the iterators that are in no window, by whether they enter each input and the output
+    roles     what the numbers in `attrs` set
+    is_unary  whether the operator has one tensor, and the second one stands for ones
     """
 
     op: Op
     operands: tuple[tuple[Dimension, ...], ...]
     groups: Mapping[Pattern, Axis]
     attrs: Mapping[str, Any]
-    roles: Mapping[Place, Role]
-    single: bool = False
+    roles: Mapping[AttributeEntry, Role]
+    is_unary: bool = False
 
     @property
     def kind(self) -> Kind:
-        """What two operators that do the same have in common."""
-        return kind(self.single, self.windows, self.groups)
+        """A key that is equal for operators that compute the same up to attributes and layout."""
+        return _make_kind(self.is_unary, self.windows, self.groups)
 
     @property
     def windows(self) -> tuple[Window, ...]:
@@ -90,65 +92,64 @@ class Operator:
 
     @property
     def iterators(self) -> frozenset[Axis]:
-        """Of all dimensions but windows."""
+        """The iterators of all dimensions that are no windows."""
         return frozenset(a for each in self.operands for d in each if isinstance(d, tuple) for a in d)
 
     def attributes(self, numbers: Mapping[Role, int]) -> dict[str, Any] | None:
-        """The attributes with these numbers; None where one has no number, and where a window has one that no
-        attribute decides."""
-        made: dict[str, Any] = dict(self.attrs)
-        decided = set(self.roles.values())
+        """Return the attributes that set these numbers, None where no attribute can set one."""
+        attrs: dict[str, Any] = dict(self.attrs)
+        settable = set(self.roles.values())
         for role, number in numbers.items():
-            if role.quantity in UNDECIDED and role not in decided and number != UNDECIDED[role.quantity]:
+            if role.quantity in DEFAULTS and role not in settable and number != DEFAULTS[role.quantity]:
                 return None
-        for (name, place), role in self.roles.items():
+        for (name, position), role in self.roles.items():
             if role not in numbers:
                 return None
-            if place is None:
-                made[name] = numbers[role]
+            if position is None:
+                attrs[name] = numbers[role]
             else:
-                made[name] = (*made[name][:place], numbers[role], *made[name][place + 1 :])
-        return made
+                attrs[name] = (*attrs[name][:position], numbers[role], *attrs[name][position + 1 :])
+        return attrs
 
     def __str__(self) -> str:
         return str(self.op)
 
 
-def kind(single: bool, windows: Sequence[Window], groups: Iterable[Pattern]) -> Kind:
-    """Of how many tensors, over how many windows, with iterators of which patterns."""
-    return single, len(windows), frozenset(groups)
+def _make_kind(is_unary: bool, windows: Sequence[Window], groups: Iterable[Pattern]) -> Kind:
+    return is_unary, len(windows), frozenset(groups)
 
 
 @cache
-def operators() -> tuple[Operator, ...]:
-    """All that the registry has, each once for every rank and grouping of its iterators: the first one of two
-    tensors, and that of one whose attributes decide most, as some have no padding."""
+def matchable_operators() -> tuple[Operator, ...]:
+    """Return for each kind the first operator of the registry, of one tensor that with the most roles."""
     found: dict[Kind, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):
             given = tuple(kind for kind in types[:2] if kind is not None and kind.dtype == "float32")
             if op.domain or not given or not all(one.is_optional for one in op.inputs[len(given) :]):
                 continue
-            if _product(op, given, dict(attrs)) is None:
+            if _as_product(op, given, dict(attrs)) is None:
                 continue
-            made = _operator(op, _enlarged(op, given, dict(attrs)), dict(attrs), found)
-            if made is not None and (
-                made.kind not in found or len(made.roles) > len(found[made.kind].roles)
+            operator = _make_operator(op, _enlarge_sizes(op, given, dict(attrs)), dict(attrs), found)
+            if operator is not None and (
+                operator.kind not in found or len(operator.roles) > len(found[operator.kind].roles)
             ):
-                found[made.kind] = made
+                found[operator.kind] = operator
     return tuple(found.values())
 
 
-def _enlarged(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
-    """The types with larger sizes, each times a prime of its own, alone or together with another one, where
-    that is allowed: an iterator of one point shows nothing, and equal extents are not told apart."""
-    left = [(k, d) for k, kind in enumerate(types) for d in range(kind.rank)]
+def _enlarge_sizes(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
+    """Return the types with sizes multiplied by different primes, one or two at a time, where allowed.
+
+    Iterators of extent 1 do not show in an index, and iterators of equal extents cannot be told apart.
+    """
+    remaining = [(k, d) for k, kind in enumerate(types) for d in range(kind.rank)]
     for count in (1, 2):
-        for chosen in combinations(left, count):
-            alone = count == 1 and chosen[0][0] == 1
-            if not set(chosen) <= set(left) or alone and types[1].shape[chosen[0][1]] != 1:
+        for chosen in combinations(remaining, count):
+            is_weight_alone = count == 1 and chosen[0][0] == 1
+            if not set(chosen) <= set(remaining) or is_weight_alone and types[1].shape[chosen[0][1]] != 1:
                 continue
-            prime = PRIMES[len(left) % len(PRIMES)]
+            prime = PRIMES[len(remaining) % len(PRIMES)]
             larger = tuple(
                 TensorType(
                     kind.dtype,
@@ -156,67 +157,66 @@ def _enlarged(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> t
                 )
                 for k, kind in enumerate(types)
             )
-            if _product(op, larger, attrs) is not None:
-                types, left = larger, [place for place in left if place not in chosen]
+            if _as_product(op, larger, attrs) is not None:
+                types, remaining = larger, [place for place in remaining if place not in chosen]
     return types
 
 
-def _operator(
+def _make_operator(
     op: Op, types: Sequence[TensorType], attrs: dict[str, Any], known: Container[Kind]
 ) -> Operator | None:
-    """What the operator is; None where it is something else, or of two tensors and of a known kind."""
-    table = _table(op, types, attrs)
+    """Return the operator, None where nothing can be matched to it or one of its kind is known."""
+    table = _iterator_table(op, types, attrs)
     if table is None:
         return None
-    single = len(types) == 1
-    found = [_dimensions(table, number) for number in range(3)]
-    if any(operand is None for operand in found):
+    is_unary = len(types) == 1
+    found = [_operand_dimensions(table, number) for number in range(3)]
+    dimensions = tuple(operand for operand in found if operand is not None)
+    if len(dimensions) < len(found):
         return None
-    dimensions: tuple[tuple[Dimension, ...], ...] = tuple(operand for operand in found if operand is not None)
     windows = [d for operand in dimensions for d in operand if isinstance(d, Window)]
     if any(isinstance(d, Window) for operand in dimensions[1:] for d in operand):
         return None
-    within = {a for w in windows for a in (w.place, w.tap)}
-    groups = {pattern: axes for pattern, axes in table.groups.items() if not within.issuperset(axes)}
-    free = {pattern: tuple(a for a in axes if a not in within) for pattern, axes in groups.items()}
-    if single and not windows:
-        return None  # a product with ones says the same
-    if any(len(axes) != 1 for axes in free.values()) and not single:
-        return None  # of several iterators of one kind it is not said which is which
-    if not single and kind(single, windows, free) in known:
+    in_windows = {a for w in windows for a in (w.place, w.tap)}
+    groups = {pattern: axes for pattern, axes in table.groups.items() if not in_windows.issuperset(axes)}
+    free = {pattern: tuple(a for a in axes if a not in in_windows) for pattern, axes in groups.items()}
+    if is_unary and not windows:
+        return None  # a matrix product with ones computes such a sum
+    if any(len(axes) != 1 for axes in free.values()) and not is_unary:
+        return None  # several iterators of one pattern cannot be told apart
+    if not is_unary and _make_kind(is_unary, windows, free) in known:
         return None
-    roles = _roles(op, types, attrs, table, windows, [axes[0] for axes in free.values()])
-    least = {pattern: axes[0] for pattern, axes in free.items()}
-    if single and not all(Role("extent", window.tap) in roles.values() for window in windows):
-        return None  # its windows' sizes are those of its input
-    return Operator(op, dimensions, least, attrs, roles, single)
+    iterators = {pattern: axes[0] for pattern, axes in free.items()}
+    roles = _find_roles(op, types, attrs, table, windows, list(iterators.values()))
+    if is_unary and not all(Role("extent", window.tap) in roles.values() for window in windows):
+        return None  # a window of the whole input, as of GlobalAveragePool
+    return Operator(op, dimensions, iterators, attrs, roles, is_unary)
 
 
-def _table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> IteratorTable | None:
-    """The iterators of the operator where it is a sum of products of its inputs, or one of its only input."""
-    made = _product(op, types, attrs)
-    return None if made is None else iterator_table(made)
+def _iterator_table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> IteratorTable | None:
+    product = _as_product(op, types, attrs)
+    return None if product is None else iterator_table(product)
 
 
-def _product(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Scope | None:
-    """The operator as a sum of products of its inputs, the only one beside ones; None where it is none."""
+def _as_product(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Scope | None:
+    """Return the operator as a sum of products of two tensors, or None; one tensor is multiplied by ones."""
     try:
         canonical = op.canonical(tuple(types), dict(attrs))
         scopes = op.scopes(tuple(types), canonical)
     except (Untypable, ValueError):
         return None
-    if len(scopes) != 1 or (found := scaled(scopes[0])) is None:
+    if len(scopes) != 1 or (split := split_scale(scopes[0])) is None:
         return None
-    made, number = found
+    product, number = split
     if len(types) == 1:
-        made = _beside_ones(made)
+        product = _times_ones(product)
     elif number != 1:
-        return None  # which no number of what it is matched to says
-    return made if _is_product(made) else None
+        return None  # a match of two tensors has no factor
+    return product if _is_product(product) else None
 
 
-def scaled(scope: Scope) -> tuple[Scope, Fraction] | None:
-    """The sum that a scope is, and a number with which it is multiplied; None where it is none."""
+def split_scale(scope: Scope) -> tuple[Scope, Fraction] | None:
+    """Return (sum, factor) where the scope is a sum times a number, else None."""
     body, number = scope.body, Fraction(1)
     if isinstance(body, Call) and body.fn in ("mul", "div") and isinstance(body.args[1], Const):
         value = body.args[1].value
@@ -229,8 +229,8 @@ def scaled(scope: Scope) -> tuple[Scope, Fraction] | None:
     return Scope(scope.axes, body), number
 
 
-def _beside_ones(scope: Scope) -> Scope:
-    """A sum of single elements as one of products with a tensor of its own axes."""
+def _times_ones(scope: Scope) -> Scope:
+    """Return a sum of elements as a sum of products with a tensor over the summation axes."""
     body = scope.body
     assert isinstance(body, Reduce)
     ones = Read(Tensor("ones", tuple(a.extent for a in body.axes)), tuple(map(polynomial, body.axes)))
@@ -243,114 +243,113 @@ def _is_product(scope: Scope) -> bool:
         return False
     factors = operands(body.body)
     reads = [f for f in factors if isinstance(f, Read) and isinstance(f.source, Tensor)]
-    edges = all(read.outside in (None, Const(0)) for read in reads)
-    return body.body.fn == "mul" and len(reads) == len(factors) == 2 and edges
+    zeros_outside = all(read.outside in (None, Const(0)) for read in reads)
+    return body.body.fn == "mul" and len(reads) == len(factors) == 2 and zeros_outside
 
 
-def _dimensions(table: IteratorTable, number: int) -> tuple[Dimension, ...] | None:
-    """What each dimension of an operand is made of; None where one is made of something else."""
+def _operand_dimensions(table: IteratorTable, number: int) -> tuple[Dimension, ...] | None:
+    """Return the dimensions of an operand, None where one is neither mixed-radix digits nor a window."""
     operand = table.operands[number]
-    made: list[Dimension] = []
+    dimensions: list[Dimension] = []
     for form, extent in zip(operand.dimensions, operand.shape, strict=True):
-        radix = _radix(form, extent)
-        if radix is not None:
-            made.append(radix)
+        digits = _mixed_radix_digits(form, extent)
+        if digits is not None:
+            dimensions.append(digits)
             continue
         places = [a for a in form.slopes if not table.monoids[a]]
         taps = [a for a in form.slopes if table.monoids[a]]
         if len(places) != 1 or len(taps) != 1 or not all(isinstance(s, int) for s in form.slopes.values()):
             return None
-        made.append(Window(places[0], taps[0]))
-    return tuple(made)
+        dimensions.append(Window(places[0], taps[0]))
+    return tuple(dimensions)
 
 
-def _radix(form: LinearForm, extent: Any) -> tuple[Axis, ...] | None:
-    """The iterators whose mixed-radix number a dimension of this extent is."""
+def _mixed_radix_digits(form: LinearForm, extent: Any) -> tuple[Axis, ...] | None:
+    """Return the iterators whose mixed-radix number runs through the extent, the slowest first, or None."""
     order = order_by_slope(form, {a: a.extent for a in form.slopes}, dense=False)
     if order is None or form.rest != 0:
         return None
-    reach: Any = 1
+    stride: Any = 1
     for a in order:
-        if form.slopes[a] != reach:
+        if form.slopes[a] != stride:
             return None
-        reach = reach * a.extent
-    return tuple(reversed(order)) if reach == extent else None
+        stride = stride * a.extent
+    return tuple(reversed(order)) if stride == extent else None
 
 
-def _roles(
-    op: Op,
-    types: Sequence[TensorType],
-    attrs: Mapping[str, Any],
-    table: IteratorTable,
-    windows: Sequence[Window],
-    free: Sequence[Axis],
-) -> dict[Place, Role]:
-    """What each number of the attributes decides, as far as changing it shows."""
-    roles = dict[Place, Role]()
-    wide = _widened(types, table, windows)
-    first = _table(op, wide, attrs)
-    if first is None:
+def _find_roles(
+    op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any], table: IteratorTable,
+    windows: Sequence[Window], free: Sequence[Axis]
+) -> dict[AttributeEntry, Role]:
+    """Return the role of each number in the attributes, found by changing it.
+
+    A number that cannot be changed is the extent of an iterator.
+    """
+    roles = dict[AttributeEntry, Role]()
+    wide = _widen_windows(types, table, windows)
+    unchanged = _iterator_table(op, wide, attrs)
+    if unchanged is None:
         return roles
-    before = _quantities(first)
-    for (name, place), value in _entries(attrs):
-        for more in CHANGES:
-            changed: Any = value + more
-            if place is not None:
-                changed = (*attrs[name][:place], changed, *attrs[name][place + 1 :])
-            other = _table(op, wide, {**attrs, name: changed})
+    before = _window_quantities(unchanged)
+    for (name, position), value in _numeric_entries(attrs):
+        for increase in CHANGES:
+            changed: Any = value + increase
+            if position is not None:
+                changed = (*attrs[name][:position], changed, *attrs[name][position + 1 :])
+            other = _iterator_table(op, wide, {**attrs, name: changed})
             if other is None:
-                alike = [a for a in free if a.extent == value]
-                if len(alike) == 1:
-                    roles[name, place] = Role("extent", alike[0])
+                same_extent = [a for a in free if a.extent == value]
+                if len(same_extent) == 1:
+                    roles[name, position] = Role("extent", same_extent[0])
                 break
-            after = _quantities(other)
+            after = _window_quantities(other)
             if len(before) != len(windows) or len(after) != len(windows):
-                continue  # windows beside one another have the form of digits
-            if (role := _decided(windows, before, after, value + more)) is not None:
-                roles[name, place] = role
+                continue  # windows that do not overlap look like mixed-radix digits
+            if (role := _compare_quantities(windows, before, after, value + increase)) is not None:
+                roles[name, position] = role
                 break
     return roles
 
 
-def _decided(
-    windows: Sequence[Window], before: Sequence[_Quantities], after: Sequence[_Quantities], number: int
+def _compare_quantities(
+    windows: Sequence[Window], before: Sequence[_WindowQuantities], after: Sequence[_WindowQuantities],
+    number: int
 ) -> Role | None:
-    """What a number of an attribute decides, by what changed when it became this one."""
+    """Return the role of a changed number: the quantity that became equal to it, else the end padding."""
     for window, old, new in zip(windows, before, after, strict=True):
-        moved = [q for q, x, y in zip(MOVED, old, new, strict=False) if x != y]
-        if moved:
-            if new[MOVED.index(moved[0])] != number:
+        changed = [q for q, x, y in zip(QUANTITIES, old, new, strict=False) if x != y]
+        if changed:
+            if new[QUANTITIES.index(changed[0])] != number:
                 return None
-            return Role(moved[0], window.tap if moved[0] == "extent" else window)
+            return Role(changed[0], window.tap if changed[0] == "extent" else window)
         if old != new:
             return Role("end", window)
     return None
 
 
-def _widened(
+def _widen_windows(
     types: Sequence[TensorType], table: IteratorTable, windows: Sequence[Window]
 ) -> tuple[TensorType, ...]:
-    """With room for larger strides and dilations in the first operand's windows."""
+    """Return the types with room for larger strides and dilations in the first operand's windows."""
     taps = {w.tap for w in windows}
-    inside = [any(a in taps for a in form.slopes) for form in table.operands[0].dimensions]
-    shape = tuple(n * (WIDER if held else 1) for n, held in zip(types[0].shape, inside, strict=True))
+    is_window = [any(a in taps for a in form.slopes) for form in table.operands[0].dimensions]
+    shape = tuple(n * (WINDOW_ROOM if w else 1) for n, w in zip(types[0].shape, is_window, strict=True))
     return (TensorType(types[0].dtype, shape), *types[1:])
 
 
-def _entries(attrs: Mapping[str, Any]) -> Iterator[tuple[Place, int]]:
+def _numeric_entries(attrs: Mapping[str, Any]) -> Iterator[tuple[AttributeEntry, int]]:
     for name, value in attrs.items():
         if isinstance(value, int) and not isinstance(value, bool):
             yield (name, None), value
         elif isinstance(value, tuple) and all(isinstance(v, int) for v in value):
-            yield from (((name, place), v) for place, v in enumerate(value))
+            yield from (((name, position), v) for position, v in enumerate(value))
 
 
-def _quantities(table: IteratorTable) -> list[_Quantities]:
-    """Of each window the slopes of its iterators, how far before the tensor it begins, and how many taps and
-    places there are."""
+def _window_quantities(table: IteratorTable) -> list[_WindowQuantities]:
+    """Return for each window (stride, dilation, padding before, number of taps, number of places)."""
     found = []
     for form, extent in zip(table.operands[0].dimensions, table.operands[0].shape, strict=True):
-        if _radix(form, extent) is None:
+        if _mixed_radix_digits(form, extent) is None:
             places = [a for a in form.slopes if not table.monoids[a]]
             taps = [a for a in form.slopes if table.monoids[a]]
             if len(places) == len(taps) == 1:

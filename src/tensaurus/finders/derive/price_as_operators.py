@@ -1,4 +1,7 @@
-"""What a program takes where nothing generates kernels: what is no operator is written as several."""
+"""Estimates the run time of a derived program on a runtime for which no kernels can be generated.
+
+Each eOperator is expanded into standard operators, and each of those is priced by the roofline model.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,37 @@ from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, is_free, operations
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["REACHED", "ahead", "written"]
+__all__ = ["PEAK_FRACTION", "estimate_seconds", "is_precomputed"]
 
-REACHED = 0.5  # of the machine's peaks, by an operator of a runtime
-CALL = 3e-6  # seconds of each operator beside its work
+PEAK_FRACTION = 0.5  # of the machine's peaks that a runtime's operator is assumed to reach
+CALL_SECONDS = 3e-6  # that calling an operator takes in addition to its work
 
 
-def ahead(node: Node, weights: Container[Node]) -> bool:
-    """Whether it is computed ahead of time, where these nodes are constant."""
+def is_precomputed(node: Node, weights: Container[Node]) -> bool:
+    """Return whether the node depends on constants alone, where the `weights` are constant as well."""
     if node.static or node in weights:
         return True
-    return bool(node.args) and all(arg is None or ahead(arg, weights) for arg in node.args)
+    return bool(node.args) and all(arg is None or is_precomputed(arg, weights) for arg in node.args)
 
 
-def written(
+def estimate_seconds(
     roots: Sequence[Node], weights: Container[Node], roofline: Roofline, known: dict[Node, float]
 ) -> float:
-    """Seconds of these nodes by operators of a runtime, without what is computed ahead of time.
+    """Return the seconds that a runtime's operators take for the roots, without precomputed nodes.
 
-    `known` are seconds of expressions alone, and is filled.  Raises TensaurusError for one that is none of
-    operators.
+    `known` caches the seconds of single nodes.  Raises TensaurusError where an eOperator cannot be expanded.
     """
-    nodes = [node for node in topological_order(roots) if node.args and not ahead(node, weights)]
+    nodes = [node for node in topological_order(roots) if node.args and not is_precomputed(node, weights)]
     for node in nodes:
         if node not in known:
             args = [arg for arg in node.args if arg is not None]
-            inner = topological_order([lower_node(node)], args) if node.op is eop else [node]
-            known[node] = sum(_alone(one, roofline) for one in inner if not is_free(one))
+            operators = topological_order([lower_node(node)], args) if node.op is eop else [node]
+            known[node] = sum(_operator_seconds(one, roofline) for one in operators if not is_free(one))
     return sum(known[node] for node in nodes)
 
 
-def _alone(node: Node, roofline: Roofline) -> float:
+def _operator_seconds(node: Node, roofline: Roofline) -> float:
     if is_alias(node):
         return 0.0
     moved = sum(bytes_of(kind) for one in (node, *filter(None, node.args)) for kind in one.types)
-    return CALL + roofline.seconds(operations(node), moved) / REACHED
+    return CALL_SECONDS + roofline.seconds(operations(node), moved) / PEAK_FRACTION

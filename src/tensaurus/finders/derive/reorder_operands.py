@@ -1,9 +1,9 @@
-"""An expression over operands in another order: rows that are read in steps lie one after the other.
+"""Rearranges operands so that rows that are read with a stride lie one after the other.
 
         L[h:6, p:2, j:5](sum[c](q[2*h + p, c] * k[2*h + p + 2*j - 4, c] | 0))
      -> L[p:2, h:6, j:5](sum[c](q'[p, h, c] * k'[p, h + j - 2, c] | 0)),  k'[p, t, c] = k[2*t + p, c]
 
-(EINNET, figure 14: a dilated band as a plain one.)
+A dilated band becomes a plain one for each remainder (EINNET, figure 14).
 """
 
 from __future__ import annotations
@@ -21,42 +21,41 @@ __all__ = ["Reordered", "reordered"]
 
 
 class Reordered(NamedTuple):
-    """The scope over tensors in another order, its axes in the order that goes with it, and what these
-    tensors are of its own."""
+    """A scope over rearranged tensors with its axes reordered alike, and how each new tensor is computed."""
 
     scope: Scope
     operands: Mapping[Tensor, Scope]
 
 
 def reordered(scope: Scope) -> Reordered | None:
-    """None where no tensor is read in steps of one number alone."""
-    steps: dict[Tensor, list[int]] = {}
+    """Return the scope over rearranged operands, None where no tensor is read with one stride alone."""
+    strides: dict[Tensor, list[int]] = {}
     for x in tensors(scope):
-        own = [read for read in reads(scope, nested=True) if read.source == x]
-        found = [_step(own, d) for d in range(len(x.shape))]
-        beyond = {read.outside for read in own} - {None}
-        if any(step > 1 for step in found) and len(beyond) < 2:
-            steps[x] = found
-    if not steps:
+        reads_of_x = [read for read in reads(scope, nested=True) if read.source == x]
+        strides_of_x = [_common_stride(reads_of_x, d) for d in range(len(x.shape))]
+        outside_values = {read.outside for read in reads_of_x} - {None}
+        if any(stride > 1 for stride in strides_of_x) and len(outside_values) < 2:
+            strides[x] = strides_of_x
+    if not strides:
         return None
-    operands = {x: _arranged(x, own, scope) for x, own in steps.items()}
-    made = {x: Tensor(f"{x.name}'", layout.shape, x.dtype) for x, layout in operands.items()}
-    body = _Reordering(steps, made).body(scope.body)
-    first = [a for a in scope.axes if any(_remainder(read, steps, a) for read in reads(scope))]
+    layouts = {x: _rearrange(x, strides_of_x, scope) for x, strides_of_x in strides.items()}
+    new = {x: Tensor(f"{x.name}'", layout.shape, x.dtype) for x, layout in layouts.items()}
+    body = _Reordering(strides, new).body(scope.body)
+    first = [a for a in scope.axes if any(_is_in_remainder(read, strides, a) for read in reads(scope))]
     axes = (*(a for a in scope.axes if a in first), *(a for a in scope.axes if a not in first))
-    return Reordered(Scope(axes, body), {made[x]: layout for x, layout in operands.items()})
+    return Reordered(Scope(axes, body), {new[x]: layout for x, layout in layouts.items()})
 
 
-def _step(own: Sequence[Read], d: int) -> int:
-    """A number by which every index of a dimension falls into a quotient and a remainder; 1 where none."""
-    forms = [affine_coefficients(read.indices[d], axes_in(read.indices[d])) for read in own]
+def _common_stride(reads_of_x: Sequence[Read], d: int) -> int:
+    """Return a number that divides every index of a dimension into quotient and remainder, 1 for none."""
+    forms = [affine_coefficients(read.indices[d], axes_in(read.indices[d])) for read in reads_of_x]
     slopes = {slope for form in forms if form for slope in form[0].values() if isinstance(slope, int)}
-    able = (s for s in sorted(slopes) if s > 1 and all(_parts(read.indices[d], s) for read in own))
-    return next(able, 1)
+    strides = (s for s in sorted(slopes) if s > 1 and all(_divide(r.indices[d], s) for r in reads_of_x))
+    return next(strides, 1)
 
 
-def _parts(index: Size, step: int) -> tuple[Size, Size] | None:
-    """The quotient and the remainder of an index, if its terms tell them."""
+def _divide(index: Size, step: int) -> tuple[Size, Size] | None:
+    """Return quotient and remainder of an affine index, where each term belongs to one of the two."""
     form = affine_coefficients(index, axes_in(index))
     if form is None or not isinstance(form[1], int):
         return None
@@ -75,17 +74,17 @@ def _parts(index: Size, step: int) -> tuple[Size, Size] | None:
     return quotient, rest
 
 
-def _remainder(read: Read, steps: Mapping[Tensor, Sequence[int]], a: Axis) -> bool:
-    """Whether an axis tells the remainder of an index."""
-    own = steps.get(read.source, ()) if isinstance(read.source, Tensor) else ()
-    parts = (_parts(index, step) for index, step in zip(read.indices, own, strict=False) if step > 1)
-    return any(a in axes_in(part[1]) for part in parts if part)
+def _is_in_remainder(read: Read, strides: Mapping[Tensor, Sequence[int]], a: Axis) -> bool:
+    """Return whether the remainder of an index depends on the axis."""
+    own_strides = strides.get(read.source, ()) if isinstance(read.source, Tensor) else ()
+    pairs = (_divide(index, step) for index, step in zip(read.indices, own_strides, strict=False) if step > 1)
+    return any(a in axes_in(pair[1]) for pair in pairs if pair)
 
 
-def _arranged(x: Tensor, steps: Sequence[int], scope: Scope) -> Scope:
-    """The tensor with remainders before quotients, as much larger as its last rows are not full."""
+def _rearrange(x: Tensor, strides: Sequence[int], scope: Scope) -> Scope:
+    """Return the tensor with the remainder of each strided index before its quotient, padded to full rows."""
     axes, indices = list[Axis](), list[Size]()
-    for extent, step in zip(x.shape, steps, strict=True):
+    for extent, step in zip(x.shape, strides, strict=True):
         if step == 1:
             axes.append(axis(extent))
             indices.append(polynomial(axes[-1]))
@@ -98,17 +97,17 @@ def _arranged(x: Tensor, steps: Sequence[int], scope: Scope) -> Scope:
 
 
 class _Reordering(Rewriting):
-    """Reads of tensors at the places that they have in another order."""
+    """Reads the rearranged tensors in place of the old ones."""
 
-    def __init__(self, steps: Mapping[Tensor, Sequence[int]], made: Mapping[Tensor, Tensor]):
+    def __init__(self, strides: Mapping[Tensor, Sequence[int]], new: Mapping[Tensor, Tensor]):
         super().__init__()
-        self.steps, self.made = steps, made
+        self.strides, self.new = strides, new
 
     def read(self, read: Read) -> Read:
-        if not isinstance(read.source, Tensor) or read.source not in self.steps:
+        if not isinstance(read.source, Tensor) or read.source not in self.strides:
             return super().read(read)
         indices = list[Size]()
-        for index, step in zip(read.indices, self.steps[read.source], strict=True):
-            parts = _parts(index, step) if step > 1 else None
-            indices += [index] if parts is None else [parts[1], parts[0]]
-        return Read(self.made[read.source], tuple(indices), read.outside)
+        for index, step in zip(read.indices, self.strides[read.source], strict=True):
+            pair = _divide(index, step) if step > 1 else None
+            indices += [index] if pair is None else [pair[1], pair[0]]
+        return Read(self.new[read.source], tuple(indices), read.outside)

@@ -1,4 +1,4 @@
-"""A step of a derivation: an expression, and what a rule says that it equals."""
+"""What all derivation rules share: the records of one rewrite step, and functions on bodies and scopes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,14 @@ from tensaurus.expr.ir.walk import Rewriting, children, free_axes, operands, rep
 from tensaurus.expr.sizes.size import Atom, Axis, Size, interval, is_nonnegative, polynomial
 
 __all__ = [
-    "JointRule",
-    "JointStep",
-    "Product",
-    "Rule",
-    "Step",
-    "axes_in",
-    "contained",
-    "hint",
-    "inside",
-    "nested",
-    "product_of",
-    "replaced",
-]
+    "JointRule", "JointStep", "Product", "Rule", "Step", "as_nested_read", "axes_in", "base_name",
+    "is_in_range", "numeric_extent", "outermost_reductions", "product_of", "replace_scopes",
+    "with_zeros_outside",
+]  # fmt: skip
 
 
 class Step(NamedTuple):
-    """What a scope became, by which rule, and where in it."""
+    """An equal scope, the rule that produced it, and where in the old scope the rule was applied."""
 
     rule: str
     where: str
@@ -35,39 +26,38 @@ class Step(NamedTuple):
 
 
 Rule: TypeAlias = Callable[[Scope], Iterator[Step]]
-"""The scopes that one is equal to, by one application of one law; its own nested scopes are left alone."""
+"""Yields the scopes that follow by one application of one law; nested scopes are not changed."""
 
 
 class JointStep(NamedTuple):
-    """What several scopes became together, by which rule, and where in them."""
+    """Pairs (old scope, equal new scope); the new ones may share a nested scope, as one object."""
 
     rule: str
     where: str
     scopes: tuple[tuple[Scope, Scope], ...]
-    """Each with what it became; what they share now is one object."""
 
 
 JointRule: TypeAlias = Callable[[Sequence[Scope]], Iterator[JointStep]]
-"""The scopes that independent ones are equal to, by one application of one law."""
+"""Yields the steps that one law makes possible on several independent scopes at once."""
 
 
 class Product(NamedTuple):
-    """guards -> factor * factor * ...: zero where a guard is below 0."""
+    """factor * factor * ... where all guards are at least 0, zero elsewhere."""
 
     guards: tuple[Size, ...]
     factors: tuple[Body, ...]
 
     @property
     def body(self) -> Body:
-        """It as a body."""
-        made = self.factors[0] if self.factors else Const(1)
+        """The product as a body."""
+        body = self.factors[0] if self.factors else Const(1)
         for factor in self.factors[1:]:
-            made = Call("mul", (made, factor))
-        return Select(self.guards, made, Const(0)) if self.guards else made
+            body = Call("mul", (body, factor))
+        return Select(self.guards, body, Const(0)) if self.guards else body
 
 
 def product_of(body: Body) -> Product:
-    """The body as a product, each choice that is else zero as a guard of all.
+    """Return the body as a product; a factor that is zero where a guard fails gives its guard to the product.
 
     (x if g else 0) * y  =  (x * y if g else 0)     over the reals
     """
@@ -84,39 +74,45 @@ def product_of(body: Body) -> Product:
     return Product(tuple(dict.fromkeys(guards)), tuple(factors))
 
 
-def hint(a: Axis) -> str:
-    """The axis's name, without what makes it unique."""
+def base_name(a: Axis) -> str:
+    """Return the axis's name without the suffix that makes it unique."""
     return a.name.split("_")[0]
 
 
+def numeric_extent(a: Axis) -> int:
+    """Return the extent of an axis that is known to be a number."""
+    assert isinstance(a.extent, int)
+    return a.extent
+
+
 def axes_in(part: Body | Size) -> frozenset[Axis]:
-    """The axes that a body or a size depends on, those that it binds excepted."""
+    """Return the free axes of a body or a size."""
     return frozenset(free_axes(part) if isinstance(part, Body) else walk.axes_in(part))
 
 
-def nested(axes: Sequence[Axis], body: Body) -> Read:
-    """The body as a scope of its own over those of the axes that it depends on, read where it stood.
+def as_nested_read(axes: Sequence[Axis], body: Body) -> Read:
+    """Return a read of a new scope that computes the body, over those of the axes that the body depends on.
 
-    What it reads beyond an edge, where a guard around kept it from that, is zero: nobody reads it there.
+    Elements of the scope that nobody reads may lie beyond edges that a guard around the body excluded.
     """
-    kept = tuple(a for a in axes if a in axes_in(body))
-    fresh = tuple(axis(a.extent, hint(a)) for a in kept)
-    values: dict[Atom, Any] = {a: polynomial(b) for a, b in zip(kept, fresh, strict=True)}
-    inner = Scope(fresh, contained(replace_axes(body, values)))
-    return Read(inner, tuple(map(polynomial, kept)))
+    used = tuple(a for a in axes if a in axes_in(body))
+    fresh = tuple(axis(a.extent, base_name(a)) for a in used)
+    values: dict[Atom, Any] = {a: polynomial(b) for a, b in zip(used, fresh, strict=True)}
+    inner = Scope(fresh, with_zeros_outside(replace_axes(body, values)))
+    return Read(inner, tuple(map(polynomial, used)))
 
 
-def contained(body: Body) -> Body:
-    """The body, which may be asked for anywhere: what it may read beyond an edge is zero."""
-    return _Contained().body(body)
+def with_zeros_outside(body: Body) -> Body:
+    """Return the body with 0 for each read that may leave its tensor, so that it can be computed anywhere."""
+    return _ZerosOutside().body(body)
 
 
-class _Contained(Rewriting):
+class _ZerosOutside(Rewriting):
     def scope(self, scope: Scope) -> Scope:
         return scope
 
     def read(self, read: Read) -> Read:
-        if read.outside is not None or all(map(inside, read.indices, read.source.shape)):
+        if read.outside is not None or all(map(is_in_range, read.indices, read.source.shape)):
             return read
         return Read(read.source, read.indices, Const(0))
 
@@ -124,14 +120,14 @@ class _Contained(Rewriting):
         return size
 
 
-def inside(index: Size, extent: Size) -> bool:
-    """Whether bounds alone keep an index within a range of this extent."""
+def is_in_range(index: Size, extent: Size) -> bool:
+    """Return whether 0 <= index < extent follows from the bounds of the axes."""
     low, high = interval(index)
     return low is not None and high is not None and is_nonnegative(low) and is_nonnegative(extent - 1 - high)
 
 
-def replaced(roots: Sequence[Scope], values: Sequence[tuple[Scope, Scope]]) -> tuple[Scope, ...]:
-    """Scopes with others in the place of those among and in them, which are told apart as objects."""
+def replace_scopes(roots: Sequence[Scope], values: Sequence[tuple[Scope, Scope]]) -> tuple[Scope, ...]:
+    """Return the roots with each old scope, at any depth, replaced by its new one; compared by identity."""
     replacing = _Replacing({id(old): new for old, new in values})
     return tuple(map(replacing.scope, roots))
 
@@ -145,20 +141,20 @@ class _Replacing(Rewriting):
         return self.values.get(id(scope)) or super().scope(scope)
 
 
-def reductions(body: Body) -> Iterator[tuple[Reduce, Callable[[Body], Body]]]:
-    """The outermost reductions, each with what puts another body in its place."""
+def outermost_reductions(body: Body) -> Iterator[tuple[Reduce, Callable[[Body], Body]]]:
+    """Yield each outermost reduction with a function that puts another body in its place."""
     if isinstance(body, Reduce):
-        yield body, lambda made: made
+        yield body, lambda new: new
         return
     parts = children(body)
-    for place, child in enumerate(parts):
-        for found, put in reductions(child):
+    for number, child in enumerate(parts):
+        for reduction, put in outermost_reductions(child):
 
-            def within(made: Body, place: int = place, put: Callable[[Body], Body] = put) -> Body:
-                changed = [put(made) if k == place else part for k, part in enumerate(parts)]
+            def put_in_body(new: Body, number: int = number, put: Callable[[Body], Body] = put) -> Body:
+                changed = [put(new) if k == number else part for k, part in enumerate(parts)]
                 if isinstance(body, Call):
                     return Call(body.fn, tuple(changed))
                 assert isinstance(body, Select)
                 return Select(body.guard, *changed)
 
-            yield found, within
+            yield reduction, put_in_body

@@ -1,7 +1,7 @@
-"""Variable substitution: an expression over other traversal iterators, read at their places.
+"""Variable substitution: computes an expression over other traversal iterators (EINNET, section 4.1).
 
-EINNET, section 4.1.  The range of a new iterator is relaxed to one that holds all its values (boundary
-relaxing), so a substitution need not be onto; what is computed beyond them, nobody reads.
+The range of a new iterator is relaxed to one that contains all its values (boundary relaxing), so that the
+substitution need not be a bijection: additional elements are computed and never read.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from tensaurus.expr.sizes.size import (
     polynomial,
     substitute,
 )
-from tensaurus.finders.derive.iterator_periods import periods
-from tensaurus.finders.derive.rewrite_step import Step, axes_in, contained, hint
+from tensaurus.finders.derive.iterator_periods import candidate_periods
+from tensaurus.finders.derive.rewrite_step import Step, axes_in, base_name, with_zeros_outside
 
-__all__ = ["divided", "mixed", "sheared"]
+__all__ = ["count_mixed_dimensions", "divided", "sheared"]
 
 
 def sheared(scope: Scope) -> Iterator[Step]:
-    """An index of several traversal iterators becomes one.
+    """Replaces an index of several traversal iterators by one new iterator.
 
         L[r, h](A[2*h + r])   ->   L[r, h]({L[t](A[t])}[2*h + r])
     """
-    for form in dict.fromkeys(_forms(scope)):
+    for form in dict.fromkeys(_mixed_forms(scope)):
         low, high = interval(form)
         if low is None or high is None:
             continue
         t = axis(high - low + 1, "t")
-        place = polynomial(t) + low  # the value of the form
+        value = polynomial(t) + low  # of the form
         for a in sorted(axes_in(form), key=str):
-            body = _without(scope.body, a, form, place)
+            body = _eliminate_axis(scope.body, a, form, value)
             if body is None:
                 continue
             axes = tuple(t if b == a else b for b in scope.axes)
             indices = tuple(form - low if b == a else polynomial(b) for b in scope.axes)
             used = axes_in(body)
-            kept = [(b, index) for b, index in zip(axes, indices, strict=True) if b in used]
-            inner = Scope(tuple(b for b, _ in kept), contained(body))
-            made = Scope(scope.axes, Read(inner, tuple(index for _, index in kept)))
-            yield Step("variable substitution", f"t = {form - low} for {a}", made)
+            places = [(b, index) for b, index in zip(axes, indices, strict=True) if b in used]
+            inner = Scope(tuple(b for b, _ in places), with_zeros_outside(body))
+            new = Scope(scope.axes, Read(inner, tuple(index for _, index in places)))
+            yield Step("variable substitution", f"t = {form - low} for {a}", new)
 
 
-def mixed(scope: Scope) -> int:
-    """In how many dimensions of what is read several traversal iterators meet."""
+def count_mixed_dimensions(scope: Scope) -> int:
+    """Return how many indices of reads contain several traversal iterators."""
     reads = [body for body in bodies(scope, nested=False) if isinstance(body, Read)]
     return sum(len(axes_in(index).intersection(scope.axes)) > 1 for read in reads for index in read.indices)
 
 
-def _forms(scope: Scope) -> Iterator[Size]:
-    """Sums and quotients of several traversal iterators that stand in indices."""
+def _mixed_forms(scope: Scope) -> Iterator[Size]:
+    """Yield the linear forms and quotients of several traversal iterators that occur in indices."""
     for body in bodies(scope, nested=False):
         if not isinstance(body, Read):
             continue
@@ -80,11 +80,10 @@ def _numbers(slopes: Any) -> bool:
     return all(isinstance(slope, int) for slope in slopes)
 
 
-def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
-    """The body in which the axis stands only as a part of the form, with the form's place for it; None where
-    it stands alone, too."""
-    slope = affine_coefficients(form, [a])
-    unit, others = (1, 0) if slope is None else (slope[0][a], slope[1])
+def _eliminate_axis(body: Body, a: Axis, form: Size, value: Size) -> Body | None:
+    """Solve form = value for the axis and return the body without the axis, None where that is impossible."""
+    affine = affine_coefficients(form, [a])
+    unit, others = (1, 0) if affine is None else (affine[0][a], affine[1])
     assert isinstance(unit, int)
     failed = False
 
@@ -92,41 +91,41 @@ def _without(body: Body, a: Axis, form: Size, place: Size) -> Body | None:
         nonlocal failed
         if a not in atoms(old):
             return old
-        if slope is None:  # a quotient
-            quotients: dict[Atom, Any] = {atom: place for atom in atoms(form) if polynomial(atom) == form}
+        if affine is None:  # a quotient
+            quotients: dict[Atom, Any] = {atom: value for atom in atoms(form) if polynomial(atom) == form}
             changed: Size = substitute(old, quotients)
             failed = failed or a in atoms(changed)
             return changed
         found = affine_coefficients(old, [a])
         if found is not None and isinstance(times := found[0][a], int) and times % unit == 0:
-            return found[1] + (place - others) * (times // unit)
+            return found[1] + (value - others) * (times // unit)
         if unit in (1, -1):
-            values: dict[Atom, Any] = {a: (place - others) * unit}
-            moved: Size = substitute(old, values)
-            return moved
+            values: dict[Atom, Any] = {a: (value - others) * unit}
+            solved: Size = substitute(old, values)
+            return solved
         failed = True
         return old
 
     def visit(part: Body) -> Body:
         return rebuild_body(part, visit, size)
 
-    made = visit(body)
-    return None if failed else made
+    new = visit(body)
+    return None if failed else new
 
 
 def divided(scope: Scope) -> Iterator[Step]:
-    """A traversal iterator becomes two: its quotient and its remainder.
+    """Replaces a traversal iterator by two: its quotient and its remainder.
 
         L[h:5](A[h] * B[2*h])   ->   L[h:5]({L[h1:3, h2:2](A[2*h1 + h2] * B[4*h1 + 2*h2])}[h // 2, h % 2])
     """
     for a in scope.axes:
-        for step in periods(scope, a):
-            high, low, place = digit_axes(a, step, hint(a))
+        for step in candidate_periods(scope, a):
+            high, low, place = digit_axes(a, step, base_name(a))
             values: dict[Atom, Any] = {a: place}
-            body = contained(replace_axes(scope.body, values))
+            body = with_zeros_outside(replace_axes(scope.body, values))
             axes, indices = list[Axis](), list[Size]()
             for b in scope.axes:
                 axes += [high, low] if b == a else [b]
                 indices += [floordiv(b, step), mod(b, step)] if b == a else [polynomial(b)]
-            made = Scope(scope.axes, Read(Scope(tuple(axes), body), tuple(indices)))
-            yield Step("variable substitution", f"{a} by its digits, {step} of the lower", made)
+            new = Scope(scope.axes, Read(Scope(tuple(axes), body), tuple(indices)))
+            yield Step("variable substitution", f"{a} by its digits, {step} of the lower", new)

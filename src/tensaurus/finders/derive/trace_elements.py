@@ -1,4 +1,8 @@
-"""Which element of which tensor an element of a program is, where it only moves elements."""
+"""Traces elements of a program back through operators that only move elements.
+
+For given positions in an output, the trace says which element of a leaf, or which constant, is there.
+`fold_move_chains` turns these numbers into one index expression.
+"""
 
 from __future__ import annotations
 
@@ -15,43 +19,45 @@ from tensaurus.expr.sizes.size import Atom, Size, evaluate
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.ops import Op
 
-__all__ = ["Elements", "Numbers", "Places", "followed"]
+__all__ = ["Booleans", "Integers", "TracedElements", "trace_elements"]
 
-Numbers = NDArray[np.int64]
-Places = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Elements:
-    """At some places, the row-major number of a leaf's element, -1 for a constant, and that constant."""
+class TracedElements:
+    """At each position the row-major number of an element of the leaf, or -1 and a constant."""
 
-    numbers: Numbers
+    numbers: Integers
     constants: NDArray[np.float64]
 
     @cached_property
-    def known(self) -> Places:
-        """Where it is an element of the leaf."""
+    def is_element(self) -> Booleans:
+        """For each position whether an element of the leaf is there."""
         return np.asarray(self.numbers >= 0, np.bool_)
 
 
-def followed(node: Node, leaf: Node, places: Sequence[Numbers]) -> Elements:
-    """The elements of a node at these places, one array of indices for each dimension.
+def trace_elements(node: Node, leaf: Node, places: Sequence[Integers]) -> TracedElements:
+    """Return what the node has at these positions, given as one array of indices for each dimension.
 
-    Raises ValueError where something else is done than moving elements.
+    Raises ValueError where a value is computed, or a choice or an index depends on the leaf.
     """
     shape = np.broadcast_shapes(*(place.shape for place in places)) if places else ()
-    numbers, constants = _Following(leaf).node(node, [np.broadcast_to(place, shape) for place in places])
-    return Elements(np.broadcast_to(numbers, shape), np.broadcast_to(constants, shape))
+    numbers, constants = _Tracer(leaf).node(node, [np.broadcast_to(place, shape) for place in places])
+    return TracedElements(np.broadcast_to(numbers, shape), np.broadcast_to(constants, shape))
 
 
-Values = tuple[Any, Any]  # numbers and constants, as of `Elements`
+Values = tuple[Any, Any]  # numbers and constants, as in `TracedElements`
 
 
-class _Following:
+class _Tracer:
+    """Evaluates expressions at positions."""
+
     def __init__(self, leaf: Node):
         self.leaf = leaf
 
-    def node(self, node: Node, places: Sequence[Numbers]) -> Values:
+    def node(self, node: Node, places: Sequence[Integers]) -> Values:
         if node is self.leaf:
             shape = [n for n in node.tensor.shape if isinstance(n, int)]
             number = np.ravel_multi_index(tuple(places), shape) if shape else np.zeros((), np.int64)
@@ -70,7 +76,7 @@ class _Following:
         }
         return self.scope(owner.op.scopes(kinds, owner.attrs)[output], places, args)
 
-    def scope(self, scope: Scope, places: Sequence[Numbers], args: Mapping[Source, Node]) -> Values:
+    def scope(self, scope: Scope, places: Sequence[Integers], args: Mapping[Source, Node]) -> Values:
         at: dict[Atom, Any] = dict(zip(scope.axes, places, strict=True))
         shape = places[0].shape if places else ()
         return self.body(scope.body, at, shape, args)
@@ -84,41 +90,41 @@ class _Following:
             case Read():
                 return self.read(body, at, shape, args)
             case Select(guard, then, other):
-                held = np.ones(shape, bool)
+                holds = np.ones(shape, bool)
                 for size in guard:
-                    held = held & (self.value(size, at, shape, args) >= 0)
-                return self.chosen(held, then, other, at, args)
+                    holds = holds & (self.value(size, at, shape, args) >= 0)
+                return self.choose(holds, then, other, at, args)
             case Call("where", (condition, then, other)):
                 numbers, constants = self.body(condition, at, shape, args)
                 if (numbers >= 0).any():
-                    raise ValueError("a choice by what is not known")
-                return self.chosen(constants != 0, then, other, at, args)
+                    raise ValueError("a choice that depends on the leaf")
+                return self.choose(constants != 0, then, other, at, args)
         raise ValueError(f"{type(body).__name__} computes")
 
-    def chosen(
-        self, held: Any, then: Body, other: Body, at: Mapping[Atom, Any], args: Mapping[Source, Node]
+    def choose(
+        self, holds: Any, then: Body, other: Body, at: Mapping[Atom, Any], args: Mapping[Source, Node]
     ) -> Values:
-        numbers, constants = np.empty(held.shape, np.int64), np.empty(held.shape)
-        for part, places in ((then, held), (other, ~held)):
-            if places.any():
-                inside = {a: np.broadcast_to(value, held.shape)[places] for a, value in at.items()}
-                found = self.body(part, inside, (int(places.sum()),), args)
-                numbers[places], constants[places] = found
+        numbers, constants = np.empty(holds.shape, np.int64), np.empty(holds.shape)
+        for branch, chosen in ((then, holds), (other, ~holds)):
+            if chosen.any():
+                at_chosen = {a: np.broadcast_to(value, holds.shape)[chosen] for a, value in at.items()}
+                values = self.body(branch, at_chosen, (int(chosen.sum()),), args)
+                numbers[chosen], constants[chosen] = values
         return numbers, constants
 
     def value(
         self, size: Size, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
     ) -> Any:
-        def of(atom: Atom) -> Any:
+        def look_up(atom: Atom) -> Any:
             if not isinstance(atom, Lookup):
                 return at[atom]
             numbers, constants = self.read(atom.read, at, shape, args)
             if (numbers >= 0).any():
-                raise ValueError("an index that is not known")
+                raise ValueError("an index that depends on the leaf")
             return constants.astype(np.int64)
 
         try:
-            return np.broadcast_to(np.asarray(evaluate(size, of), np.int64), shape)
+            return np.broadcast_to(np.asarray(evaluate(size, look_up), np.int64), shape)
         except KeyError as error:
             raise ValueError(f"the index {size}") from error
 
@@ -138,12 +144,12 @@ class _Following:
                 raise ValueError("a read beyond an edge")
             constants[~inside] = float(read.outside.value)
         if inside.any():
-            within = [place[inside] for place in places]
+            inner_places = [place[inside] for place in places]
             if isinstance(source, Scope):
-                found = self.scope(source, within, args)
+                values = self.scope(source, inner_places, args)
             elif isinstance(source, Tensor) and source in args:
-                found = self.node(args[source], within)
+                values = self.node(args[source], inner_places)
             else:
                 raise ValueError("a literal table")
-            numbers[inside], constants[inside] = found
+            numbers[inside], constants[inside] = values
         return numbers, constants

@@ -1,7 +1,8 @@
-"""Constants whose elements are one number, as that number: with such weights a sum of products is one of
-elements.
+"""Replaces constants whose elements are all one number by that number.
 
     sum[r, s](x[i + r, j + s] * w[r, s])  =  sum[r, s](x[i + r, j + s] * 1/9)      w: 1/9 everywhere
+
+A sum of products with such weights can then match an operator of one tensor, such as AveragePool.
 """
 
 from __future__ import annotations
@@ -16,30 +17,32 @@ from tensaurus.expr.ir.walk import Rewriting
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.ops import TensorType
 
-__all__ = ["alike", "filled"]
+__all__ = ["inline_numbers", "uniform_value"]
 
-FEW = 64  # elements that are looked at first
+FIRST_ELEMENTS = 64  # that are compared first: most constants differ within these
 
 
-def alike(node: Node) -> Fraction | None:
-    """The number that all elements of a constant are; None where they differ, or are none of floats, and for
-    zero: infinity times zero is none."""
+def uniform_value(node: Node) -> Fraction | None:
+    """Return the number that all elements of a float constant are, None where they differ or it is no such.
+
+    None for zero, too: infinity times zero is not zero.
+    """
     kind = node.types[0] if node.op is CONSTANT else None
     if not isinstance(kind, TensorType) or not kind.dtype.startswith("float"):
         return None
     numbers = node.attribute("data").array.reshape(-1)
     first = numbers[0] if numbers.size else 0
-    if not first or not np.isfinite(first) or not (numbers[:FEW] == first).all():
+    if not first or not np.isfinite(first) or not (numbers[:FIRST_ELEMENTS] == first).all():
         return None
     return Fraction(float(first)) if (numbers == first).all() else None
 
 
-def filled(scope: Scope, numbers: Mapping[Tensor, Fraction]) -> Scope:
-    """The scope with numbers in the place of what it reads of such constants."""
-    return _Filling(numbers).scope(scope) if numbers else scope
+def inline_numbers(scope: Scope, numbers: Mapping[Tensor, Fraction]) -> Scope:
+    """Return the scope with reads of these tensors replaced by numbers, except reads with others outside."""
+    return _Inlining(numbers).scope(scope) if numbers else scope
 
 
-class _Filling(Rewriting):
+class _Inlining(Rewriting):
     def __init__(self, numbers: Mapping[Tensor, Fraction]):
         super().__init__()
         self.numbers = numbers

@@ -20,7 +20,7 @@ from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.check.inputs.timing_inputs import symbol_sizes
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.finder_protocol import Finder, timed_finders
-from tensaurus.finders.derive import Derive, Memory
+from tensaurus.finders.derive import DerivationCache, Derive
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
@@ -285,8 +285,8 @@ class Target:
         """Derives other forms of operators that take longer than their arithmetic should."""
         deadline = self.effort.deadline
         budget = inf if deadline is None else DERIVATION_SHARE * (deadline - monotonic())
-        memory = Memory(self.database, bool(self.kernels.compiler))
-        return Derive(self.costs.alone, self.costs.roofline, budget=budget, memory=memory)
+        cache = DerivationCache(self.database, bool(self.kernels.compiler))
+        return Derive(self.costs.alone, self.costs.roofline, budget=budget, cache=cache)
 
     def _is_whole_model(self, program: Program) -> bool:
         """Return whether the program is the model, not a body of an If, Loop or Scan in it."""
