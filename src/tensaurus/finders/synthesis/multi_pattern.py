@@ -89,7 +89,7 @@ def format_multi_pattern(
 class _TypingCases(CaseSplit):
     """The cases in which a term types."""
 
-    def _case(self, state: State, sides: Any, asked: Any) -> Iterator[Case | Gap]:
+    def _make_case(self, state: State, sides: Any, asked: Any) -> Iterator[Case | Gap]:
         left, right = sides
         yield Case(state, left, right, tuple(asked))
 
