@@ -41,7 +41,7 @@ from tensaurus.ops.eop import eop
 from tensaurus.optimizer.optimize import Options, Result
 from tensaurus.optimizer.result.summary import Summary
 from tensaurus.optimizer.run import kernel_budget
-from tensaurus.optimizer.run.available_finders import FINDERS, left
+from tensaurus.optimizer.run.available_finders import FINDERS, exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
 from tensaurus.optimizer.run.kernel_budget import MAX_UNTIMED_KERNELS, KernelBudget
 from tensaurus.runtimes.measure.database import Database
@@ -380,8 +380,8 @@ def test_a_processor_that_this_is_not_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_what_proposes_equalities_can_be_left_out(tmp_path: Path) -> None:
     derive, blocked = Derive(), Blocked(16)
-    assert left((derive, blocked), ()) == (derive, blocked)
-    assert left((derive, blocked), ("derive", "fuse")) == (blocked,)
+    assert exclude_finders((derive, blocked), ()) == (derive, blocked)
+    assert exclude_finders((derive, blocked), ("derive", "fuse")) == (blocked,)
     with pytest.raises(TensaurusError, match="unknown --without 'winograd'"):
         Options(without=("derive", "winograd"))
     model = tmp_path / "m.onnx"

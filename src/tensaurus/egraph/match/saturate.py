@@ -28,6 +28,7 @@ from tensaurus.egraph.match.ruleset import PatternFamily, RuleEntry, Ruleset
 from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.match import Binding, build_term
 from tensaurus.system.garbage_collector import pause_collector
+from tensaurus.system.timeline import record
 
 __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner", "saturate"]
 
@@ -138,6 +139,8 @@ def saturate(
     if later is not None:
         more = replace(limits, nodes=int(LATER_GROWTH * limits.nodes))
         report = report.then(Runner(graph, later, more, finders).explore(watch))
+    size = {"e_nodes": len(graph), "classes": len(graph.members)}
+    record("exploration", **size, rounds=report.rounds, ended_by=report.ended_by)
     if refutation is not None:
         check(graph, refutation)
     return report

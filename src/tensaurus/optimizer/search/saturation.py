@@ -189,13 +189,6 @@ class _Search:
                 refutation=config.refutation,
             )
             self.can_explore = self.exploration.ended_by == "time"
-            record(
-                "exploration",
-                e_nodes=len(self.graph),
-                classes=len(self.graph.members),
-                rounds=self.exploration.rounds,
-                ended_by=self.exploration.ended_by,
-            )
         self.ended_by = self.exploration.ended_by
 
     def extract_by_estimates(self) -> None:
