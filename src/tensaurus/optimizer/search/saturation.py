@@ -312,8 +312,7 @@ class _Search:
     def _extract_and_measure(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
         """Return the cheapest program by measured costs; None where a limit ends the search before.
 
-        grows  run the finders as soon as enough kernels were measured; if they make unions, return the best
-               program so far, since the choices are out of date
+        grows  run the finders once enough kernels are measured; after their unions, return the best so far
         """
         before = self.finder_runner.unions
         prices = self.costs.prices(choices)
