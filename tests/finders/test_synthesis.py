@@ -559,7 +559,7 @@ def test_rules_that_no_model_uses_are_generated_and_left_to_long_searches() -> N
     long = {rule.name for rule in every if "long" in rule.tags}
     assert long & made == idle
     assert [rule.name for rule in short] == [rule.name for rule in every if rule.name not in long]
-    assert not Options(time_limit=60).long and Options(time_limit=300).long
+    assert not Options(time_limit=60).is_long_search and Options(time_limit=300).is_long_search
 
 
 @pytest.mark.nightly
