@@ -69,7 +69,7 @@ def unspecified_elements(
     found = np.asarray(False)
     first: Any = None
     for shift in SHIFTS:
-        field.shift = shift
+        field.flipped_bits = shift
         try:
             value = evaluate_all([alone], feeds, field, sizes=sizes)[0][name]
         except BackendError:  # the unspecified number leads to a place that does not exist

@@ -3,8 +3,9 @@
     side  ::=  start, start + step, ..., start + step * (count - 1)
     box   ::=  side * side * ...
 
-A side of step 1 is an interval; others are the lattices that strides and dilations leave.  Operations on
-numbers always have an answer; with symbols they return None where the bounds of the symbols do not decide.
+A side of step 1 is an interval; others are the lattices that strides and dilations leave.  The regions of an
+output and the values of an index map are boxes.  Operations on numbers always have an answer; with symbols
+they return None where the bounds of the symbols do not decide.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, larges
 
 @dataclass(frozen=True)
 class Progression:
-    """The indices start + step * k for k in range(count); step is positive, and 1 for at most one index."""
+    """The indices start + step * k for k in range(count), where step is positive.
+
+    With one index the step is 1, and with none the start is 0, so that equal progressions are equal records.
+    """
 
     start: Size
     count: Size  # at least 0, whatever its symbols are
@@ -48,8 +52,8 @@ class Progression:
         """The index after the last, which of an interval is its end."""
         return self.last + 1
 
-    def __getitem__(self, place: Size) -> Size:
-        return self.start + place * self.step
+    def __getitem__(self, k: Size) -> Size:
+        return self.start + k * self.step
 
     def __contains__(self, index: int) -> bool:
         """Return whether a number is one of the indices, which must be numbers."""
@@ -137,8 +141,8 @@ class Box:
         """The greatest index in each dimension."""
         return tuple(side.last for side in self.sides)
 
-    def __contains__(self, place: Sequence[int]) -> bool:
-        return len(place) == len(self.sides) and all(i in s for i, s in zip(place, self.sides, strict=True))
+    def __contains__(self, point: Sequence[int]) -> bool:
+        return len(point) == len(self.sides) and all(i in s for i, s in zip(point, self.sides, strict=True))
 
     def __str__(self) -> str:
         return f"[{', '.join(map(str, self.sides))}]"
@@ -168,11 +172,11 @@ def difference(a: Box, b: Box) -> tuple[Box, ...] | None:
     common_sides: list[Progression] = []
     if (common := intersection(a, b)) is not None and is_empty(common):
         return () if is_empty(a) else (a,)
-    for place, (x, y) in enumerate(zip(a.sides, b.sides, strict=True)):
+    for d, (x, y) in enumerate(zip(a.sides, b.sides, strict=True)):
         outside, common_side = subtract_progression(x, y), intersect_progressions(x, y)
         if outside is None or common_side is None:
             return None
-        boxes += [Box((*common_sides, side, *a.sides[place + 1 :])) for side in outside]
+        boxes += [Box((*common_sides, side, *a.sides[d + 1 :])) for side in outside]
         common_sides.append(common_side)
     return tuple(piece for piece in boxes if not is_empty(piece))
 
@@ -209,7 +213,7 @@ def split_into_progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progressi
         stop = ends[bisect_left(ends, start + 1)] + 1 if start < len(steps) else start + 1
         step = int(steps[start]) if stop > start + 1 else 1
         if stop - start == 2 and step > 1 and stop < len(indices):
-            stop -= 1  # two apart: the second may begin a longer run
+            stop -= 1  # two indices with a gap between them: the second may begin a longer run
         yield Progression(int(indices[start]), stop - start, step)
         start = stop
 

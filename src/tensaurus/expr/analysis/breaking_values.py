@@ -1,6 +1,7 @@
-"""Draw integers at which a wrong law is likely to break.
+"""Draw integers at which a wrong equality of two expressions is likely to break.
 
-Those are small ones, the ends of a type, numbers around given ones, and numbers between them.
+Such integers are small, or at the ends of their type, or around the constants of the expressions (`near`), or
+anywhere between those.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from tensaurus.expr.ir.integer_types import integer_limits
 
 __all__ = ["draw_integers", "draw_integers_near"]
 
-SMALL_MAGNITUDE = 40  # largest magnitude of a number that is drawn as small
-NEIGHBOUR_DISTANCE = 2  # largest distance from a number of those that are drawn around it
+SMALL_MAGNITUDE = 40  # largest magnitude of a number of the kind "small"
+NEIGHBOUR_DISTANCE = 2  # numbers "around" n are those from n - 2 to n + 2
 
 
 def draw_integers(
     dtype: str, shape: Sequence[int], rng: np.random.Generator, near: Collection[int] = ()
 ) -> Array:
-    """Return a tensor of integers of a type, or of bools; most tensors are of one kind, some of several.
+    """Return a tensor of integers of a type, or of bools; half of the tensors mix several of these kinds.
 
     small    up to SMALL_MAGNITUDE, of both signs
     ends     around the ends of the type and the middle of its positive numbers
@@ -54,7 +55,7 @@ def draw_integers_near(
 ) -> Array:
     """Return a tensor of integers around those in `near`, as many different ones as fit.
 
-    Returns any integers of the type where none of `near` is one of them.
+    Where the type has no such integers, any of its integers are returned.
     """
     low, high = integer_limits(dtype)
     candidates = {n + step for n in near for step in range(-NEIGHBOUR_DISTANCE, NEIGHBOUR_DISTANCE + 1)}

@@ -1,4 +1,8 @@
-"""Evaluate conditions, conjunctions of sizes >= 0, at all points of axes."""
+"""Evaluate conditions, conjunctions of sizes >= 0, at all points of axes.
+
+The regions of an output (`summation_regions`) are found by asking where the guards of its expression hold.  A
+*place* maps the axes of an output to the indices of one element.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from tensaurus.expr.sizes.size import (
     substitute,
 )
 
-MAX_POINTS = 1 << 20  # at which one condition is evaluated; with more it counts as undecided
+MAX_POINTS = 1 << 20  # a condition over more points counts as undecided: evaluating it would take too long
 
 Condition = tuple[Size, ...]
 TruthTable = np.ndarray[Any, np.dtype[np.bool_]]
@@ -68,12 +72,14 @@ def depends_on(condition: Condition, axes: Iterable[Axis]) -> bool:
 
 
 def substitute_place(condition: Condition, place: Mapping[Atom, Any]) -> Condition:
+    """Return the condition with axes replaced by the indices that the place gives them."""
     return tuple(substitute(size, place) for size in condition)
 
 
 def size_at_deciding_place(size: Size, places: Sequence[Mapping[Atom, Any]]) -> Size:
-    """Return the size at the first of some equivalent places at which its sign is decided, else at the last.
+    """Return the size at the first place at which its sign is decided, else at the last.
 
+    The places are of one box in which the sign is the same everywhere, the first and the last index tuple.
     1 <= i < H - 1 implies H - 1 - i > 0.  Where H - 1 may be 1, i = 1 does not show that, but i = H - 2 does.
     """
     at_places: list[Size] = [substitute(size, place) for place in places]

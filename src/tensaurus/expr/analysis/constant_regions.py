@@ -2,7 +2,7 @@
 
     L[i:5](x[i - 1] | 0)          x of 3 elements          0:1 is 0, 4:5 is 0
 
-Such boxes are the borders of a Pad, and the zeros between spread elements.
+Such boxes are the borders of a Pad, and the zeros that a transposed convolution puts between elements.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from tensaurus.expr.sizes.size import (
 
 Value = bool | int | float | Fraction
 Objects = np.ndarray[Any, np.dtype[np.object_]]
-SMALL_INTEGERS = range(128)  # in every integer type: arithmetic on others may wrap
+SMALL_INTEGERS = range(128)  # exist in every integer type; a larger result may wrap in some type
 
 
 def constant_boxes(scope: Scope) -> tuple[tuple[Box, Value], ...]:
     """Return disjoint boxes of the output where it is constant, each with the constant.
 
     The result holds over the reals.  Not every constant is found: functions other than +, -, *, max and min
-    are not computed, and of integers only small ones, which wrap in no type.
+    are not computed, and integers only up to 127, which wrap in no type.
     """
     constants = []
     dtypes = dtype_of(scope), *(t.dtype for t in tensors(scope))
@@ -77,10 +77,11 @@ def constant_boxes(scope: Scope) -> tuple[tuple[Box, Value], ...]:
 
 
 class _ConstantEvaluator:
-    """Evaluates a body at equivalent places of its output; `value` is None where it is not constant.
+    """Evaluates a body in one box of its output; `value` is None where the body is not constant there.
 
-    Arrays have a dimension for each reduced axis that some condition or size depends on, the inner ones
-    first; their elements are None where the value is not known.
+    Each guard holds at all places of the box or at none, so that it is decided at `places` alone.  Arrays
+    have a dimension for each reduced axis that some condition or size depends on, the inner ones first; their
+    elements are None where the value is not known.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class _ConstantEvaluator:
             case Const(value):
                 return self.number(value) if isinstance(value, Poly) else _array(value)
             case Select(guard, then, other):
-                is_held = truth_table(tuple(size_at_deciding_place(g, self.places) for g in guard), self.axes)
-                return np.where(is_held, self.body(then), self.body(other))
+                holds = truth_table(tuple(size_at_deciding_place(g, self.places) for g in guard), self.axes)
+                return np.where(holds, self.body(then), self.body(other))
             case Call(fn, args):
                 return self.call(fn, [self.body(arg) for arg in args])
             case Reduce(monoid, axes, inner):
@@ -124,8 +125,8 @@ class _ConstantEvaluator:
     def call(self, fn: str, args: list[Objects]) -> Objects:
         target = cast_target(fn)
         if target is not None:
-            kept_values = (0, 1) if target != "bool" else ()
-            return _each(lambda a: a if _are_numbers(a) and a in kept_values else None, *args)
+            exact_values = (0, 1) if target != "bool" else ()  # no conversion changes these numbers
+            return _each(lambda a: a if _are_numbers(a) and a in exact_values else None, *args)
         match fn:
             case "add":
                 return _each(lambda a, b: self.if_exact(a + b) if _are_numbers(a, b) else None, *args)

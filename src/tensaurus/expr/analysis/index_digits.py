@@ -1,5 +1,8 @@
 """Rewrite quasi-affine indices over digits of their axes, where they become affine.
 
+An axis that indices divide by 3 is split into two digits, its quotient and its remainder; two axes that only
+occur as 3*h + d are the digits of one axis, and are merged into it.
+
     (i:6)  ->  (i // 3, i % 3)          with  i = 3*h + d         (h:2, d:3)  ->  (h, d)
     (h:2, d:3)  ->  (3*h + d) // 2      with  3*h + d = t         (t:6)  ->  t // 2
 """
@@ -34,33 +37,34 @@ from tensaurus.expr.sizes.size import (
 class DigitForm:
     """Indices over digits of their axes.
 
-    axes      the digits
-    indices   the indices over the digits
-    places    the original axes over the digits, one to one
-    exact     every choice of digits is a point of the axes' ranges (else some choices are beyond them)
+    axes         the digits
+    indices      the indices over the digits
+    axis_values  each original axis as a size over the digits; different digits are different points
+    exact        every choice of digits is a point of the axes' ranges (else some choices are beyond them)
     """
 
     axes: tuple[Axis, ...]
     indices: tuple[Size, ...]
-    places: tuple[Size, ...]
+    axis_values: tuple[Size, ...]
     exact: bool = True
 
     def with_values(self, axes: Sequence[Axis], values: dict[Atom, Any], exact: bool = True) -> DigitForm:
-        """Return the form over other digits, with sizes for the old ones."""
-        indices, places = (
-            tuple(substitute(size, values) for size in group) for group in (self.indices, self.places)
+        """Return the form over the digits `axes`; `values` gives the old digits as sizes over them."""
+        indices, axis_values = (
+            tuple(substitute(size, values) for size in group) for group in (self.indices, self.axis_values)
         )
-        return DigitForm(tuple(axes), indices, places, self.exact and exact)
+        return DigitForm(tuple(axes), indices, axis_values, self.exact and exact)
 
 
 @lru_cache(maxsize=4096)
 def digit_form(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> DigitForm:
     """Return the indices over digits in which more of them are affine; axes of one point are dropped."""
-    places: tuple[Size, ...] = tuple(map(polynomial, axes))
+    axis_values: tuple[Size, ...] = tuple(map(polynomial, axes))
     if any(is_same_size(a.extent, 0) for a in axes):
-        return DigitForm(axes, indices, places)
+        return DigitForm(axes, indices, axis_values)
     fixed_axes: dict[Atom, Any] = {a: 0 for a in axes if is_same_size(a.extent, 1)}
-    form = DigitForm((), indices, places).with_values([a for a in axes if a not in fixed_axes], fixed_axes)
+    open_axes = [a for a in axes if a not in fixed_axes]
+    form = DigitForm((), indices, axis_values).with_values(open_axes, fixed_axes)
     while (merged := _merge_pair(form)) is not None:
         form = merged
     while values := _quotients_of_axes(form):
@@ -83,7 +87,7 @@ def _merge_pair(form: DigitForm) -> DigitForm | None:
             [merged_axis if a == high else a for a in form.axes if a != low], values
         )
         indices = tuple(substitute(i, to_merged) for i in form.indices)
-        return DigitForm(merged_form.axes, indices, merged_form.places, form.exact)
+        return DigitForm(merged_form.axes, indices, merged_form.axis_values, form.exact)
     return None
 
 
@@ -163,7 +167,7 @@ def linear_forms(form: DigitForm) -> tuple[list[LinearForm], dict[Axis, Variable
             for atom in factors:
                 own_axes = form_axes & atoms(polynomial(atom))
                 if atom not in form_axes and atom not in variable_of and own_axes:
-                    variable_of[atom] = axis(0, "v")
+                    variable_of[atom] = axis(0, "v")  # only a name: its bounds are in `variables`
                     variables[variable_of[atom]] = Variable(own_axes, *interval(polynomial(atom)))
         values: dict[Atom, Any] = {atom: polynomial(variable) for atom, variable in variable_of.items()}
         row = affine_coefficients(substitute(index, values), [*form.axes, *variable_of.values()])
@@ -179,11 +183,11 @@ def sign_of(slope: Size) -> int | None:
 
 
 def order_by_slope(row: LinearForm, counts: Mapping[Axis, Size], *, dense: bool) -> list[Axis] | None:
-    """Return the variables by growing slope such that their values never give one index twice.
+    """Return the variables by growing slope if no index is provably reached twice, else None.
 
-    Each slope is greater than the span that the smaller ones reach together.  With `dense`, slopes must
-    instead be multiples of the least one, without gaps; indices may be reached twice.  None where neither is
-    known.
+    Each slope must then be greater than the span that the smaller ones reach together.  With `dense`, the
+    indices must instead provably have no gaps, and may be reached twice: each slope is a multiple of the
+    least one, and at most that much greater than the span of the smaller ones.
     """
     magnitudes = {a: abs_ for a, s in row.slopes.items() if (abs_ := _magnitude(s)) is not None}
     if len(magnitudes) < len(row.slopes):

@@ -2,9 +2,10 @@
 
     (i:6, j:4)  ->  (i // 3, i % 3, 2*j + 1)        onto  0:2 * 0:3 * 1:8:2,  back by  (3*a + b, c)
 
-An index is affine in the iterators, with floor-divisions (and so remainders) by constants.  Questions are
-decided on digits (`index_digits`), in which every index is affine (EINNET section 4.1: variable substitution
-by a bijection).  An answer is True or False for all values of the symbols, or None.
+An index is affine in the iterators, with floor-divisions (and so remainders) by constants.  Whether a map is
+one to one, and which values it has, is decided on digits of the iterators (`index_digits`), in which every
+index is affine (EINNET section 4.1: variable substitution by a bijection).  An answer is True or False for
+all values of the symbols, or None where it is not known.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tensaurus.expr.sizes.size import (
     substitute,
 )
 
-MAX_PROBED_POINTS = 4096  # of a box that are evaluated one by one where no rule decides
+MAX_PROBED_POINTS = 4096  # points of a box at which indices are evaluated where no rule decides
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,7 @@ def reshape_map(old: Sequence[Size], new: Sequence[Size]) -> IndexMap | None:
 
 
 def is_reshape(scope: Scope) -> bool:
-    """Return whether every element is that of one tensor with the same row-major number: a reshape, or a
-    copy.
+    """Return whether the scope is a reshape (or a copy) of one tensor: elements keep their row-major number.
 
         L[i:2, j:3](x[3*i + j])    of x[6]
     """
@@ -153,15 +153,15 @@ def _matching_runs(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[
     i = j = 0
     while i < len(old) or j < len(new):
         old_run, new_run = ([i], [j]) if i < len(old) and j < len(new) else ([], [])
-        left: Size = old[i] if old_run else 1
-        right: Size = new[j] if new_run else 1
+        old_product: Size = old[i] if old_run else 1
+        new_product: Size = new[j] if new_run else 1
         i, j = i + len(old_run), j + len(new_run)
-        while not is_same_size(left, right) or not old_run:
-            if i < len(old) and (j >= len(new) or _should_extend_first(left, right)):
-                left, i = left * old[i], i + 1
+        while not is_same_size(old_product, new_product) or not old_run:
+            if i < len(old) and (j >= len(new) or _should_extend_first(old_product, new_product)):
+                old_product, i = old_product * old[i], i + 1
                 old_run.append(i - 1)
             elif j < len(new):
-                right, j = right * new[j], j + 1
+                new_product, j = new_product * new[j], j + 1
                 new_run.append(j - 1)
             else:
                 break
@@ -170,7 +170,7 @@ def _matching_runs(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[
 
 
 def _should_extend_first(a: Size, b: Size) -> bool:
-    """Return whether to extend a's run rather than b's: a is less, or divides b."""
+    """Return whether to extend the run of product a rather than that of b: a is less, or divides b."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     if isinstance(a, int) or isinstance(b, int):
@@ -183,7 +183,7 @@ def _should_extend_first(a: Size, b: Size) -> bool:
 
 @dataclass(frozen=True)
 class Image:
-    """A box that contains all values of a map; if `exact`, all of it are values."""
+    """A box that contains all values of a map; if `exact`, each of its index tuples is a value."""
 
     box: Box
     exact: bool
@@ -214,6 +214,7 @@ def image(f: IndexMap) -> Image | None:
 
 
 def _have_own_variables(rows: Sequence[LinearForm]) -> bool:
+    """Return whether no variable is in two rows: then the rows take their values independently."""
     used = [a for row in rows for a in row.slopes]
     return len(used) == len(set(used))
 
@@ -255,8 +256,8 @@ def is_injective(f: IndexMap) -> bool | None:
 def _determine_axes(rows: Sequence[LinearForm], variables: Mapping[Axis, Variable]) -> bool:
     """Return whether the values of all rows leave only one value for every axis.
 
-    A row in which all unknown variables are digits determines them; linearly independent rows determine the
-    rest.
+    A row whose unknown variables are the digits of a number (`order_by_slope`) determines them; where no row
+    does, the rest are determined if the rows are linearly independent.
     """
     counts = {a: v.count for a, v in variables.items() if v.count is not None}
     unknown = set(variables)
@@ -393,4 +394,4 @@ def inverse(f: IndexMap) -> IndexMap | None:
             values[a] = digit if sign_of(row.slopes[a]) == 1 else a.extent - 1 - digit
     if set(values) != set(form.axes):
         return None
-    return IndexMap(axes, tuple(substitute(place, values) for place in form.places))
+    return IndexMap(axes, tuple(substitute(value, values) for value in form.axis_values))

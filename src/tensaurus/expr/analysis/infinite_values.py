@@ -1,9 +1,11 @@
-"""Find expressions that may be infinite, where their tensors hold ordinary numbers or may be infinite too.
+"""Find out whether an expression may be infinite, given which of its tensors may be.
 
-    neg(x), max(x, 0)  where x may be        min(1, max(x, 0)), tanh(x)  never        1 / x  everywhere
+    neg(x), max(x, 0)            may be infinite where x may be
+    min(1, max(x, 0)), tanh(x)   never is
+    1 / x                        always may be
 
-Factors of a sum of several terms are excluded: infinite terms of both signs make the sum NaN, whatever a
-factor is.
+Where several terms are added up, an infinite tensor counts only if all terms have one sign: infinite terms of
+both signs make the sum NaN anyway, whatever they are multiplied by.
 """
 
 from __future__ import annotations
@@ -20,25 +22,26 @@ __all__ = ["POLES", "Infinities"]
 
 POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})  # infinite for some finite numbers
 NEUTRAL = {"max": Const(-inf), "min": Const(inf)}
-LARGEST_FLOAT16 = 65504.0  # a conversion makes larger numbers infinite
+LARGEST_FLOAT16 = 65504.0  # a conversion to float16 makes larger numbers infinite
 
 
 class Infinities:
     """Says which bodies of one operator may be infinite.
 
-    tensor_bounds  bounds of the tensors' elements, whatever the operators before them are given
-    infinite       whether a tensor's elements may be infinite where others' are ordinary numbers
+    tensor_bounds    bounds of the elements of the operator's tensors, for all inputs of the program
+    may_be_infinite  whether a tensor may hold infinities while the program's inputs are finite
     """
 
-    def __init__(self, tensor_bounds: Mapping[Source, Bounds], infinite: Callable[[Tensor], bool]):
-        self.tensor_bounds, self.infinite = tensor_bounds, infinite
-        self._known: dict[tuple[int, bool], bool] = {}
+    def __init__(self, tensor_bounds: Mapping[Source, Bounds], may_be_infinite: Callable[[Tensor], bool]):
+        self.tensor_bounds, self.may_be_infinite = tensor_bounds, may_be_infinite
+        self._known: dict[tuple[int, bool], bool] = {}  # answers of `arise_in`
 
-    def arise_in(self, body: Body, summed: bool = False) -> bool:
-        """Return whether the body may be infinite; `summed`: where no tensor that it reads is."""
-        key = id(body), summed
+    def arise_in(self, body: Body, reads_finite: bool = False) -> bool:
+        """Return whether the body may be infinite; with `reads_finite`, while all tensors that it reads are
+        finite."""
+        key = id(body), reads_finite
         if key not in self._known:
-            self._known[key] = self._may(body, summed) and not all(
+            self._known[key] = self._may(body, reads_finite) and not all(
                 map(isfinite, bounds_of(body, self.tensor_bounds))
             )
         return self._known[key]
@@ -48,24 +51,26 @@ class Infinities:
         low, high = bounds_of(body, self.tensor_bounds)
         return low <= 0 <= high and any(self.arise_in(part) for part in bodies(body) if part is not body)
 
-    def _may(self, body: Body, summed: bool) -> bool:
+    def _may(self, body: Body, reads_finite: bool) -> bool:
         match body:
             case Const(value):
                 return isinstance(value, float) and isinf(value)
             case Read(source, _, outside):
-                may_be_outside = outside is not None and self.arise_in(outside, summed)
+                may_be_outside = outside is not None and self.arise_in(outside, reads_finite)
                 if isinstance(source, Scope):
-                    return may_be_outside or self.arise_in(source.body, summed)
-                return may_be_outside or not summed and isinstance(source, Tensor) and self.infinite(source)
+                    return may_be_outside or self.arise_in(source.body, reads_finite)
+                if may_be_outside or reads_finite or not isinstance(source, Tensor):
+                    return may_be_outside
+                return self.may_be_infinite(source)
             case Select(_, then, other):
-                return self.arise_in(then, summed) or self.arise_in(other, summed)
+                return self.arise_in(then, reads_finite) or self.arise_in(other, reads_finite)
             case Reduce("sum", axes, inner) if any(axis.extent != 1 for axis in axes):
-                if self.arise_in(inner, summed=True):
+                if self.arise_in(inner, reads_finite=True):
                     return True
-                positive_or_negative = bounds_of(inner, self.tensor_bounds) != (-inf, inf)
-                return not summed and positive_or_negative and self.arise_in(inner)
+                is_bounded_on_one_side = bounds_of(inner, self.tensor_bounds) != (-inf, inf)
+                return not reads_finite and is_bounded_on_one_side and self.arise_in(inner)
             case Reduce(monoid, _, inner):
-                return self._may(_without_edge(inner, NEUTRAL.get(monoid)), summed)
+                return self._may(_without_edge(inner, NEUTRAL.get(monoid)), reads_finite)
             case Call(fn, args):
                 if fn in FUNCTIONS and FUNCTIONS[fn].result == "bool":
                     return False
@@ -74,7 +79,8 @@ class Infinities:
                     and max(map(abs, bounds_of(args[0], self.tensor_bounds))) > LARGEST_FLOAT16
                 ):
                     return True
-                return _has_pole(body) or any(self.arise_in(arg, summed) for arg in args[fn == "where" :])
+                values = args[fn == "where" :]  # without the condition
+                return _has_pole(body) or any(self.arise_in(arg, reads_finite) for arg in values)
         return False
 
 

@@ -39,8 +39,9 @@ class Operand:
 class IteratorTable:
     """The iterators of an expression and its operands, in order of their reads, the output last.
 
+    form      all indices, rewritten over the iterators; an iterator is an axis, or one digit of an axis that
+              some index divides, and digits of extent 1 are left out
     monoids   the monoid that reduces each iterator, "" for one of the output
-    form      the indices over iterators: axes split into digits, without digits of extent 1
     """
 
     scope: Scope
@@ -73,11 +74,15 @@ class IteratorTable:
 
 
 def iterator_table(scope: Scope) -> IteratorTable | None:
-    """Return the table; None where an index is not affine in digits of the axes (Gather, 7 // 2)."""
+    """Return the table; None where an index is not affine in digits of the axes.
+
+    That is a Gather's index, or i // 2 of an axis of 7, of which a remainder is left.
+    """
     reads = list(_reads(scope.body))
     monoids = {**dict.fromkeys(scope.axes, ""), **_monoid_by_axis(scope.body)}
     indices = (*(i for r in reads for i in r.indices), *map(polynomial, scope.axes))
-    # axes of several reductions must not be merged, so each axis is given as an index, too
+    # `digit_form` merges axes that only occur together.  Axes of different reductions must stay apart, so
+    # that each axis is then passed as an index of its own, too.
     kept_apart = () if _reduction_count(scope.body) < 2 else tuple(map(polynomial, monoids))
     form = digit_form(tuple(monoids), (*indices, *kept_apart))
     forms = linear_forms(form)
@@ -89,8 +94,8 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
     ]
     operands.append(Operand(None, scope.shape, tuple(islice(rows, scope.rank))))
     monoid_of: dict[Axis, str] = {}
-    for monoid, place in zip(monoids.values(), form.places, strict=True):
-        monoid_of.update(dict.fromkeys(_axes(place), monoid))
+    for monoid, axis_value in zip(monoids.values(), form.axis_values, strict=True):
+        monoid_of.update(dict.fromkeys(_axes(axis_value), monoid))
     return IteratorTable(scope, form, monoid_of, tuple(operands))
 
 

@@ -2,10 +2,12 @@
 
     x*w + b   w moved by 2^-127, |x| <= 2^24, |b| >= 1: not at all, as the sum rounds the change away
 
+`graph.analysis.constant_influence` proves by this that subnormal weights may be replaced by 0.
+
 An abstract interpretation: each element has bounds of its value, and of the distance that it is moved.  A
-distance below a fraction of half an ulp of another term of the same sum, which is there for every input,
-counts as none: floats cannot represent the difference.  An operation that may turn a tiny difference into a
-large one (a comparison, a quotient by what may be zero, an index) raises Sensitive.
+distance is dropped where it is below a fraction of half an ulp of another term of the same sum, one that is
+that large for every input: floats cannot represent the difference.  An operation that may turn a tiny
+difference into a large one (a comparison, a quotient by what may be zero, an index) raises Sensitive.
 """
 
 from __future__ import annotations
@@ -55,10 +57,16 @@ def bound_influence(
     moved: Set[Source] = frozenset(),
     infinities: Infinities | None = None,
 ) -> Influence:
-    """Return bounds of the scope's elements; a float rounds away what is below `unit` beside 1.
+    """Return bounds of the scope's elements.
 
-    Each operation may replace numbers below `flushed` by 0.  What is computed from `moved` tensors may become
-    0 and be combined with infinities: it must be one of several terms of a sum.  Raises Sensitive.
+    sources     the bounds of the tensors that the scope reads
+    unit        a term below `unit` times another term of its sum is rounded away
+    flushed     each operation may replace numbers below this one by 0
+    moved       tensors with moved elements.  A number computed from them may become 0; outside of sums of
+                several terms it must then meet no infinity, as 0 times infinity is NaN
+    infinities  tells where infinities may arise; None: nowhere
+
+    Raises Sensitive.
     """
     with np.errstate(all="ignore"):
         return _InfluenceAnalysis(sources, unit, flushed, moved, infinities).scope(scope)
@@ -78,15 +86,15 @@ class _InfluenceAnalysis:
         self.sources, self.unit, self.flushed = sources, unit, flushed
         self.moved, self.infinities = moved, infinities
         self.terms = 1.0  # number of terms of the sums around the current body
-        self.inner: dict[tuple[int, bool], Influence] = {}
+        self.influences: dict[tuple[int, bool], Influence] = {}  # by scope, and by whether it is in no sum
 
     def scope(self, scope: Scope) -> Influence:
         key = id(scope), self.terms == 1
-        if key not in self.inner:
+        if key not in self.influences:
             part = self.body(scope.body)
             low, high, change, scale, least = (align_array(a, part.axes, scope.axes) for a in part.arrays())
-            self.inner[key] = Influence(low, high, change, scale, least)
-        return self.inner[key]
+            self.influences[key] = Influence(low, high, change, scale, least)
+        return self.influences[key]
 
     def source(self, source: Source) -> Influence:
         if isinstance(source, Scope):
@@ -128,7 +136,7 @@ class _InfluenceAnalysis:
         raise TypeError(type(body))
 
     def check_infinities(self, fn: str, args: Sequence[Body], parts: Sequence[BodyInfluence]) -> None:
-        """Refuse 0 times infinity, and 0 by 0, where a 0 was another number before it was moved."""
+        """Raise Sensitive for 0 * infinity, and 0 / 0, where a 0 was another number before it was moved."""
         if self.infinities is None or fn not in ("mul", "div"):
             return
         for part, arg, other in zip(parts, args, args[::-1], strict=True):
@@ -158,18 +166,18 @@ class _InfluenceAnalysis:
     def read(self, read: Read) -> BodyInfluence:
         axes: list[Axis] = []
         arrays: list[Array] = list(np.broadcast_arrays(*self.source(read.source).arrays()))
-        for place in reversed(range(len(read.indices))):
-            length = arrays[0].shape[place]
-            whole_axis = _axis(read.indices[place], length) if length > 1 else None
+        for d in reversed(range(len(read.indices))):
+            length = arrays[0].shape[d]
+            whole_axis = _axis(read.indices[d], length) if length > 1 else None
             if whole_axis is not None and whole_axis not in axes:
-                arrays = [a[(slice(None),) * place + (slice(whole_axis.extent),)] for a in arrays]
+                arrays = [a[(slice(None),) * d + (slice(whole_axis.extent),)] for a in arrays]
                 axes.insert(0, whole_axis)
                 continue
-            arrays = collapse_dimension(arrays, place)
+            arrays = collapse_dimension(arrays, d)
         if read.outside is not None:
             outside = _constant(read.outside.value)
             arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
-            # where other terms are outside, a sum may consist of moved terms alone
+            # a sum may consist of moved terms alone, where the indices of all others are beyond the edge
             arrays[3] = np.where(arrays[2] == 0, np.minimum(arrays[3], outside.scale), arrays[3])
             arrays[4] = np.minimum(arrays[4], outside.floor)
         return BodyInfluence.of(arrays, tuple(axes))

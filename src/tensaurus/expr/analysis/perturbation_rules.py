@@ -1,4 +1,4 @@
-"""The rules of `perturbation_bounds`: how scalar functions and reductions propagate changes."""
+"""The rules of `perturbation_bounds`: how scalar functions and reductions propagate bounds and changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,12 @@ import numpy as np
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.sizes.symbol import Axis
 
-__all__ = [
-    *("SMOOTH", "UNKNOWN_EXTENT", "Influence", "Part", "Sensitive", "added", "aligned", "clean", "collapsed"),
-    *("either", "negated", "power", "product", "reduced", "root", "together"),
-]
-
 Array: TypeAlias = np.ndarray[Any, Any]
 
 UNKNOWN_EXTENT = 2.0**24  # assumed largest number of terms of a sum over an axis of unknown size
 STEEPEST_ERF = 1.1284  # largest slope of erf: 2 / sqrt(pi)
 MAX_ARRAY_ELEMENTS = 1 << 24  # 128 MB of float64: a dozen such arrays are alive at once
-LEAST_KEPT = 0.75  # |erf(x)| and |tanh(x)| are at least this fraction of |x| where |x| <= 1
+LEAST_KEPT = 0.75  # |erf(x)|, |tanh(x)| and |atan(x)| are at least this fraction of |x| where |x| <= 1
 
 
 class Sensitive(Exception):
@@ -35,9 +30,9 @@ class Influence:
     """Bounds of the elements of a tensor, as arrays of its rank, of length 1 where all elements are alike.
 
     low, high  bounds of an element, before and after it is moved
-    change     largest distance that it is moved; NaN where that is unknown
-    scale      its magnitude if its inputs had their largest: its change is small compared with it
-    least      its least distance from zero; None where that follows from low and high
+    change     largest distance that an element is moved; NaN where that is unknown
+    scale      magnitude of an element where all inputs have their largest: changes are compared with it
+    least      least distance of an element from zero; None where that follows from low and high
     """
 
     low: Array
@@ -140,11 +135,11 @@ def align_array(array: Array, axes: Sequence[Axis], target_axes: Sequence[Axis])
     )
 
 
-def collapse_dimension(arrays: Sequence[Array], place: int) -> list[Array]:
-    """Return low, high, change, scale and least that hold for all elements along a dimension."""
+def collapse_dimension(arrays: Sequence[Array], d: int) -> list[Array]:
+    """Return low, high, change, scale and least that hold for all elements along dimension d."""
     low, high, change, scale, least = arrays
-    low, scale, least = (np.asarray(a.min(axis=place, initial=inf)) for a in (low, scale, least))
-    high, change = (np.asarray(a.max(axis=place, initial=i)) for a, i in ((high, -inf), (change, 0.0)))
+    low, scale, least = (np.asarray(a.min(axis=d, initial=inf)) for a in (low, scale, least))
+    high, change = (np.asarray(a.max(axis=d, initial=i)) for a, i in ((high, -inf), (change, 0.0)))
     return [low, high, change, scale, least]
 
 
@@ -167,9 +162,9 @@ def _limit_sizes(influences: Sequence[BodyInfluence]) -> Sequence[BodyInfluence]
 def _collapse_axis(part: BodyInfluence, axis: Axis) -> BodyInfluence:
     if axis not in part.axes:
         return part
-    place = part.axes.index(axis)
-    arrays = collapse_dimension(np.broadcast_arrays(*part.arrays()), place)
-    return BodyInfluence.of(arrays, part.axes[:place] + part.axes[place + 1 :])
+    d = part.axes.index(axis)
+    arrays = collapse_dimension(np.broadcast_arrays(*part.arrays()), d)
+    return BodyInfluence.of(arrays, part.axes[:d] + part.axes[d + 1 :])
 
 
 def broadcast_influences(influences: Sequence[BodyInfluence]) -> list[BodyInfluence]:
@@ -205,9 +200,9 @@ def either_of(a: BodyInfluence, b: BodyInfluence) -> BodyInfluence:
 
 
 def _moving_scale(a: BodyInfluence, b: BodyInfluence) -> Array:
-    """Return the smaller scale, of the two that are moved."""
-    left = np.where((a.change == 0) & (b.change != 0), inf, a.scale)
-    return np.minimum(left, np.where((b.change == 0) & (a.change != 0), inf, b.scale))
+    """Return the smaller of the two scales; where only one operand is moved, its own."""
+    first = np.where((a.change == 0) & (b.change != 0), inf, a.scale)
+    return np.minimum(first, np.where((b.change == 0) & (a.change != 0), inf, b.scale))
 
 
 def multiply(a: BodyInfluence, b: BodyInfluence, *, is_square: bool = False) -> BodyInfluence:
@@ -254,8 +249,8 @@ def reduce_influence(monoid: str, part: BodyInfluence, axes: Sequence[Axis]) -> 
         low, high, change, scale = _anything(low.min(axis=present))
         return BodyInfluence(low, high, change, scale, axes=kept_axes)
     lengths = {a: low.shape[part.axes.index(a)] for a in part.axes}
-    absent = [a.extent for a in axes if lengths.get(a, 1) == 1]
-    repeats = prod(float(n) if isinstance(n, int) else UNKNOWN_EXTENT for n in absent)
+    alike = [a.extent for a in axes if lengths.get(a, 1) == 1]  # extents along which all terms are alike
+    repeats = prod(float(n) if isinstance(n, int) else UNKNOWN_EXTENT for n in alike)
     low, high = (_replace_nan(np.asarray(x.sum(axis=present)), end) for x, end in ((low, -inf), (high, inf)))
     low, high = (
         np.minimum(low, _replace_nan(low * repeats, 0.0)),
@@ -337,7 +332,7 @@ def _bounded_slope(
 ) -> Callable[[BodyInfluence], BodyInfluence]:
     """Return the rule of a function with this largest slope, and values between -end and end.
 
-    `kept`: the least fraction of a number of magnitude up to 1 that the function keeps.
+    `kept`: |f(x)| is at least this fraction of |x| where |x| <= 1.
     """
 
     def of(a: BodyInfluence) -> BodyInfluence:

@@ -2,7 +2,7 @@
 
 Two polynomials that differ agree at a random point of a finite field with probability at most their degree
 over the size of the field (Schwartz 1980, Zippel 1979).  A value of an unknown function counts as a fresh
-variable of degree 1: what matters is the largest degree of a result, and of an argument of such a function.
+variable of degree 1: the bound needs the largest degree of a result, and of an argument of such a function.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ DEGREE_0, DEGREE_1 = Degree(), Degree(1)
 
 
 class Degrees:
-    """Records the largest degree of a polynomial that must not vanish by chance; inf if it is vast."""
+    """Records the largest degree of the polynomials that must not vanish by chance (inf beyond floats)."""
 
     def __init__(self, laws: Laws):
         self.laws = laws
         self.largest = 1.0
 
     def record(self, degree: Degree) -> Degree:
-        """Record two such values that are compared, and return the degree of the result as a variable.
+        """Record that two values of this degree are compared; return the degree of the result, a variable.
 
         a/b and c/d are equal by chance where ad - bc, b or d vanishes.
         """
@@ -108,7 +108,7 @@ class _DegreeAnalysis:
         if fn == "div":
             if second == DEGREE_0:
                 return first
-            if self.degrees.laws.inverse or _single(args[1]):
+            if self.degrees.laws.inverse or _is_single_element(args[1]):
                 return Degree(first.top + second.bottom, first.bottom + second.top)
             self.degrees.record(second)
             return Degree(first.top + 1, first.bottom)
@@ -125,10 +125,11 @@ def _larger_degree(a: Degree, b: Degree) -> Degree:
 
 
 def _count(axes: Sequence[Any]) -> float:
+    """Return the number of points of the axes, where 2^20 stands for a size that is not known."""
     return float(prod(a.extent if isinstance(a.extent, int) else 1 << 20 for a in axes))
 
 
-def _single(body: Body) -> bool:
+def _is_single_element(body: Body) -> bool:
     """Return whether the body is a single element, of which `Pairs` computes the inverse."""
     index_atoms = {a for read in reads(body) for index in read.indices for a in atoms(index)}
     return all(isinstance(a, Axis) and a.extent == 1 for a in index_atoms)
@@ -145,7 +146,7 @@ def linear_inputs(scope: Scope) -> frozenset[Tensor]:
 
 
 class _HomogeneousDegree:
-    """Computes the degree in one tensor's elements; None where terms differ in it, or it has none."""
+    """Computes the degree in one tensor's elements; None where terms differ in it, or a function has none."""
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor

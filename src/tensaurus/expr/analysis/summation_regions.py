@@ -6,8 +6,9 @@
 
 PET (OSDI'21), sections 5.1 and 5.2: two multilinear programs agree in a box of both where they agree at one
 of its corners and at that corner's neighbours (theorem 1), provided that the indices they read are affine
-there (`Region.affine`).  Scopes that are read are inlined, which propagates boxes.  Conditions divide points
-inside an edge from those beyond it; in a box each condition holds for the same points.
+there (`Region.affine`).  Scopes that are read are inlined first, so that one expression has all guards of a
+program.  The guards divide points inside an edge from those beyond it; at all places of a box, each guard
+holds for the same points of the reduced axes.
 """
 
 from __future__ import annotations
@@ -66,16 +67,17 @@ from tensaurus.expr.sizes.size import (
     terms_of,
 )
 
-MAX_BOXES = 4096  # of one output; with more nothing is said about it
-MAX_SLICES = 4096  # of a box whose axes share conditions
+MAX_BOXES = 4096  # an output with more is one region about which nothing is known
+MAX_SLICES = 4096  # the same for slices of a box whose axes share conditions
 NEUTRAL_ELEMENTS: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}
 
 
 @dataclass(frozen=True)
 class Summation:
-    """The points outside which the terms of a reduction, and of those around it, are neutral.
+    """The points that contribute to a reduction: at all others its terms are neutral, such as 0 of a sum.
 
-    points    None where they are the same all over the box, but no product of progressions
+    axes      the axes of the reductions around it, and its own
+    points    None where the points are the same all over the region, but no product of progressions
     """
 
     axes: tuple[Axis, ...]
@@ -163,8 +165,8 @@ def support_conditions(body: Body, value: Any) -> tuple[Size, ...]:
 
 # ------------------------------------------------------------------------------------- partition
 
-Cell = dict[Axis, Progression]
-Signs = tuple[bytes, ...]
+Cell = dict[Axis, Progression]  # a box, by axes
+Signs = tuple[bytes, ...]  # for each condition, the bytes of its truth table over the other axes
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -272,8 +274,8 @@ def _values_by_signs(a: Axis, extent: int, sizes: Sequence[Size], period: int) -
 def _cuts(size: Size, a: Axis) -> list[Any] | None:
     """Return the values of the axis at which the size changes its sign for some point of the other axes.
 
-    None where the size is not affine, or has too many values.  With slope s and the values u of the rest: s*a
-    + u >= 0 from a = ceil(-u / s) on, and for -s up to a = u // s.
+    None where the size is not affine, or has too many values.  With slope s and the values u of the rest,
+    s*a + u >= 0 from a = ceil(-u / s) on; with slope -s, up to a = u // s.
     """
     others = [b for b in atoms(size) if isinstance(b, Axis) and b != a]
     form = affine_coefficients(size, [a, *others])
@@ -342,8 +344,8 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
         if not own_guards:
             continue
         is_inside = truth_table(own_guards, group)
-        for place, a in enumerate(group):
-            indices = np.flatnonzero(is_inside.any(axis=tuple(d for d in range(len(group)) if d != place)))
+        for d, a in enumerate(group):
+            indices = np.flatnonzero(is_inside.any(axis=tuple(e for e in range(len(group)) if e != d)))
             sides_found = list(split_into_progressions(indices)) or [Progression(0, 0)]
             if len(sides_found) > 1:
                 return None

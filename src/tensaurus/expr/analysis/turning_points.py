@@ -1,10 +1,10 @@
 """Find numbers at which a computation turns: meets a constant, or leaves the range of its type.
 
-A law that is wrong only for 71 <= |x| <= 99 is refuted by no other numbers, and where x * 3 + 5 is compared
-with 100, only by those around 31.  `GapRecorder` records how far the arguments of functions that turn
-somewhere (comparisons, max, divisions, roundings, conversions, sums of integers that wrap) are from there.  A
-tensor that is filled with one number makes each gap a function of that number, and secants find where it is
-zero, without knowing how it is computed.
+An equality that is wrong only for 71 <= |x| <= 99 is refuted by no other numbers, and where x * 3 + 5 is
+compared with 100, only by those around 31.  Some functions *turn* at a number: comparisons, max, divisions,
+roundings, conversions, sums of integers that wrap.  `GapRecorder` records the *gaps*, the distances of their
+arguments from such numbers.  A tensor that is filled with one number makes each gap a function of that
+number, and secants find where the gap is zero, without knowing how it is computed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tensaurus.expr.ir.scalar_functions import cast_target
 
 __all__ = ["GapRecorder", "turning_points"]
 
-MAX_RECORDED_ELEMENTS = 64  # of one result
+MAX_RECORDED_ELEMENTS = 64  # elements of one result whose gaps are recorded
 MAX_PROBES = 24  # evaluations with one tensor filled with a number
-ZEROS_PER_ROUND = 4  # that are probed before secants are computed again
+ZEROS_PER_ROUND = 4  # zeros of secants that are probed before secants are computed again
 NEIGHBOUR_DISTANCE = 2.0**-12  # relative: a second probe this close gives the slope
-MAX_POINTS = 96  # that are returned for one tensor
-# two points make a secant, a third tells whether the gap is linear; a quotient by 1000 needs large ones
+MAX_POINTS = 96  # numbers that are returned for one tensor
+# the first probes: two make a secant, a third tells whether a gap is linear; gaps of x / 1000 need large ones
 START_NUMBERS = 0.0, 1.0, 3.0, 4099.0, 1048583.0
 LINEAR_TOLERANCE = 1e-9  # relative: the rounding error of a linear gap
 LARGEST_EXACT_INTEGER = {"float16": 2048, "bfloat16": 256, "float32": 2**24, "float64": 2**53}
@@ -95,8 +95,8 @@ def turning_points(
 ) -> list[Number]:
     """Return numbers between `low` and `high` at which a gap is zero, or nearly so.
 
-    `gaps_at` evaluates all gaps at one number; None where that is impossible.  With `whole`, the integers on
-    both sides of each zero are returned.
+    `gaps_at` evaluates all gaps at one number; None where that is impossible.  With `whole` (for a tensor of
+    integers), the whole numbers on both sides of each zero are returned.
     """
     gaps_by_number: dict[Number, Array] = {}
 
@@ -150,14 +150,14 @@ def _zeros(gaps_by_number: dict[Number, Array]) -> Iterator[Number]:
     numbers = sorted(gaps_by_number)
     ends = [-inf, *numbers, inf]
     beyond: list[Array] = []
-    for place, (a, b) in enumerate(pairwise(numbers)):
+    for k, (a, b) in enumerate(pairwise(numbers)):
         with np.errstate(all="ignore"):
             slope = (gaps_by_number[b] - gaps_by_number[a]) / (b - a)
             zeros = a - gaps_by_number[a] / slope
         is_finite = np.isfinite(zeros) & (slope != 0)
         between = is_finite & (zeros >= a) & (zeros <= b)
         yield from map(float, np.unique(zeros[between]))
-        beyond.append(zeros[is_finite & ~between & (zeros >= ends[place]) & (zeros <= ends[place + 3])])
+        beyond.append(zeros[is_finite & ~between & (zeros >= ends[k]) & (zeros <= ends[k + 3])])
     yield from map(float, np.unique(np.concatenate([np.zeros(0), *beyond])))
 
 

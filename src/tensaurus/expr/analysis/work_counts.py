@@ -1,4 +1,4 @@
-"""Count the work of an expression, and list the functions it calls."""
+"""Count the work of an expression, from which times are estimated, and list the functions that it calls."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def flops(scope: Scope) -> Size:
 
 
 def called_functions(scope: Scope) -> Iterator[str]:
-    """Yield the scalar functions it calls, and the monoids it reduces by, inner scopes included."""
+    """Yield the scalar functions that a scope calls, and the monoids it reduces by, inner scopes included."""
     for body in bodies(scope):
         if isinstance(body, Call):
             yield body.fn
@@ -101,6 +101,6 @@ def _density(scope: Scope) -> Fraction:
         return Fraction(1)
     grid = np.indices(tuple(extents), sparse=True)
     place: dict[Atom, Any] = dict(zip(axes, grid, strict=True))
-    is_held = reduce(np.logical_and, (evaluate(size, place.__getitem__) >= 0 for size in body.guard))
-    points = np.broadcast_to(is_held, tuple(extents))
+    holds = reduce(np.logical_and, (evaluate(size, place.__getitem__) >= 0 for size in body.guard))
+    points = np.broadcast_to(holds, tuple(extents))
     return Fraction(int(points.sum()), max(1, points.size))

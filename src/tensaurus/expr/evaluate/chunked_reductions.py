@@ -2,8 +2,8 @@
 
     max[r, s](exp(x[i + r, j + s])), of 4096x4096 results and 9x9 terms: i from 0 to 101, from 101 to 202, ...
 
-Reads are views, and a sum of products is contracted in chunks.  Only terms that are computed before they are
-reduced become an array of all terms.
+Most reductions need no array of all their terms: reads are views, and sums of products are contracted in
+chunks (`contract`).  Only terms that are computed first, like the exponentials above, become such an array.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensaurus.expr.sizes.size import Axis
 
 __all__ = ["split_reduction"]
 
-MAX_COMPUTED_ELEMENTS = 1 << 25  # of terms that exist at the same time: 256 MB of float64
+MAX_COMPUTED_ELEMENTS = 1 << 25  # most computed terms that exist at the same time: 256 MB of float64
 
 
 def split_reduction(

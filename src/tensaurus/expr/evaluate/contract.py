@@ -1,13 +1,14 @@
-"""Contract labelled arrays, two at a time, by the strategy that moves and multiplies least.
+"""Contract labelled arrays, two at a time, by the strategy that is estimated to be fastest.
 
     multiplied   a matrix product of the two as they lie in memory, or of copies that can be multiplied
     unwound      the products of each element that windows read, once, then their sums along the windows:
                  sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
+    turned       the same with the operands exchanged: the windows are those of the second
     folded       element by element, one term after another
 
-(The unwound strategy is the kn2row method of convolutions.)  Copies are made in chunks along kept axes:
-beside operands and result a contraction holds a few times `CHUNK_ELEMENTS`, or the copies for one point of
-those axes.
+(The unwound strategy is the kn2row method of convolutions; the dimension u is the unwound one.)  Copies are
+made in chunks along kept axes: beside operands and result a contraction holds a few times `CHUNK_ELEMENTS`,
+or the copies for one point of those axes.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from tensaurus.expr.evaluate.labelled_arrays import ArrayOperations, Labelled, l
 from tensaurus.expr.ir.scope import axis
 from tensaurus.expr.sizes.symbol import Axis
 
-CHUNK_ELEMENTS = 1 << 20  # that are copied, or held beside the result, at a time
-CACHED_ELEMENTS = 1 << 15  # of a product that is added term by term: a quarter of a MB stays in the cache
+CHUNK_ELEMENTS = 1 << 20  # elements that are copied, or held beside the result, at a time
+CACHED_ELEMENTS = 1 << 15  # chunk of a folded contraction: a quarter of a MB stays in the cache
 MIN_MATRIX_ROWS = 16  # smaller matrices are copied into larger ones: each call of BLAS has a fixed cost
-MAX_ADDED_TERMS = 64  # that are added one after another instead of all at once
+MAX_ADDED_TERMS = 64  # most terms that a folded contraction adds one after another, instead of all at once
 # estimated nanoseconds: to copy an element; to multiply and add one alone, in a matrix product, and in a
 # matrix product of few rows; for each matrix of a batch; for each call on arrays
 COPIED, ADDED, PRODUCT, NARROW, MATRIX, CALL = 1.5, 0.8, 0.05, 0.15, 200.0, 4000.0
@@ -50,6 +51,7 @@ class _Roles:
 
     @property
     def kept(self) -> tuple[Axis, ...]:
+        """The axes of the first array that the result has."""
         return (*self.batch, *self.rows)
 
     @property
@@ -59,17 +61,17 @@ class _Roles:
 
 @dataclass(frozen=True)
 class _Strategy:
-    """A way to contract a pair: nanoseconds, elements held beside the result, axes that may be cut."""
+    """A way to contract a pair."""
 
     name: str
-    cost: float
-    held: int
-    cuts: Sequence[Axis]
+    cost: float  # nanoseconds
+    held: int  # elements held beside the result
+    cuts: Sequence[Axis]  # axes along which the pair may be cut into chunks
 
 
 @dataclass(frozen=True)
 class _MatrixView:
-    """An array as matrices of its own axes `core` by the inner ones, one for each point of `outer`."""
+    """An array as matrices of `core` axes by the inner (summed) axes, one for each point of `outer`."""
 
     outer: Sequence[Axis]
     core: Sequence[Axis]
@@ -333,14 +335,14 @@ def _windows(item: Labelled, roles: _Roles) -> list[tuple[Axis, Axis]]:
 
 
 def _span(item: Labelled, i: Axis, r: Axis) -> tuple[int, int]:
-    """Return the common step in bytes, and the number of places, that both axes reach together."""
+    """Return the common step in bytes, and the number of elements, that both axes reach together."""
     steps = _stride(item, i), _stride(item, r)
     common_step = gcd(*steps)
     return common_step, (abs(steps[0]) * (length(i) - 1) + abs(steps[1]) * (length(r) - 1)) // common_step + 1
 
 
 def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """Return a view of the array over the places u that i and r reach together, the first in memory first."""
+    """Return a view of the array in which u, all that i and r reach, replaces both, in memory order."""
     steps = {x: _stride(item, x) for x in (i, r)}
     selector = tuple(slice(length(x) - 1 if steps.get(x, 0) < 0 else 0, None) for x in item.axes)
     axes = tuple(u if x == i else x for x in item.axes if x != r)
@@ -350,7 +352,7 @@ def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
 
 
 def _rewound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """Return a view of terms[u, r] over i and r, at the places u that they reach."""
+    """Return a view of terms[u, r] over i and r: each reads at the element u that i and r reach together."""
     common_step = _span(item, i, r)[0]
     steps = {x: _stride(item, x) // common_step for x in (i, r)}
     start = sum(-step * (length(x) - 1) for x, step in steps.items() if step < 0)

@@ -1,4 +1,7 @@
-"""Fields whose elements are Python objects: fractions, polynomials, Z3 terms; for small tensors."""
+"""Fields whose elements are Python objects: fractions, polynomials, Z3 terms.  They are for small tensors.
+
+A function that a field lacks is an unknown function there: `unknown`, or `unknown_bool` for truth values.
+"""
 
 from __future__ import annotations
 
@@ -160,8 +163,8 @@ class Symbols(Exact):
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
         tag = f"x{int(rng.integers(0, 2**40))}"
         cells = np.empty(tuple(shape), object)
-        for place in np.ndindex(*cells.shape):
-            cells[place] = polynomial(Symbol("_".join((tag, *map(str, place)))))
+        for index in np.ndindex(*cells.shape):
+            cells[index] = polynomial(Symbol("_".join((tag, *map(str, index)))))
         return cells
 
     def quotient(self, a: Any, b: Any) -> Any:
@@ -197,7 +200,7 @@ class Symbols(Exact):
 
 
 class Terms(Exact):
-    """Z3 terms over the reals: max, min, abs, sign and comparisons keep their meaning."""
+    """Z3 terms over the reals: max, min, abs and sign keep their meaning; there are no comparisons."""
 
     name = "z3"
 
@@ -216,8 +219,8 @@ class Terms(Exact):
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
         self.count += 1
         cells = np.empty(tuple(shape), object)
-        for place in np.ndindex(*cells.shape):
-            cells[place] = self.z3.Real("_".join((f"x{self.count}", *map(str, place))))
+        for index in np.ndindex(*cells.shape):
+            cells[index] = self.z3.Real("_".join((f"x{self.count}", *map(str, index))))
         return cells
 
     def quotient(self, a: Any, b: Any) -> Any:

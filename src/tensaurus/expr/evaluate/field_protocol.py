@@ -41,7 +41,7 @@ class Field:
     name: str
     kind: str  # the dtype kind of arrays of elements
     strict = False  # whether integer results that no specification defines raise Overflow
-    shift = 0  # else which of their bits are flipped, see `integer_types.truncate_floats`
+    flipped_bits = 0  # where not strict, bits of such results to flip, see `integer_types.truncate_floats`
 
     def has_elements(self, data: Array) -> bool:
         """Return whether an array holds elements, not integers or bools."""
@@ -74,8 +74,7 @@ class Field:
         return bool(np.array_equal(a, b))
 
     def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
-        """Apply a function to any mixture of element, int and bool arrays; ints are stored as `integer_types`
-        says.
+        """Apply a function to any mixture of arrays of elements, ints (as `integer_types` says) and bools.
 
         `dtype` is the type of the integers among the arguments; for a conversion, the type that is converted.
         """
@@ -92,12 +91,13 @@ class Field:
         if fn in RING_FUNCTIONS:
             with np.errstate(all="ignore"):
                 return np.asarray(FUNCTIONS[fn].run(*args))
-        return apply_to_integers(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.shift)
+        return apply_to_integers(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.flipped_bits)
 
     def _lift_integers(self, data: Array, dtype: str) -> Array:
         return self.from_int(to_native(data, dtype) if data.dtype.kind == "i" else data)
 
     def _unify(self, a: Array, b: Array, dtype: str) -> tuple[Array, Array]:
+        """Return both arrays as elements where one of them holds elements."""
         if self.has_elements(a) != self.has_elements(b):
             return (
                 (a, self._lift_integers(b, dtype))
@@ -171,7 +171,7 @@ class Reals(Field):
         return data.astype(np.float64)
 
     def _to_int(self, data: Array, target: str) -> Array:
-        return truncate_floats(data, target, self.strict, self.shift)
+        return truncate_floats(data, target, self.strict, self.flipped_bits)
 
     def _round_to(self, data: Array, target: str) -> Array:
         return round_to_dtype(data, target)

@@ -1,8 +1,8 @@
 """The fields in which an expression can be evaluated.
 
-Elements of a field are what float tensors hold; integer and bool tensors hold int64 and bool in every field,
-integers as `expr.ir.integer_types` says.  In every field but the reals 1/0 is 0, so that a quotient is a
-product.
+Float tensors hold elements of the field; integer and bool tensors hold int64 and bool in every field,
+integers as `expr.ir.integer_types` says.  In every field but the reals 1/0 is 0, so that a / b is always
+a * (1 / b).
 
 `Reals` is float64.  `Prime` is GF(2^31-1): an identity of polynomials of total degree d that holds at a
 random point is false with probability at most d/p (Schwartz-Zippel).  `Rationals` are exact fractions, with

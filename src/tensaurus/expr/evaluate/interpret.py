@@ -45,7 +45,7 @@ from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, Symbol, evaluate, 
 
 Values: TypeAlias = Mapping[Tensor, Array]
 
-MIN_SPARSE_TERMS = 1 << 16  # in shorter sums finding the terms that are zero costs more than it saves
+MIN_SPARSE_TERMS = 1 << 16  # in sums of fewer terms, finding those that are zero costs more than it saves
 
 
 def interpret(scope: Scope, values: Values, field: Field, sizes: Mapping[Symbol, int] | None = None) -> Array:
@@ -61,7 +61,7 @@ class Evaluation:
         self.field = field
         self.arrays = ArrayOperations(field)
         self.sizes: dict[Atom, Any] = dict(sizes.items())
-        self.inner: dict[int, tuple[Scope, Array]] = {}
+        self.inner: dict[int, tuple[Scope, Array]] = {}  # by id; holds the scope so that no other gets its id
 
     def scope(self, scope: Scope) -> Array:
         bound_scope = bind_symbols(scope, self.sizes)
@@ -352,7 +352,7 @@ class Evaluation:
         return self.concatenate(cut, [(start, stop, reduction) for start, stop in ranges])
 
     def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
-        """Return the sum without the terms that guards make zero.
+        """Return the sum without the terms that guards make zero (`strided_sums`).
 
         None where there are few terms, or where a factor may be infinite or NaN, which zero does not
         annihilate.
@@ -372,8 +372,7 @@ class Evaluation:
         )
 
     def split_guard(self, part: Body) -> Sequence[Body]:
-        """Return a part that is zero outside a guard as factors: 1 where the guard holds, and the guarded
-        factors.
+        """Return a part that is zero outside a guard as factors: (1 if guard else 0), and what it guards.
 
         Returns the part alone where a guarded factor may not be finite, and where an index that is read may
         be beyond the edge outside the guard.

@@ -28,6 +28,7 @@ class Labelled:
 
 
 def length(a: Axis) -> int:
+    """Return the extent of an axis.  Raises ValueError where it is a symbol."""
     if not isinstance(a.extent, int):
         raise ValueError(f"the size {a.extent} is not known: fixing sizes of inputs (--shape) may tell it")
     return a.extent
@@ -65,6 +66,7 @@ class ArrayOperations:
 
 
 def union_of_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+    """Return the axes of all arrays, beginning with those of the array that has most."""
     axes: dict[Axis, None] = {}
     for item in sorted(items, key=lambda x: -len(x.axes)):
         axes.update(dict.fromkeys(item.axes))

@@ -16,7 +16,7 @@ from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
 P = 2**31 - 1
-CHUNK_NUMBERS = 1 << 14  # that are lifted at a time: they stay in the cache
+CHUNK_NUMBERS = 1 << 14  # numbers that are lifted at a time: their intermediate results stay in the cache
 
 
 def scramble_words(x: Array) -> Array:
@@ -149,6 +149,7 @@ class Prime(Field):
         return result
 
     def _rank(self, a: Array) -> Array:
+        """Return the elements' positions in the order that max and min follow; infinities are its ends."""
         rank = scramble_words(a ^ self.seed) >> np.uint64(1)
         rank = np.where(a == np.uint64(P) - self.infinity, np.uint64(0), rank)
         return np.asarray(np.where(a == self.infinity, np.uint64(2**64 - 1), rank))

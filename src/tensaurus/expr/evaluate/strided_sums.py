@@ -4,8 +4,9 @@
  at i = 2*i':        sum[r':2](x[i' + r'] * w[2*r'])
  at i = 2*i' + 1:    sum[r':2](x[i' + r' + 1] * w[2*r' + 1])
 
-The sum is split by the remainders of the axes on which the guards depend.  A transposed convolution is such a
-sum: its source is spread by zeros, and a phase of its result reads one phase of the kernel (ETO section 4.1).
+The sum is split into *phases*, one for each remainder (modulo s) of the axes on which the guards depend.  A
+transposed convolution is such a sum: its source is spread by zeros, and a phase of its result reads one phase
+of the kernel (ETO section 4.1).
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ from tensaurus.expr.sizes.size import (
 
 __all__ = ["Phase", "pad_reads", "inline_guarded_read", "split_phases", "merge_phases"]
 
-MAX_PHASES = 256  # combinations of remainders of one division; with more the sum is not split
+MAX_PHASES = 256  # a sum is not split by a division that has more combinations of remainders
 
 
 @dataclass(frozen=True)
 class Phase:
-    """The factors of a sum at every `step`-th place, from `start` on, of some axes.
+    """A part of a sum: its factors at every `step`-th index, from `start` on, of some axes.
 
-    `spots`: (start, step, the axis that counts the places) by kept axis; `axes` are summed.
+    axes    the summed axes
+    slices  (start, step, the axis that counts these indices) for each kept axis that is split
     """
 
     factors: Sequence[Body]
     axes: tuple[Axis, ...]
-    spots: Mapping[Axis, tuple[int, int, Axis]]
+    slices: Mapping[Axis, tuple[int, int, Axis]]
 
 
 def inline_guarded_read(body: Body) -> Body:
@@ -63,7 +65,7 @@ def inline_guarded_read(body: Body) -> Body:
         return body
     extents = dict(zip(then.indices, then.source.shape, strict=True))
     for a, index in zip(axes, indices, strict=True):
-        # beyond the scope's edge its read must be beyond its source's edge, too
+        # where the index is beyond the scope's edge, that of the inner read must be beyond its source's edge
         if not _stays_within(index, a) and not any(
             _covers_extent(part, extents[part], a) for part in extents
         ):
@@ -81,7 +83,7 @@ def _stays_within(index: Size, a: Axis) -> bool:
 def _covers_extent(index: Size, extent: Size, a: Axis) -> bool:
     """Return whether the index is the axis, or axis // s, and its extent that of the axis in steps of s."""
     if not isinstance(extent, int) or a not in atoms(polynomial(index)) or length(a) % extent:
-        return False  # of one element the index is 0, wherever the axis is
+        return False
     return bool(polynomial(index) == polynomial(floordiv(polynomial(a), length(a) // extent)))
 
 
@@ -102,12 +104,12 @@ def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Ph
         if len(nonzero) < len(parts):
             continue
         for phase in split_phases(nonzero, tuple(fresh.get(a, a) for a in axes)):
-            kept_places = {a: place for a, place in phase.spots.items() if a not in fresh.values()}
+            kept_slices = {a: place for a, place in phase.slices.items() if a not in fresh.values()}
             for (a, step), start in steps:
                 if a not in axes:
-                    first, inner_step, last = phase.spots.get(fresh[a], (0, 1, fresh[a]))
-                    kept_places[a] = start + step * first, step * inner_step, last
-            yield Phase(phase.factors, phase.axes, kept_places)
+                    first, inner_step, last = phase.slices.get(fresh[a], (0, 1, fresh[a]))
+                    kept_slices[a] = start + step * first, step * inner_step, last
+            yield Phase(phase.factors, phase.axes, kept_slices)
 
 
 def _axis_periods(factors: Sequence[Body]) -> Iterator[dict[Axis, int]]:
@@ -144,18 +146,18 @@ def _factor_at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
 
 
 def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, Labelled]]) -> Labelled:
-    """Return the results of all phases in one array; phases at the same places are added."""
-    kept = tuple(dict.fromkeys(a for phase, _ in phase_results for a in phase.spots))
-    counting_axes = {last for phase, _ in phase_results for _, _, last in phase.spots.values()}
+    """Return the results of all phases in one array; those of phases with the same slices are added."""
+    kept = tuple(dict.fromkeys(a for phase, _ in phase_results for a in phase.slices))
+    counting_axes = {last for phase, _ in phase_results for _, _, last in phase.slices.values()}
     others = tuple(
         dict.fromkeys(a for _, item in phase_results for a in item.axes if a not in (*kept, *counting_axes))
     )
     arrays = sorted((item.data for _, item in phase_results), key=field.has_elements)
     result = np.zeros([length(a) for a in (*kept, *others)], arrays[-1].dtype)
     for phase, item in phase_results:
-        places = [phase.spots.get(a, (0, 1, a)) for a in kept]
-        view = result[tuple(slice(start, None, step) for start, step, _ in places)]
-        view[...] = field.call("add", [view, item.align([*(last for _, _, last in places), *others])])
+        slices = [phase.slices.get(a, (0, 1, a)) for a in kept]
+        view = result[tuple(slice(start, None, step) for start, step, _ in slices)]
+        view[...] = field.call("add", [view, item.align([*(last for _, _, last in slices), *others])])
     return Labelled(result, (*kept, *others))
 
 

@@ -19,17 +19,16 @@ from tensaurus.expr.evaluate.field_protocol import Array
 from tensaurus.expr.evaluate.prime_field import P, Prime, scramble_words
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
-_HALF = np.uint64(32)
-_BOTH = np.uint64((1 << 32) + 1)  # a number below 2^32 times it stands in both halves
+_HALF = np.uint64(32)  # bits
+_BOTH = np.uint64((1 << 32) + 1)  # times this, a number below 2^32 stands in both halves of a word
 _LOW = np.uint64(2**32 - 1)
 _31 = np.uint64(2**31 - 1)
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64
 
 
 @dataclass(frozen=True)
 class Laws:
-    """Which laws max, min, comparisons and 1/x have here beyond those of a ring; without a law they are
-    unknown.
+    """Which laws hold beyond those of a ring; a function without a law is an unknown function.
 
     order    max, min and comparisons follow a (random) total order
     inverse  1/x is the inverse of x
@@ -39,7 +38,8 @@ class Laws:
     inverse: bool = False
 
 
-# The strictest first: programs that are equal without a law are equal with it, and the bound is smaller.
+# Laws with their texts, tried in this order: programs that are equal without a law are equal with it, too,
+# but with a larger error bound.
 LAW_LADDER = (
     (Laws(), ""),
     (Laws(inverse=True), "with 1/x the inverse of x"),

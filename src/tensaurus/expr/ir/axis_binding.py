@@ -59,7 +59,7 @@ def split_axes(scope: Scope) -> Scope:
 
 
 class _AxisSplitter(Rewriting):
-    """Replaces one axis by its two digits in one scope; scopes that are read keep theirs."""
+    """Replaces one axis by its two digits in one scope; scopes that are read keep their axes."""
 
     def __init__(self, divided_axis: Axis, step: int):
         super().__init__()

@@ -2,7 +2,8 @@
 
     sum[r:2](sum[s:3](add(x[r, s], 0)))   ->   sum[r:2, s:3](x[r, s])
 
-In the result no name is bound twice on one path.  Scopes that are read are replaced by a given function.
+In the result no reduction binds a name that is bound around it.  The caller says by what each scope that is
+read is replaced: scopes are interned so (`expr.normal.intern`), the innermost first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Sele
 from tensaurus.expr.ir.walk import Rewriting, operands, replace_axes
 from tensaurus.expr.sizes.size import Axis, Number, Poly, polynomial
 
-# a maximum of two numbers is not computed: GF(p) has no order, and the result must hold in every field
+# they are dropped; but max(2, 3) stays: GF(p) has no order, and the result must hold in every field
 NEUTRAL_ELEMENTS: dict[str, Any] = {
     "add": 0, "mul": 1, "max": float("-inf"), "min": float("inf"), "and": True, "or": False,
 }  # fmt: skip
@@ -96,7 +97,7 @@ class Simplification(Rewriting):
         if undecided and not is_never:
             return simplified
         branch = other if is_never else then
-        # where(0 >= 0, 7, x) is an integer where x is; 7 alone is not, and 7 / 2 would not be truncated
+        # where(0 >= 0, 7, x) has the integer type of x; 7 alone has no type, and 7 / 2 would not be truncated
         return branch if literal_dtype(branch) == literal_dtype(simplified) else simplified
 
     def reduction(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Body:

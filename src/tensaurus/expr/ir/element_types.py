@@ -16,7 +16,7 @@ class Untypable(ValueError):
     """Raised where inputs and attributes have no meaning for an operator."""
 
 
-# cached because scopes are shared: the tree of their reads may be exponential
+# a cache, because scopes are shared: walking along all reads may take exponential time
 _dtypes: IdentityCache[str] = IdentityCache()
 
 

@@ -3,8 +3,8 @@
     int8 -> float16 -> float32 -> float64      exact
     float64 -> float32,  int32 -> float32      rounds: 16777217 becomes 16777216
 
-An exact conversion is an identity.  One that rounds is an opaque function: in a field in which nothing can be
-rounded only its value at zero is known, which is zero.
+An exact conversion is the identity.  One that rounds is an unknown function: GF(p), say, cannot round, and
+knows only that the conversion of zero is zero.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def float_spacing(data: Array, target: str) -> Array:
 
 
 def _nearest(data: Array, target: str) -> Array:
-    """Round to a type that numpy lacks; going through float32 would round twice."""
+    """Round to a type that numpy lacks, in one step: going through float32 would round twice."""
     largest, step = FLOAT_FORMATS[target][1], float_spacing(data, target)
     rounded = np.round(data / step) * step
     rounded = np.where(np.abs(rounded) >= 2.0 ** (largest + 1), np.copysign(np.inf, data), rounded)

@@ -1,6 +1,4 @@
-"""A cache keyed by object identity, for objects that are expensive to compare; entries live as long as their
-keys.
-"""
+"""A cache keyed by object identity, for objects that are expensive to compare, such as scopes."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ Value = TypeVar("Value")
 
 
 class IdentityCache(Generic[Value]):
-    """Maps objects that can be weakly referenced to values; a value must not refer to its key."""
+    """Maps objects to values.  An entry lives as long as its key, so its value must not refer to the key."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[ref[Any], Value]] = {}

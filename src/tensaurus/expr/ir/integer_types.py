@@ -1,8 +1,8 @@
 """Integer arithmetic of each element type: results wrap to the type's width, as on every runtime.
 
 The evaluator stores integers of every type as int64: sums and products wrap at 64 bits, and a number that is
-right modulo 2^64 is right modulo every smaller power of two.  So only functions other than +, -, * need the
-exact numbers (`to_native`), and only results must be reduced to the type's range (`wrap_to_dtype`).
+right modulo 2^64 is right modulo every smaller power of two.  Only functions other than +, -, * therefore
+need the exact numbers (`to_native`), and only results must be reduced to the type's range (`wrap_to_dtype`).
 """
 
 from __future__ import annotations
@@ -69,14 +69,19 @@ def to_int64(data: Array) -> Array:
 
 
 def apply_to_integers(
-    name: str, function: Callable[..., Any], args: Sequence[Array], dtype: str, strict: bool, shift: int = 0
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Array],
+    dtype: str,
+    strict: bool,
+    flipped_bits: int = 0,
 ) -> Array:
-    """Apply a function to integers of one type.  For `strict` and `shift` see `truncate_floats`."""
+    """Apply a function to integers of one type.  For `strict` and `flipped_bits` see `truncate_floats`."""
     if not is_integer(dtype):
         return np.asarray(function(*args))
     numbers = [to_native(a, dtype) for a in args]
     undefined = np.asarray(False)  # division by zero, and the least integer divided by -1
-    if name in DIVISIONS and (strict or shift):
+    if name in DIVISIONS and (strict or flipped_bits):
         a, b = numbers
         undefined = np.asarray((b == 0) | ((a == integer_limits(dtype)[0]) & (a < 0) & (b == -1)))
         if strict and undefined.any():
@@ -84,18 +89,20 @@ def apply_to_integers(
     with np.errstate(all="ignore"):
         result = np.asarray(function(*numbers))
     if result.dtype.kind == "f":
-        return truncate_floats(result, dtype, strict, shift)
+        return truncate_floats(result, dtype, strict, flipped_bits)
     if result.dtype.kind == "b":
         return result
     result = to_int64(result)
-    return wrap_to_dtype(np.where(undefined, result ^ shift, result) if undefined.any() else result, dtype)
+    if undefined.any():
+        result = np.where(undefined, result ^ flipped_bits, result)
+    return wrap_to_dtype(result, dtype)
 
 
-def truncate_floats(data: Array, dtype: str, strict: bool, shift: int = 0) -> Array:
+def truncate_floats(data: Array, dtype: str, strict: bool, flipped_bits: int = 0) -> Array:
     """Round floats towards zero to integers of a type.
 
-    Numbers outside the type (too large, NaN, infinite) are converted as numpy does on this machine, then the
-    bits of `shift` are flipped: a result that changes with `shift` depends on unspecified behaviour.  Raises
+    Numbers outside the type (too large, NaN, infinite) are converted as numpy does on this machine, then
+    `flipped_bits` are flipped: a result that changes with them depends on unspecified behaviour.  Raises
     Overflow for such numbers if `strict`.
     """
     low, high = integer_limits(dtype)
@@ -110,4 +117,4 @@ def truncate_floats(data: Array, dtype: str, strict: bool, shift: int = 0) -> Ar
             raise Overflow(f"{worst} is no {dtype}")
         numpy_dtype = np.dtype(dtype if integer_limits(dtype)[1] >= 127 else "int8")
         unspecified = to_int64(data.astype(np.float32).astype(numpy_dtype))
-        return wrap_to_dtype(np.where(fits, unspecified, unspecified ^ shift), dtype)
+        return wrap_to_dtype(np.where(fits, unspecified, unspecified ^ flipped_bits), dtype)

@@ -1,4 +1,4 @@
-"""Write expressions as text; `expr.ir.expression_text` has the grammar."""
+"""Write expressions as text, and hash the texts; `expr.ir.expression_text` has the grammar."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Poly, Size, Sy
 
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
 SCOPE_AXIS_LETTERS, REDUCED_AXIS_LETTERS = "ijklmnopq", "rstuvabcdefgh"
-SHARED_SCOPE_LETTERS = "ABCDEFGHIJKMNOPQRSTUVWXYZ"  # for scopes that are read twice; L begins a scope
+SHARED_SCOPE_LETTERS = "ABCDEFGHIJKMNOPQRSTUVWXYZ"  # for scopes that are read twice; no L: it begins a scope
 _RESERVED = frozenset({*LITERALS, "L", *MONOIDS, "look", "size", "symbol"})
 
 Names: TypeAlias = Mapping[Any, str]  # texts by axis or symbol
@@ -55,8 +55,8 @@ def _shared_digests(item: Scope | Body) -> set[str]:
     return {key for key, count in counts.items() if count > 1}
 
 
-_digests: dict[int, tuple[Scope, str]] = {}
-_texts: dict[str, str] = {}
+_digests: dict[int, tuple[Scope, str]] = {}  # by id; the entry holds the scope, so that its id stays its own
+_texts: dict[str, str] = {}  # by hash
 
 
 def scope_digest(scope: Scope) -> str:
@@ -90,7 +90,7 @@ def show_size(size: Any, names: Names) -> str:
     for factors, coefficient in terms:
         texts = sorted(_show_atom(a, names) for a in factors)
         sortable_terms.append((-len(texts), texts, coefficient))
-    sortable_terms.sort()  # also by coefficient: while axes are being ordered, two may have one name
+    sortable_terms.sort()  # by coefficient, too: `canonical_axis_order` gives several axes one name
     text = ""
     for _, texts, coefficient in sortable_terms:
         sign, magnitude = ("-", -coefficient) if coefficient < 0 else ("+", coefficient)

@@ -21,10 +21,10 @@ ASSOCIATIVE = frozenset({"add", "mul", "max", "min", "and", "or"})  # and commut
 
 @dataclass(frozen=True)
 class Function:
-    """A scalar function; `run` takes arrays of float64, of bools, or of integers from
-    `integer_types.to_native`.
+    """A scalar function.
 
-    `result` is the element type of the result: "same" as the arguments, "bool" or "float".
+    run     applies it to arrays of float64, of bools, or of integers as `integer_types.to_native` returns
+    result  the element type of the result: "same" as the arguments, "bool" or "float"
     """
 
     name: str

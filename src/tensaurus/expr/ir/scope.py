@@ -127,13 +127,13 @@ class Table(Indexed):
         object.__setattr__(self, "values", tuple(map(_exact, self.values)))
 
     def element(self, indices: Sequence[int]) -> Number | None:
-        """Return the number at this place, None beyond the edge."""
-        place = 0
+        """Return the number at these indices, None beyond the edge."""
+        number = 0
         for index, extent in zip(indices, self.shape, strict=True):
             if not 0 <= index < extent:
                 return None
-            place = place * extent + index
-        return self.values[place]
+            number = number * extent + index
+        return self.values[number]
 
     def narrow(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
         """Return the sub-table at those indices that are numbers, the other indices, and its only value.
@@ -142,7 +142,7 @@ class Table(Indexed):
         """
         pairs = list(zip(indices, self.shape, strict=True))
         ranges = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]
-        values = [self.element(spot) for spot in itertools.product(*ranges)]
+        values = [self.element(point) for point in itertools.product(*ranges)]
         only_value = values[0] if values.count(values[0]) == len(values) else None
         open_indices = [(index, n) for index, n in pairs if not isinstance(index, int)]
         if None in values or len(open_indices) in (0, len(pairs)):
@@ -244,7 +244,7 @@ class Lookup(Atom):
 
     @cached_property
     def key(self) -> str:  # type: ignore[override]
-        # orders atoms; the text is printed by `expr.ir.printer`
+        # only orders atoms: `expr.ir.printer` prints lookups
         source = self.read.source
         name = source.name if isinstance(source, Tensor) else repr(source)
         return f"look({name}{self.read.indices} | {self.read.outside}, {self.low}, {self.high})"
@@ -296,7 +296,7 @@ def read(source: Source, indices: Any, outside: Const | None = None) -> Read:
     index_tuple = indices if isinstance(indices, tuple) else (indices,)
     if len(index_tuple) != source.rank:
         raise ValueError(f"{len(index_tuple)} indices into rank {source.rank}")
-    return Read(source, tuple(polynomial(spot) for spot in index_tuple), outside)
+    return Read(source, tuple(map(polynomial, index_tuple)), outside)
 
 
 def look(source: Read, low: Size, high: Size) -> Size:

@@ -1,10 +1,10 @@
-"""Traverse and rewrite scopes and bodies; all code that need not distinguish their constructors uses this.
+"""Traverse and rewrite scopes and bodies.
 
 A scope is closed: axes outside it have no meaning inside.  Scopes are shared, and the tree of their reads may
 be exponential, so each scope is visited, or rewritten, once.
 
-Code that gives each constructor its own meaning (evaluator, types, degrees, normal forms, texts) matches on
-them directly.
+Code that treats all kinds of bodies (Read, Call, Select, ...) alike uses this module.  Code that gives each
+kind its own meaning (evaluator, types, degrees, normal forms, texts) matches on the kinds itself.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def children(body: Body) -> tuple[Body, ...]:
 
 
 def operands(body: Body, fn: str = "") -> tuple[Body, ...]:
-    """Return (a, b, c) for f(f(a, b), c) and f(a, f(b, c)) where f is associative, else the arguments of a
-    call.
+    """Return the arguments of a call; (a, b, c) for f(f(a, b), c) and f(a, f(b, c)) where f is associative.
 
     With `fn`, only calls of that function are taken apart; any other body is returned as (body,).
     """
@@ -88,7 +87,9 @@ def lookups_in(size: Size) -> tuple[Lookup, ...]:
 
 
 def walk(item: Scope | Body, nested: bool = True) -> Iterator[tuple[Body, frozenset[Axis]]]:
-    """Yield every body inside, readers first, with the axes bound around it; bodies in lookups included.
+    """Yield every body inside, readers before what they read, with the axes bound around it.
+
+    The reads inside indices (`Lookup`) are included.
 
     With `nested`, also the bodies of the scopes that are read, each scope once.
     """

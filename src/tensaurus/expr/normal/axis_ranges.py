@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tensaurus.expr.ir.scope import axis
-from tensaurus.expr.normal.canonical_record import Record, axes_in
+from tensaurus.expr.ir.walk import axes_in
+from tensaurus.expr.normal.canonical_record import Record
 from tensaurus.expr.normal.normal_form import Core, Sum
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import (

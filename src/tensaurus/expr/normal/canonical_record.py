@@ -1,4 +1,4 @@
-"""Records that compare by a text in which bound axes are named by their place in the structure.
+"""Records that compare by a text in which bound axes are named by their position in the structure.
 
 Alpha-equal records, and records that differ in an order without meaning, have equal texts.  The normal form
 (`expr.normal.normal_form`) and interned scopes (`expr.normal.intern`) are made of such records.
@@ -8,35 +8,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from math import factorial, prod
 from typing import Any
 
 from tensaurus.expr.ir.printer import REDUCED_AXIS_LETTERS, SCOPE_AXIS_LETTERS, Names, letters, show_size
-from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, substitute
+from tensaurus.expr.ir.walk import axes_in
+from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial, substitute
 
-MAX_AXIS_ORDERS = 720  # of indistinguishable axes that are tried (6!); beyond, their order is arbitrary
-
-
-@lru_cache(maxsize=100_000)
-def axes_in(size: Size) -> frozenset[Axis]:
-    """Return the axes of a size, those inside lookups included."""
-    if isinstance(size, int):
-        return frozenset()
-    return frozenset(a for a in atoms(size) if isinstance(a, Axis))
+MAX_AXIS_ORDERS = 720  # 6! orders of indistinguishable axes are tried; where there are more, any one is taken
 
 
 class Record:
     """Base of records: caches the free axes, the texts by naming, and the number of records inside."""
 
-    __slots__ = ("_free", "_key", "_nest", "_texts", "_weight")
+    __slots__ = ("_free", "_key", "_binder_depth", "_texts", "_weight")
 
     def __init__(self) -> None:
         self._free: frozenset[Axis] | None = None
         self._texts: dict[tuple[Any, ...], str] = {}
         self._key: str | None = None
         self._weight = 0
-        self._nest: int | None = None
+        self._binder_depth: int | None = None
 
     def sizes(self) -> tuple[Size, ...]:
         """Return the sizes directly inside."""
@@ -61,19 +53,23 @@ class Record:
 
     @property
     def weight(self) -> int:
+        """The number of records inside, this one included."""
         if not self._weight:
             self._weight = 1 + sum(p.weight for p in self.parts())
         return self._weight
 
     @property
     def binder_depth(self) -> int:
-        """The depth to which binders of axes are nested: ordering axes costs a power of it."""
-        if self._nest is None:
-            self._nest = max((p.binder_depth for p in self.parts()), default=0) + bool(self.bound())
-        return self._nest
+        """The depth to which binders of axes are nested: the time to order axes is exponential in it."""
+        if self._binder_depth is None:
+            self._binder_depth = max((p.binder_depth for p in self.parts()), default=0) + bool(self.bound())
+        return self._binder_depth
 
     def text(self, names: Names, depth: int = 0) -> str:
-        """Return the text under these names of free axes; others keep theirs, bound ones count from depth."""
+        """Return the text under these names of free axes; other free axes keep their names.
+
+        Bound axes are named by numbers from `depth` on.
+        """
         own_names = [(a.name, names[a]) for a in self.free if a in names] if names else ()
         key = (depth, *sorted(own_names))
         text = self._texts.get(key)
@@ -92,13 +88,11 @@ class Record:
 def name_bound_axes(
     axes: Sequence[Axis], parts: Sequence[Record], guards: Sequence[Size], names: Names, depth: int
 ) -> tuple[Names, str]:
-    """Return names for bound axes by their place in the structure, and the text of their ranges."""
+    """Return names for bound axes by their position in the structure, and the text of their ranges."""
     if not axes:
         return names, ""
     order = canonical_axis_order(axes, parts, guards, names, depth)
-    wider = dict(names)
-    for place, a in enumerate(order):
-        wider[a] = f"~{depth + place}"
+    wider = _names_by_position(order, names, depth)
     return wider, "[" + ", ".join(show_size(a.extent, names) for a in order) + "]"
 
 
@@ -133,11 +127,12 @@ def canonical_axis_order(
         return tuple(g[0] for g in groups)
     if prod(factorial(len(g)) for g in groups) > MAX_AXIS_ORDERS:
         return tuple(a for g in groups for a in g)
-    return min(_orders_within_groups(groups), key=lambda order: texts(_names_by_place(order, names, depth)))
+    orders = _orders_within_groups(groups)
+    return min(orders, key=lambda order: texts(_names_by_position(order, names, depth)))
 
 
-def _names_by_place(order: Sequence[Axis], names: Names, depth: int) -> dict[Axis, str]:
-    return {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
+def _names_by_position(order: Sequence[Axis], names: Names, depth: int) -> dict[Axis, str]:
+    return {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
 
 
 def _orders_within_groups(groups: Sequence[Sequence[Axis]]) -> Iterator[tuple[Axis, ...]]:
@@ -151,7 +146,7 @@ def _colours_of(signature: Mapping[Axis, Any]) -> dict[Axis, int]:
 
 
 class AxisNaming:
-    """Gives axes the names that `show` prints; `axes` are those of the scope."""
+    """Gives axes the names that `printer.show` prints; `axes` are those of the scope."""
 
     def __init__(self, axes: Sequence[Axis], taken: set[str]):
         scope_names = (name for name in letters(SCOPE_AXIS_LETTERS) if name not in taken)

@@ -57,13 +57,13 @@ from tensaurus.expr.normal.smart_constructors import (
 from tensaurus.expr.normal.term_limit import TooManyTerms, limit_terms
 from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, polynomial, substitute
 
-MAX_INLINED_RECORDS = 24  # of a scope that is inlined where it is read
+MAX_INLINED_RECORDS = 24  # a larger scope, in records, is not inlined where it is read
 FEW_INLINED_RECORDS = 8  # the same where inlining larger scopes made too many terms
-MAX_BINDER_DEPTH = 2  # nested binders of a scope that is inlined: ordering axes costs a power of it
+MAX_BINDER_DEPTH = 2  # nor is one with deeper nested binders: the time to order axes is exponential in it
 MAX_TERMS = 2000  # terms that may arise on the way to one scope's normal form
-RETRY_FACTOR = 8  # both limits are raised by it for two expressions that seem to differ
+RETRY_FACTOR = 8  # raises MAX_INLINED_RECORDS and MAX_TERMS for two expressions that seem to differ
 _CACHE_ENTRIES = 4096
-_MAX_ROUNDS = 4  # of moving guards into reads and deciding others by them
+_MAX_ROUNDS = 4  # rounds of moving guards into reads and deciding other guards by those
 
 _inline_limit: ContextVar[int] = ContextVar("inline_limit", default=MAX_INLINED_RECORDS)
 _limit_factor: ContextVar[int] = ContextVar("limit_factor", default=1)
@@ -142,7 +142,7 @@ def _are_equal_in_orders(
 
 def _canonical_text(scope: Scope) -> str:
     axes, body = normal_form(scope)
-    return body.text({a: f"${place}" for place, a in enumerate(axes)})
+    return body.text({a: f"${number}" for number, a in enumerate(axes)})
 
 
 def is_symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
@@ -259,7 +259,7 @@ def _normalize_call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], 
         if fn == "sub":
             return plus(inner[0], scale(-1, inner[1]))
         if literal_dtype(body).startswith(("int", "uint")) and literal_dtype(body) != "int":
-            # a truncating quotient: a conversion keeps its literals from being read as rationals
+            # a quotient that truncates: converted to int64, a literal such as 7 is no rational number
             return apply_function(
                 fn, [a if _has_element_type(a) else apply_function("to_int64", (a,)) for a in inner]
             )

@@ -1,4 +1,4 @@
-"""Inline the scopes that an expression reads, and turn edges into guards.
+"""Inline the scopes that an expression reads, and turn values beyond edges into guards.
 
     L[i:9](sum[r:3]((L[j:9](x[j] * 2))[i + r - 1] | 0))
  -> L[i:9](sum[r:3](x[i + r - 1] * 2  if i + r - 1 >= 0 and 9 - i - r >= 0 else  0))

@@ -1,16 +1,19 @@
-"""Guards are sizes that must be >= 0; this module makes them from ranges and orders them."""
+"""Guards: sizes that must be >= 0 for an element to be read.
+
+This module makes guards from ranges, and orders them so that equal sets of guards are written alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tensaurus.expr.ir.printer import show_size
-from tensaurus.expr.normal.canonical_record import axes_in
+from tensaurus.expr.ir.walk import axes_in
 from tensaurus.expr.sizes.size import Size, interval, is_nonnegative, terms_of
 
 
 def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the sizes that must be >= 0 for the indices to lie in the shape, without decided ones."""
+    """Return the sizes that must be >= 0 for the indices to lie in the shape, where that is not certain."""
     guards: list[Size] = []
     for index, extent in zip(indices, shape, strict=True):
         low, high = interval(index)

@@ -1,14 +1,13 @@
-"""Intern scopes: those that are equal in form become one object and have one fingerprint (EINNET section
-6.2).
+"""Intern scopes: those that are equal in form become one object with one fingerprint (EINNET section 6.2).
 
     L[i:4](add(0, sum[r:2](sum[s:3](mul(w[s], x[i, r])))))   is   L[i:4](sum[r:3, s:2](mul(w[r], x[i, s])))
 
 Scopes are equal in form if they differ only in the names of bound axes, in the order and nesting of the
 operands of add, mul, max, min, and, or, in the order of the axes of a reduction and of reductions by one
 monoid directly inside each other, in the order of guards, and in what `expr.ir.cleanup` simplifies.  No other
-law is used, so that a derived expression keeps its structure; nested scopes stay nested.  With more than
-`canonical_record.MAX_AXIS_ORDERS` orders of indistinguishable axes, scopes that are equal in form may be two
-objects; scopes that are not never are one.
+law is used, so that a derived expression keeps its structure; nested scopes stay nested.  Scopes that are not
+equal in form are never one object.  Scopes that are may be two, with more than
+`canonical_record.MAX_AXIS_ORDERS` orders of indistinguishable axes.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def _fingerprint_and_scope(scope: Scope) -> tuple[str, Scope]:
     if len({t.name for t in free.tensors}) < len(free.tensors):
         raise ValueError("two tensors have one name")
     term = UnorderedTerm(body)
-    names = {**free.unbounded, **{a: f"${place}" for place, a in enumerate(scope.axes)}}
+    names = {**free.unbounded, **{a: f"${number}" for number, a in enumerate(scope.axes)}}
     shape = ", ".join(show_size(n, names) for n in scope.shape)
     text = f"{show_declarations(free)} [{shape}] {term.text(names)}"
     name = blake2b(text.encode(), digest_size=16).hexdigest()
@@ -157,6 +156,6 @@ class _Writer(AxisNaming):
             case Reduce(monoid, axes, _):
                 (inner,) = term.operands
                 order = canonical_axis_order(axes, inner.factors, (), names, depth)
-                wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
+                wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
                 return Reduce(monoid, self.bind(order), self.body(inner, wider, depth + len(axes)))
         return rebuild_body(term.body, lambda body: body, self.size)

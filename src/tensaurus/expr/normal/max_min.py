@@ -23,7 +23,7 @@ ABSORBING = {"max": float("inf"), "min": float("-inf")}  # max(inf, x) is inf
 
 
 class AssumedOrder:
-    """Pairs (a, b) of keys of sums with a <= b, transitively closed; keys that differ count as unequal."""
+    """An order of sums that is assumed: pairs (a, b) of their keys with a <= b, transitively closed."""
 
     def __init__(self, pairs: frozenset[tuple[str, str]] = frozenset()):
         self.pairs = pairs
@@ -33,7 +33,7 @@ class AssumedOrder:
         return (a.key, b.key) in self.pairs or (b.key, a.key) in self.pairs
 
     def with_pair(self, lower: Sum, upper: Sum) -> AssumedOrder:
-        """Return the order with lower <= upper added, of which nothing was known."""
+        """Return the order with lower <= upper added, for two sums that it did not order."""
         lower_keys = {lower.key} | {a for a, b in self.pairs if b == lower.key}
         upper_keys = {upper.key} | {b for a, b in self.pairs if a == upper.key}
         return AssumedOrder(self.pairs | {(a, b) for a in lower_keys for b in upper_keys})
@@ -103,8 +103,8 @@ def undecided_pair(record: Record, order: AssumedOrder, axes: frozenset[Axis]) -
             return pair
     if isinstance(record, Apply) and record.fn in LATTICE_FUNCTIONS:
         closed_args = [a for a in record.args if a.free <= axes]
-        for place, a in enumerate(closed_args):
-            for b in closed_args[:place]:
+        for k, a in enumerate(closed_args):
+            for b in closed_args[:k]:
                 if not order.is_decided(a, b):
                     return a, b
     return None

@@ -7,7 +7,7 @@
     (x[i] + 1) * w   ->   1*(x[i] * w) + 1*(w)
 
 A factor need only be defined where the guards hold.  Records compare by `text`, which names bound axes by
-their place in the structure, so that alpha-equal records and sums in another order have equal texts.
+their position in the structure, so that alpha-equal records and sums in another order have equal texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from tensaurus.expr.sizes.size import Atom, Axis, Number, Size, Symbol, is_nonne
 
 
 class Leaf(Record):
-    """One element of a tensor, table or opaque scope; `outside` is set only where it is not finite."""
+    """One element of a tensor, a table or a scope that is not inlined.
+
+    `outside`, its value beyond the edge, is set only where it is infinite or NaN: other values become guards.
+    """
 
     __slots__ = ("source", "indices", "outside")
 

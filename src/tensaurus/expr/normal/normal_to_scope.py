@@ -8,7 +8,8 @@ from typing import Any
 
 from tensaurus.expr.ir.printer import Names, names_in, show_size
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
-from tensaurus.expr.normal.canonical_record import AxisNaming, Record, axes_in, canonical_axis_order
+from tensaurus.expr.ir.walk import axes_in
+from tensaurus.expr.normal.canonical_record import AxisNaming, Record, canonical_axis_order
 from tensaurus.expr.normal.guards import range_guards
 from tensaurus.expr.normal.normal_form import (
     Apply,
@@ -38,7 +39,7 @@ def scope_of_sum(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
 
 def _write_scope(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
     writer = Writer(axes, taken)
-    return Scope(writer.axes, writer.sum(body, {a: f"${place}" for place, a in enumerate(axes)}, 0))
+    return Scope(writer.axes, writer.sum(body, {a: f"${number}" for number, a in enumerate(axes)}, 0))
 
 
 class Writer(AxisNaming):
@@ -58,7 +59,7 @@ class Writer(AxisNaming):
 
     def term(self, coefficient: Number, core: Core, names: Names, depth: int) -> Body:
         order = canonical_axis_order(core.axes, core.factors, core.guards, names, depth)
-        wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
+        wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
         inner = depth + len(order)
         factors = sorted(core.factors, key=lambda f: f.text(wider, inner))
         guards, is_padded = _guards_beyond_edges(core)
@@ -112,7 +113,7 @@ class Writer(AxisNaming):
                 return Select(tuple(map(self.size, sizes)), *branches)
             case Fold(monoid=monoid, axes=axes, body=body):
                 order = canonical_axis_order(axes, (body,), (), names, depth)
-                wider = {**names, **{a: f"~{depth + place}" for place, a in enumerate(order)}}
+                wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
                 named = self.bind(order)
                 return Reduce(monoid, named, self.sum(body, wider, depth + len(order)))
         raise TypeError(type(factor))
@@ -133,8 +134,8 @@ def _product(bodies: Sequence[Body]) -> Body:
 def _guards_beyond_edges(core: Core) -> tuple[list[Size], bool]:
     """Return the guards that must stay, and whether reads get the value 0 outside in place of the others.
 
-    A guard goes where a direct factor x[i] is 0 without it, and every other factor is defined everywhere. x[i
-    - 1] * relu(y[i - 1]) keeps its guard: relu(y[-1]) has no value that 0 could be multiplied with.
+    A guard is dropped where a direct factor x[i] is 0 without it, and every other factor is defined
+    everywhere.  x[i - 1] * relu(y[i - 1]) keeps its guard: relu(y[-1]) has no value to multiply 0 with.
     """
     direct_reads = [f for f in core.factors if isinstance(f, Leaf) and f.outside is None]
     others = [f for f in core.factors if f not in direct_reads]

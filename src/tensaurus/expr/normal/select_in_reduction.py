@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensaurus.expr.normal.canonical_record import axes_in
+from tensaurus.expr.ir.walk import axes_in
 from tensaurus.expr.normal.guards import is_negated_form
 from tensaurus.expr.normal.normal_form import Choose, Core, Sum
 from tensaurus.expr.sizes.size import Axis, Size

@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from tensaurus.expr.ir.scope import Const, Source, Table, axis
+from tensaurus.expr.ir.walk import axes_in
 from tensaurus.expr.normal.axis_ranges import join_ranges, merge_digits, narrow_by_guards, split_digits
-from tensaurus.expr.normal.canonical_record import axes_in
 from tensaurus.expr.normal.guards import guard_order, is_negated_form, range_guards
 from tensaurus.expr.normal.max_min import max_or_min
 from tensaurus.expr.normal.normal_form import (
@@ -52,7 +52,7 @@ from tensaurus.expr.sizes.size import (
 MAX_PRODUCT_TERMS = 200  # a product that would have more terms stays a product of sums
 
 Values = Mapping[Atom, Any]
-Weighted = tuple[Number, Core]
+Weighted = tuple[Number, Core]  # a coefficient and its core
 
 
 def sum_terms(terms: Iterable[Weighted]) -> Sum:
@@ -104,7 +104,7 @@ def _merge_neighbouring_ranges(terms_by_key: Mapping[str, Weighted]) -> tuple[tu
 
 
 def substitute_core(core: Core, values: Values, axes: Sequence[Axis]) -> Core | None:
-    """Return the core over other axes with sizes substituted; None where it is no longer one product."""
+    """Return the core over these axes, atoms replaced by sizes; None where it is no longer one product."""
     factors = []
     for factor in core.factors:
         new_factor = substitute_factor(factor, values).factor
@@ -195,9 +195,7 @@ def size_sum(size: Size) -> Sum:
 
 
 def read_sum(source: Source, indices: Sequence[Size], outside: Const | None) -> Sum:
-    """Return a read; a number outside makes it a guarded read, so that padded and guarded reads are the
-    same.
-    """
+    """Return a read; one with a number beyond the edge becomes a guarded read, so that both are the same."""
     if isinstance(source, Table):
         source, indices, only_value = source.narrow(indices)
         if only_value is not None and outside is None:
@@ -239,13 +237,13 @@ def select_sum(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
         return plus(first, other, scale(-1, sum_over((), guards, other)))
     cases = [first]
     guards = sorted(guards, key=guard_order)
-    for place, guard in enumerate(guards):
-        cases.append(sum_over((), (*guards[:place], -1 - guard), with_fresh_axes(other)))
+    for k, guard in enumerate(guards):
+        cases.append(sum_over((), (*guards[:k], -1 - guard), with_fresh_axes(other)))
     return plus(*cases)
 
 
 def inverse(inner: Sum) -> Sum:
-    """Return 1 / sum, its content and independent factors outside; of a select, a select of inverses."""
+    """Return 1 / sum, its content and factors outside of summations taken out; of a select, inside it."""
     if not inner.terms:
         return number_sum(0)
     guard = complementary_guard((inner,))

@@ -2,6 +2,8 @@
 
     3*i + n*j + 2   over i, j   ->   {i: 3, j: n}, 2
     i*j + 2         over i, j   ->   None
+
+Analyses of indices (strides, images, regions) begin with this split.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record which comparisons of sizes could not be decided, so that a prover can split cases on them.
 
-A comparison such as n >= 3 that is provable for no sign counts as false.  Under `record_questions` it is also
-recorded as a `Question`; the caller may run the same code again with an answer assumed:
+A comparison such as n >= 3 that can be neither proved nor refuted counts as false.  Under `record_questions`
+it is also recorded as a `Question`; the caller may run the same code again with an answer assumed:
 
     with record_questions({}) as record: infer_type(node)     ->   record.asked is {n >= 3}
     with record_questions({n >= 3: True}): infer_type(node)   and again with False: both cases cover all n

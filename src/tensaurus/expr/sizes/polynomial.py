@@ -207,8 +207,8 @@ def _without_subclass(size: Any) -> Any:
     return Poly(size.terms) if type(size) is not Poly and isinstance(size, Poly) else size
 
 
-# In proofs nine of ten sums and products are found in the cache.  Keys are typed because 1 == Fraction(1) but
-# the two are printed differently.
+# In proofs nine of ten sums and products are found in the cache.  `typed`: 1 == Fraction(1), but the two are
+# printed differently.
 @lru_cache(maxsize=CACHED_RESULTS, typed=True)
 def _sum(a: Any, b: Any) -> Any:
     total = dict(terms_of(a))

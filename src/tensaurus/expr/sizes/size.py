@@ -173,7 +173,7 @@ def _is_remainder_of(size: Any, divisor: Any) -> bool:
 
 
 def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] | None:
-    """Return (x, m) with rest // b == x // m, by a g such that rest = g*x + r, b = g*m and 0 <= r < g."""
+    """Return (x, m) with rest // b == x // m, m < b: by a g with rest = g*x + r, b = g*m and 0 <= r < g."""
     for g in sorted({gcd(b, int(c)) for c in rest.values()} - {1}, reverse=True):
         multiples = {m: c // g for m, c in rest.items() if c % g == 0}
         if _is_remainder_of(make_polynomial({m: c for m, c in rest.items() if c % g != 0}), g):
@@ -292,6 +292,7 @@ def _dividends(floor: Floor, floors: set[Floor]) -> Iterator[tuple[Any, Any]]:
 
 
 def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
+    """Return inclusive bounds of a product of atoms, None where there is none."""
     low: Size | None = 1
     high: Size | None = 1
     for atom in factors:
@@ -356,7 +357,6 @@ def _is_nonnegative_at_highs(size: Any, nested_atoms: frozenset[Atom]) -> bool:
     return _nonnegative(substitute(size, bounds))
 
 
-
 def _is_nonnegative_with_floors(size: Any) -> bool:
     """Return whether size >= 0 by 0 <= t // b <= t / b for floors with t >= 0, which need not be tight."""
     total: Any = 0
@@ -382,7 +382,7 @@ def is_same_size(a: Any, b: Any) -> bool:
     """Return whether two sizes are provably equal for all values of their symbols."""
     if not isinstance(a, Arithmetic) and not isinstance(b, Arithmetic):
         return bool(a == b)
-    # == would recur: symbols of attributes define it by this function
+    # not a == b: an `UnknownSize` (`rules`) defines == by this function
     if terms_of(a) == terms_of(b):
         return True
     difference = _undecided_difference(a, b) if is_recording_questions() else None
