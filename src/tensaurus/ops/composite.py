@@ -10,7 +10,7 @@ from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, produc
 from tensaurus.ops.convolution import per_group
 from tensaurus.ops.declare import op
 
-OURS = "tensaurus"
+OURS = "tensaurus"  # the domain of operators that ONNX lacks
 
 
 @op(
@@ -68,6 +68,7 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
 
 
 def _band(width: Size, dilation: Size) -> Size:
+    """Return the number of elements that a band has in each row.  Raises Untypable."""
     if not is_nonnegative(width) or not is_nonnegative(dilation - 1):
         raise Untypable(f"a band of width {width} and dilation {dilation}")
     return 2 * width + 1
@@ -131,7 +132,7 @@ def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -
     return compute((*a.shape[:-1], b.shape[-1]), element)
 
 
-def _kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
+def _check_kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
     if not all(is_nonnegative(n - 1) for n in (channels, *kernel_shape)):
         raise Untypable(f"a kernel of {kernel_shape} for {channels} channels")
 
@@ -139,14 +140,14 @@ def _kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
 @op("IdentityKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,3)", "channels=2 kernel_shape=(1,)"])
 def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights that a convolution padded to the same size copies its input with (TASO's Iconv)."""
-    _kernel(channels, kernel_shape)
+    _check_kernel(channels, kernel_shape)
     if not all(is_same_size(k % 2, 1) for k in kernel_shape):
         raise Untypable(f"a kernel of {kernel_shape} has no centre")
 
     def element(f: Size, c: Size, *place: Size) -> Body:
-        offs = [f - c, *(i - k // 2 for i, k in zip(place, kernel_shape, strict=True))]
+        distances = [f - c, *(i - k // 2 for i, k in zip(place, kernel_shape, strict=True))]
         one, zero = (call("to_float32", value) for value in (1, 0))
-        return where([side for off in offs for side in (off, 0 - off)], one, zero)
+        return where([side for n in distances for side in (n, 0 - n)], one, zero)
 
     return compute((channels, channels, *kernel_shape), element)
 
@@ -154,7 +155,7 @@ def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
 @op("MeanKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,2)", "channels=1 kernel_shape=(4,)"])
 def mean_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights, one channel in each group, that make a convolution an average pool (TASO's Cpool)."""
-    _kernel(channels, kernel_shape)
+    _check_kernel(channels, kernel_shape)
     size = product(kernel_shape)
-    share = Fraction(1, size) if isinstance(size, int) else call("div", 1, size)
-    return compute((channels, 1, *kernel_shape), lambda *place: call("to_float32", share))
+    weight = Fraction(1, size) if isinstance(size, int) else call("div", 1, size)
+    return compute((channels, 1, *kernel_shape), lambda *place: call("to_float32", weight))

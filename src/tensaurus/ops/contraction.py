@@ -67,6 +67,7 @@ def _shape(x: Tensor | Scope) -> str:
 
 
 def _gemm_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flags as 0 or 1, and beta only where there is a c."""
     has_no_c = len(tensors) < 3 or tensors[2] is None
     return {
         "transA": int(bool(attrs["transA"])),
@@ -211,8 +212,9 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
 
 
 def _einsum_read(x: Tensor, term: str, at: Mapping[str, Size], middle: Sequence[Size]) -> Body:
+    """Return the element of x at the indices `at` of the term's letters, and `middle` of its "..."."""
     count = x.rank - len(term.replace("...", ""))
     head, dots, tail = term.partition("...")
-    spot = middle[len(middle) - count :] if dots else ()
-    indices = (*(at[c] for c in head), *spot, *(at[c] for c in tail))
+    own_middle = middle[len(middle) - count :] if dots else ()
+    indices = (*(at[c] for c in head), *own_middle, *(at[c] for c in tail))
     return x[tuple(0 if is_same_size(n, 1) else i for i, n in zip(indices, x.shape, strict=True))]

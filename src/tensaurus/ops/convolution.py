@@ -34,6 +34,7 @@ def _spatial(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[tuple[Si
 
 
 def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return strides, dilations and pads written out; kernel_shape, which the weights have, is left out."""
     return {**window_attributes(*_spatial(tensors, attrs), attrs), "kernel_shape": None}
 
 
@@ -212,8 +213,8 @@ def conv_transpose(
         def term(c: Size, *r: Size) -> Body:
             channel = f // count * depth + c
             spot = window_indices(place, r, (1,) * rank, dilations, begins)
-            turned = (k - 1 - i for k, i in zip(kernel, r, strict=True))
-            return spread_input.padded(0)[(n, channel, *spot)] * w[(channel, f % count, *turned)]
+            from_end = (k - 1 - i for k, i in zip(kernel, r, strict=True))
+            return spread_input.padded(0)[(n, channel, *spot)] * w[(channel, f % count, *from_end)]
 
         product = total((depth, *kernel), term)
         return product if b is None else product + b[f]

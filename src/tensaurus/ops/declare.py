@@ -5,8 +5,9 @@
         return broadcast(lambda x, y: x + y, a, b)
 
 Positional parameters are the inputs (default None: optional; *xs: variadic), keyword-only parameters are the
-attributes with their defaults.  Shapes, dtypes, evaluation, FLOPs, linearity, import, export and tests are
-computed from the declaration.
+attributes with their defaults.  Some attributes are inputs in ONNX (*static inputs*, such as the shape of a
+Reshape): such a node is only typed where the value is known.  Shapes, dtypes, evaluation, FLOPs, linearity,
+import, export and tests are computed from the declaration.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Op:
                 inputs, and runtimes look for it in front of its readers
     canonicalize   returns attributes in one form, given the input types (without redundant ones)
     merge_nested   returns the attributes of the one call that replaces a call on an output of another, from
-                those of the outer call, the place of that output, and those of the inner call
+                those of the other call, the number of that output, and those of the call on it
     examples    texts of inputs and attributes that tests run
     """
 
@@ -142,13 +143,13 @@ class Op:
         required = sum(not i.is_optional and not i.is_variadic for i in self.inputs)
         all_types = [*types, *[None] * (required - len(types))]
         result: list[Argument] = []
-        for place, kind in enumerate(all_types):
-            formal = self.inputs[min(place, len(self.inputs) - 1)]
+        for k, kind in enumerate(all_types):
+            formal = self.inputs[min(k, len(self.inputs) - 1)]
             if kind is None and not formal.is_optional:
                 raise Untypable(f"{self.name} needs its input {formal.name}")
             if kind is not None and kind.dtype not in NUMBERS:
                 raise Untypable(f"{self.name} of {kind.dtype}")
-            name = f"{formal.name}{place - len(self.inputs) + 1}" if formal.is_variadic else formal.name
+            name = f"{formal.name}{k - len(self.inputs) + 1}" if formal.is_variadic else formal.name
             result.append(None if kind is None else Tensor(name, kind.shape, kind.dtype))
         return tuple(result)
 

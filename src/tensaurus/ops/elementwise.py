@@ -16,23 +16,23 @@ def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
     """Return the shape of numpy's broadcasting; a symbolic size is only combined with itself and 1."""
     rank = max(map(len, shapes), default=0)
     result: list[Size] = []
-    for place in range(-rank, 0):
+    for d in range(-rank, 0):
         size: Size = 1
         forget_open_questions()
         for shape in shapes:
-            if len(shape) < -place or is_same_size(shape[place], 1) or is_same_size(shape[place], size):
+            if len(shape) < -d or is_same_size(shape[d], 1) or is_same_size(shape[d], size):
                 continue
             if not is_same_size(size, 1):
                 raise Untypable(f"shapes {' and '.join(map(str, shapes))} do not broadcast")
-            size = shape[place]
+            size = shape[d]
         result.append(size)
     return tuple(result)
 
 
 def broadcast_read(x: Tensor | Scope, indices: tuple[Size, ...]) -> Body:
     """Return the element of x that broadcasting pairs with these output indices."""
-    spot = indices[len(indices) - x.rank :]
-    return x[tuple(0 if is_same_size(n, 1) else i for i, n in zip(spot, x.shape, strict=True))]
+    own_indices = indices[len(indices) - x.rank :]
+    return x[tuple(0 if is_same_size(n, 1) else i for i, n in zip(own_indices, x.shape, strict=True))]
 
 
 def broadcast(element: Callable[..., Any], *xs: Tensor | Scope) -> Scope:
@@ -75,7 +75,7 @@ def require_numbers(*xs: Tensor) -> None:
             raise Untypable(f"{x.name} is bool, no number")
 
 
-BINARY: dict[str, Op] = {}  # by scalar function of two numbers: the operator that applies it elementwise
+BINARY: dict[str, Op] = {}  # by scalar function of two arguments: the operator that applies it elementwise
 
 
 def _binary(name: str, fn: str, since: int, *examples: str, truths: bool | None = False) -> None:
@@ -142,6 +142,8 @@ def modulo(a: Tensor, b: Tensor, *, fmod: int = 0) -> Scope:
 
 
 def _variadic(name: str, fn: str, mean: bool = False, *examples: str) -> None:
+    """Declare an operator that combines any number of inputs by `fn`, or by their mean."""
+
     def declare(*xs: Tensor) -> Scope:
         if not xs:
             raise Untypable(f"{name} of nothing")

@@ -1,4 +1,7 @@
-"""The operator `eop`, which computes any expression (EINNET section 5: eOperators)."""
+"""The operator `eop`, which computes any expression.
+
+Its nodes are EINNET's eOperators (section 5): no runtime has a kernel for them, so one is generated.
+"""
 
 from __future__ import annotations
 
@@ -112,6 +115,6 @@ def _symbol(size: Size) -> Symbol | None:
 def eop(*x: Tensor, scope: Scope) -> Scope:
     """The scope, over tensors x0, x1, ... of the types of the inputs and nothing else.
 
-    It need not read every input: what is trivial is simplified in interned scopes.
+    It need not read every input: a read that does not matter may have been simplified away.
     """
     return _replace_tensors_by_inputs(scope, x)

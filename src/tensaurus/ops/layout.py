@@ -17,18 +17,18 @@ from tensaurus.ops.elementwise import broadcast_read, broadcast_shape
 def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size, ...]:
     """Return the sizes that a Reshape asks for: 0 copies the input's size, -1 is the rest."""
     sizes = list(asked)
-    for place, size in enumerate(sizes):
+    for d, size in enumerate(sizes):
         if is_same_size(size, 0) and not allowzero:
-            if place >= x.rank:
-                raise Untypable(f"0 at place {place} of a shape copies nothing from rank {x.rank}")
-            sizes[place] = x.shape[place]
+            if d >= x.rank:
+                raise Untypable(f"0 at place {d} of a shape copies nothing from rank {x.rank}")
+            sizes[d] = x.shape[d]
     element_count = product(x.shape)
-    unknown_places = [place for place, size in enumerate(sizes) if is_same_size(size, -1)]
-    if len(unknown_places) > 1:
+    unknown_dims = [d for d, size in enumerate(sizes) if is_same_size(size, -1)]
+    if len(unknown_dims) > 1:
         raise Untypable(f"shape {tuple(asked)} has two unknowns")
-    if unknown_places:
+    if unknown_dims:
         # sizes that are copied cancel on both sides, zero or not
-        own_sizes, new_sizes = list(x.shape), [n for p, n in enumerate(sizes) if p != unknown_places[0]]
+        own_sizes, new_sizes = list(x.shape), [n for d, n in enumerate(sizes) if d != unknown_dims[0]]
         for size in list(new_sizes):
             match = next((n for n in own_sizes if is_same_size(n, size)), None)
             if match is not None:
@@ -37,7 +37,7 @@ def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size,
         dividend, divisor = product(own_sizes), product(new_sizes)
         if is_same_size(divisor, 0) or not (isinstance(divisor, int) or is_nonnegative(divisor)):
             raise Untypable(f"shape {tuple(asked)} of {x.shape}")
-        sizes[unknown_places[0]] = dividend // divisor
+        sizes[unknown_dims[0]] = dividend // divisor
     if not is_same_size(product(sizes), element_count):
         raise Untypable(f"{x.shape} reshaped to {tuple(sizes)}")
     return tuple(sizes)
@@ -46,7 +46,8 @@ def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size,
 def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return sizes as numbers; a symbolic size as 0 where it is copied, else as -1 where it is the only one.
 
-    With a size of 0 the value of -1 is undefined: sizes that may be 0 are written out, unless -1 was given.
+    Beside a size of 0 the meaning of -1 is undefined: where other sizes may be 0, the symbolic one is written
+    out, unless -1 was given.
     """
     x = tensors[0]
     sizes = list(_read_shape(x, attrs["shape"], attrs["allowzero"]))
@@ -73,10 +74,10 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
 
 def reshape_scope(x: Tensor, sizes: Sequence[Size]) -> Scope:
     """Return x in row-major order with this shape, mixing as few dimensions as possible."""
-    places = reshape_map(x.shape, sizes)
-    if places is None:
+    index_map = reshape_map(x.shape, sizes)
+    if index_map is None:
         raise Untypable(f"whether {x.shape} lines up with {tuple(sizes)} is not known")
-    return Scope(places.axes, x[places.indices])
+    return Scope(index_map.axes, x[index_map.indices])
 
 
 @op(
@@ -162,7 +163,7 @@ def _unsqueeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     examples=["f32[3,2] axes=(0,)", "f32[3,2] axes=(3,1)", "f32[3,2] axes=(-1,-4)", "f32[] axes=(0,)"],
 )
 def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Scope:
-    """Dimensions of size 1 put in at these places of the output."""
+    """Dimensions of size 1 inserted, so that they are these dimensions of the output."""
     rest = iter(x.shape)
     shape = [1 if d in axes else next(rest) for d in range(x.rank + len(axes))]
     return compute(shape, lambda *place: x[tuple(i for d, i in enumerate(place) if d not in axes)])
@@ -182,19 +183,19 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     examples=["f32[2,3,4]", "f32[2,3,4] perm=(0,2,1)", "f32[2,3,4,5] perm=(2,0,3,1)", "f32[3] perm=(0,)"],
 )
 def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Scope:
-    """Dimension d of the output is dimension perm[d] of x; reversed where nothing is said."""
+    """Dimension d of the output is dimension perm[d] of x; without `perm`, the dimensions are reversed."""
     assert perm is not None
-    places = [perm.index(d) for d in range(x.rank)]
-    return compute([x.shape[d] for d in perm], lambda *place: x[tuple(place[p] for p in places)])
+    output_dims = [perm.index(d) for d in range(x.rank)]
+    return compute([x.shape[d] for d in perm], lambda *place: x[tuple(place[d] for d in output_dims)])
 
 
 def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the whole output shape, with 1 in place of a symbolic size of x."""
     x = tensors[0]
     shape = list(broadcast_shape(x.shape, attrs["shape"]))
-    for place, size in enumerate(x.shape, len(shape) - x.rank):
+    for d, size in enumerate(x.shape, len(shape) - x.rank):
         if not isinstance(size, int):
-            shape[place] = 1
+            shape[d] = 1
     return {"shape": tuple(shape)}
 
 
@@ -234,6 +235,7 @@ def tile(x: Tensor, *, repeats: tuple[Size, ...]) -> Scope:
 
 
 def _blocks(x: Tensor, blocksize: int) -> tuple[Size, Size, Size, Size]:
+    """Return the shape of x.  Raises Untypable unless it is [N, C, H, W] and the block size is positive."""
     if x.rank != 4 or blocksize < 1:
         raise Untypable(f"blocks of {blocksize} in rank {x.rank}")
     n, c, h, w = x.shape

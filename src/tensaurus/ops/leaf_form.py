@@ -68,14 +68,13 @@ def branches(node: NodeProto) -> dict[bool, str] | None:
 
 
 def has_variadic_outputs(op: Op, opset: int) -> bool:
-    """Return whether a node must name every output, as a Split; else the last ones may be absent."""
+    """Return whether a node must name every output, as a Split must; else the last ones may be absent."""
     last = schema_of(op, opset).outputs[-1]
     return bool(last.option == defs.OpSchema.FormalParameterOption.Variadic)
 
 
 def is_deterministic(node: NodeProto, opset: int | None) -> bool:
-    """Return whether equal inputs give equal outputs, as far as ONNX's schema says; bodies are not looked
-    into.
+    """Return whether equal inputs give equal outputs, by ONNX's schema; of an If or a Loop always True.
 
     `opset` is the version of the node's domain, None where the model imports none.
     """

@@ -26,9 +26,9 @@ def per_channel(x: Tensor, *parameters: Tensor) -> None:
             raise Untypable(f"{p.name} has shape {p.shape} for {x.shape[1]} channels")
 
 
-def as_type(p: Tensor, spot: Any, x: Tensor) -> Body:
-    """Return p[spot] as the element type of x."""
-    return convert_dtype(p[spot], p.dtype, x.dtype)
+def as_type(p: Tensor, index: Any, x: Tensor) -> Body:
+    """Return p[index] as the element type of x."""
+    return convert_dtype(p[index], p.dtype, x.dtype)
 
 
 def deviation(epsilon: Any) -> Callable[[Body], Body]:
@@ -79,12 +79,12 @@ def layer_normalization(
     """(x - mean) / sqrt(variance + epsilon) * scale + b over the axes from `axis` on; mean; 1 / deviation."""
     broadcast_to(x, *(p for p in (scale, b) if p is not None))
     axes = tuple(range(axis, x.rank))
-    average, rest = subtract_mean(x, axes)
-    inverse = mean(rest, axes, squared, finish=lambda v: 1 / deviation(epsilon)(v))
+    average, centred = subtract_mean(x, axes)
+    inverse = mean(centred, axes, squared, finish=lambda v: 1 / deviation(epsilon)(v))
 
     def at(*i: Size) -> Body:
         value = (
-            rest[i]
+            centred[i]
             * inverse[collapse(i, axes)]
             * convert_dtype(broadcast_read(scale, i), scale.dtype, x.dtype)
         )
@@ -103,11 +103,11 @@ def rms_normalization(
     """x / sqrt(mean(x * x) + epsilon) * scale over the axes from `axis` on."""
     broadcast_to(x, scale)
     axes = tuple(range(axis, x.rank))
-    size = mean(x, axes, squared, finish=deviation(epsilon))
+    spread = mean(x, axes, squared, finish=deviation(epsilon))
     return compute(
         x.shape,
         lambda *i: (
-            x[i] / size[collapse(i, axes)] * convert_dtype(broadcast_read(scale, i), scale.dtype, x.dtype)
+            x[i] / spread[collapse(i, axes)] * convert_dtype(broadcast_read(scale, i), scale.dtype, x.dtype)
         ),
     )
 
@@ -116,14 +116,14 @@ def rms_normalization(
     "f32[2,3,4,5] f32[3] f32[3]", "f32[1,2,6] f32[2] f32[2] epsilon=0.1",
 ])  # fmt: skip
 def instance_normalization(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = EPSILON) -> Scope:
-    """Each channel of each instance less its mean, over its deviation."""
+    """Each channel of each instance minus its mean, divided by its deviation; then scale and b by channel."""
     per_channel(x, scale, b)
     if x.rank < 3:
         raise Untypable(f"an input of rank {x.rank}: there is nothing to normalize over")
     axes = tuple(range(2, x.rank))
-    _, rest = subtract_mean(x, axes)
-    size = mean(rest, axes, squared, finish=deviation(epsilon))
-    return compute(x.shape, lambda *i: rest[i] / size[collapse(i, axes)] * scale[i[1]] + b[i[1]])
+    _, centred = subtract_mean(x, axes)
+    spread = mean(centred, axes, squared, finish=deviation(epsilon))
+    return compute(x.shape, lambda *i: centred[i] / spread[collapse(i, axes)] * scale[i[1]] + b[i[1]])
 
 
 @op("GroupNormalization", since=21, examples=[
@@ -134,7 +134,7 @@ def group_normalization(
     x: Tensor, scale: Tensor, b: Tensor,
     *, num_groups: int, epsilon: float = EPSILON, stash_type: str = "float32",
 ) -> Scope:  # fmt: skip
-    """Each group of channels of each instance less its mean, over its deviation; scaled by channel."""
+    """The same as InstanceNormalization, with mean and deviation over each group of channels."""
     per_channel(x, scale, b)
     batch, channels, *spatial = x.shape
     if num_groups < 1 or not is_same_size(channels % num_groups, 0):
@@ -146,11 +146,11 @@ def group_normalization(
     )
     axes = tuple(range(2, grouped.rank))
     average = mean(grouped, axes, keep=False)
-    rest = compute(grouped.shape, lambda n, g, *i: grouped[(n, g, *i)] - average[n, g])
-    size = mean(rest, axes, squared, finish=deviation(epsilon), keep=False)
+    centred = compute(grouped.shape, lambda n, g, *i: grouped[(n, g, *i)] - average[n, g])
+    spread = mean(centred, axes, squared, finish=deviation(epsilon), keep=False)
     return compute(
         x.shape,
-        lambda n, c, *i: (x[(n, c, *i)] - average[n, c // per_group]) / size[n, c // per_group]
+        lambda n, c, *i: (x[(n, c, *i)] - average[n, c // per_group]) / spread[n, c // per_group]
         * as_type(scale, c, x) + as_type(b, c, x),
     )  # fmt: skip
 
@@ -168,8 +168,8 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Scope:
         raise Untypable(f"a norm of order {p}")
 
     def at(*i: Size) -> Body:
-        size = norm[collapse(i, (axis,))]
-        return call("where", call("eq", size, 0), 0, x[i] / size)
+        length = norm[collapse(i, (axis,))]
+        return call("where", call("eq", length, 0), 0, x[i] / length)
 
     return compute(x.shape, at)
 
@@ -186,10 +186,10 @@ def _axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
 )
 def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3)) -> Scope:
     """(x - mean) / (deviation + 1e-9) over the axes."""
-    _, rest = subtract_mean(x, axes)
+    _, centred = subtract_mean(x, axes)
     tiny = Const(Fraction(1, 10**9))
-    size = mean(rest, axes, squared, finish=lambda v: call("sqrt", v) + tiny)
-    return compute(x.shape, lambda *i: rest[i] / size[collapse(i, axes)])
+    spread = mean(centred, axes, squared, finish=lambda v: call("sqrt", v) + tiny)
+    return compute(x.shape, lambda *i: centred[i] / spread[collapse(i, axes)])
 
 
 @op("LRN", since=1, examples=["f32[2,5,3,3] size=3", "f32[6,6,2,2] size=4 alpha=0.3 beta=0.5 bias=2.0"])

@@ -1,7 +1,8 @@
 """Write a declared operator as an ONNX node of a given opset, and read it back.
 
 ONNX's own schemas state how an attribute is written; the declaration states what moved between attributes and
-inputs and what older versions implied.  A node is written only if reading it back gives the same canonical
+inputs and what older versions implied (`declare.Op`: a *static input* is an attribute of the declaration that
+ONNX has as an input).  A node is written only if reading it back gives the same canonical
 attributes: what an opset cannot express is refused (`NotInOpset`), never approximated.  Floats are rounded
 once, to the float32 of ONNX's attributes.
 """
@@ -156,6 +157,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def _object_array(value: Any) -> Array:
+    """Return sizes, some of them symbols, as an array of objects: of rank 0 for a single size."""
     cells = np.empty(len(value) if isinstance(value, tuple) else (), object)
     cells[... if isinstance(value, tuple) else ()] = value
     return cells

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# operators that round, with the place of the input that holds the step; a place beyond all inputs: steps of 1
+# operators that round, with the number of the input that holds the rounding step; 9, a number that no input
+# has, stands for a step of 1
 ROUNDING: Mapping[str, int] = {"Cast": 9, "Ceil": 9, "Floor": 9, "QuantizeLinear": 1, "Round": 9}
 
-# by operator, the places of inputs that hold scores, numbers that are compared with each other
+# by operator, the numbers of the inputs that hold scores, elements that are compared with each other
 ORDERING: Mapping[str, tuple[int, ...]] = {
     "ArgMax": (0,),
     "ArgMin": (0,),

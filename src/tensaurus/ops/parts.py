@@ -80,7 +80,10 @@ def _may_be_negative(size: Size) -> bool:
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sizes as numbers, equal symbolic ones as their count, which runtimes refuse for a size of 0."""
+    """Return the sizes of the parts; for equal symbolic ones their count, if that was given or none may be 0.
+
+    Runtimes refuse a count for an input of size 0.
+    """
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
     is_counted = sizes is None
@@ -95,7 +98,7 @@ def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 
 
 def _split_of_split(outer: dict[str, Any], index: int, inner: dict[str, Any]) -> dict[str, Any]:
-    """Return one split into the parts, with one of them replaced by its parts."""
+    """Return the attributes of one split for a split of the `index`-th part of another (Op.merge_nested)."""
     if outer["axis"] != inner["axis"] or outer["split"] is None or inner["split"] is None:
         raise Untypable("parts along two axes")
     split = outer["split"]
@@ -250,7 +253,7 @@ def slice_(
     axes: tuple[int, ...] | None = None,
     steps: tuple[int, ...] | None = None,
 ) -> Scope:
-    """Slices with constant bounds: steps back begin at the front at the latest."""
+    """Slices with constant bounds; unlike in numpy, a start before the front is moved to the front."""
     assert axes is not None and steps is not None
     shape, strides = list(x.shape), [1] * x.rank
     firsts: list[Size] = [0] * x.rank

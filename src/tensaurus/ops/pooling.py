@@ -103,10 +103,10 @@ class Windows:
             else:
                 varying_counts.append((d, self._count_inside(d, low, high)))
 
-        def at(spot: Sequence[Size]) -> Body:
+        def at(position: Sequence[Size]) -> Body:
             body: Body = Const(constant_count)
             for d, count in varying_counts:
-                part = call(f"to_{self.x.dtype}", count[(spot[2 + d],)])
+                part = call(f"to_{self.x.dtype}", count[(position[2 + d],)])
                 body = part if body == Const(1) else body * part
             return body
 

@@ -30,8 +30,8 @@ def reduction(
     kept = [a for a in range(x.rank) if a not in axes]
     shape = [1 if a in axes else n for a, n in enumerate(x.shape)] if keep else [x.shape[a] for a in kept]
 
-    def at(*spot: Size) -> Body:
-        outer = [spot[a] for a in kept] if keep else spot
+    def at(*position: Size) -> Body:
+        outer = [position[a] for a in kept] if keep else position
 
         def inside(*r: Size) -> Any:
             place = {**dict(zip(kept, outer, strict=True)), **dict(zip(axes, r, strict=True))}
@@ -82,6 +82,8 @@ _EXAMPLES = (
 def _declare(
     name: str, moved: int, build: Callable[[Tensor, tuple[int, ...], bool], Scope], examples: Sequence[str]
 ) -> None:
+    """Declare a reduction, whose axes are an input from version `moved` on."""
+
     def declare(
         x: Tensor, *, axes: tuple[int, ...] | None = None, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Scope:
@@ -130,19 +132,19 @@ _declare(
 
 
 def first_extreme(monoid: str, x: Tensor, axes: Sequence[int], last: bool = False) -> Scope:
-    """Return the row-major place along the axes of the first (or last) extreme; axes keep length 1."""
+    """Return the row-major number, along the axes, of the first (or last) extreme; axes keep length 1."""
     extremes = reduction(monoid, x, axes)
     extents = [x.shape[a] for a in axes]
     no_match = Const(-1 if last else product(extents))
 
-    def at(*spot: Size) -> Body:
+    def at(*position: Size) -> Body:
         def inside(*r: Size) -> Body:
-            place: list[Size] = list(spot)
+            place: list[Size] = list(position)
             number: Size = 0
             for a, i in zip(axes, r, strict=True):
                 place[a] = i
                 number = number * x.shape[a] + i
-            return call("where", call("eq", x[tuple(place)], extremes[spot]), Const(number), no_match)
+            return call("where", call("eq", x[tuple(place)], extremes[position]), Const(number), no_match)
 
         return fold("max" if last else "min", extents, inside)
 
@@ -182,8 +184,8 @@ def _cumulative(name: str, since: int, monoid: str, neutral: int) -> None:
         def at(*i: Size) -> Body:
             def inside(r: Size) -> Body:
                 step = r + exclusive
-                spot = i[axis] + step if reverse else i[axis] - step
-                return x.padded(neutral)[replace_index(i, axis, spot)]
+                position = i[axis] + step if reverse else i[axis] - step
+                return x.padded(neutral)[replace_index(i, axis, position)]
 
             return fold(monoid, (x.shape[axis],), inside)
 

@@ -34,6 +34,7 @@ class Coordinate:
     scale: int
 
     def floor(self, x: Size) -> Size:
+        """Return the coordinate of x rounded down."""
         shared = gcd(self.slope, self.scale)
         top: Size = self.slope // shared * x + self.offset // shared
         return top // (self.scale // shared)
@@ -43,6 +44,7 @@ class Coordinate:
         return self.slope * x + self.offset - self.scale * self.floor(x)
 
     def nearest(self, x: Size, mode: str) -> Size:
+        """Return the coordinate of x rounded as ONNX's `nearest_mode` says."""
         match mode:
             case "floor":
                 return self.floor(x)
@@ -67,7 +69,7 @@ def _affine(slope: Fraction, offset: Fraction) -> Coordinate:
 
 
 def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinate:
-    """Return where output x of `count` lies among the `size` inputs, `ratio` times fewer."""
+    """Return the input coordinate of output x; the outputs, `count`, are `ratio` times the inputs, `size`."""
     match mode:
         case "asymmetric":
             return _affine(1 / ratio, Fraction(0))
@@ -115,11 +117,11 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
     if not any(set(resized_dims) <= axes for axes in _INTERPOLATED.get(x.rank, ())):
         raise Untypable(f"linear interpolation along {resized_dims} of rank {x.rank}, which runtimes refuse")
 
-    def blend(place: Sequence[Size], left: Sequence[int]) -> Body:
-        """Return the weighted sum of neighbours along the dimensions in `left`, weights not yet divided."""
-        if not left:
+    def blend(place: Sequence[Size], dims: Sequence[int]) -> Body:
+        """Return the weighted sum of neighbours along these dimensions; weights add up to their scales."""
+        if not dims:
             return x[tuple(place)]
-        d, *rest = left
+        d, *rest = dims
         lower_index, weight = coordinate_of[d].floor(place[d]), coordinate_of[d].remainder(place[d])
 
         def neighbour(index: Size) -> Body:

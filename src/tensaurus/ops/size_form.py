@@ -1,4 +1,7 @@
-"""Write symbolic sizes as ONNX nodes that compute int64 vectors from the shapes of values."""
+"""Write symbolic sizes as ONNX nodes that compute int64 vectors from the shapes of values.
+
+Export needs such nodes where a rewrite makes a Reshape, say, to a size that only the run knows.
+"""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def window_attributes(
 
 
 def same_pads(size: Size, kernel: Size, stride: int, dilation: int, *, upper: bool) -> tuple[int, int]:
-    """Return the pads for ceil(size / stride) windows; an odd one is at the end (`upper`) or at the begin."""
+    """Return the pads for ceil(size / stride) windows; an odd one more at the end (`upper`) or in front."""
     count = -((-size) // stride)
     missing = (count - 1) * stride + dilated_extent(kernel, dilation) - size
     # missing is at least dilated_extent - stride
