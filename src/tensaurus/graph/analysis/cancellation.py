@@ -1,4 +1,4 @@
-"""Decide which constants may be combined: models use the rounding and the overflow of some on purpose.
+"""Find the constants whose rounding a rewrite must keep, because models round or overflow on purpose.
 
 Over the reals both sides of these rewrites are equal.  In float32 only the left sides do what the model
 wants:
@@ -6,7 +6,7 @@ wants:
     (x + 12582912) - 12582912   ->   x + (12582912 - 12582912)      the left side rounds x to an integer
     (x * 1e30) * 1e-30          ->   x * (1e30 * 1e-30)             the left side is infinite from 3.4e8 on
 
-Four predicates answer for whoever combines constants:
+Code that combines constants asks four predicates:
 
     removes_needed_rounding    a rewrite must not create this node (asked for each new node)
     rewrite_removes_rounding   a rewrite must not turn these nodes into those
@@ -19,7 +19,7 @@ a large constant rounds must stay rounded, however many steps a rewrite takes.  
 
     a sum        whose last digit is finer than that of its largest term, if that term is large:
                  12582912 - 12579840 = 3072 no longer rounds to integers
-    a product    that is small although a factor is large: 12582912 * (1 / 4096) = 3072 rounds nothing, too
+    a product    that is small although a factor is large: 12582912 * (1 / 4096) = 3072 rounds nothing either
     a sum of products (MatMul, Gemm, Conv), or a sum too large to be computed here, of any large term
 
 A large constant must also be added to the same operand as in the original
@@ -54,9 +54,10 @@ ArgTypes: TypeAlias = tuple[TensorType | None, ...]
 Attributes: TypeAlias = tuple[tuple[str, Any], ...]
 
 SUM, PRODUCT, MOVE = "sum", "product", "move"  # the results of `classify_operation`
-LARGE_EXPONENT = 12  # a constant is large beyond two to this: half of the 24 digits of a float32
-SPARE_BITS = 2  # of a narrower type, beyond two to the number of its digits less this
+LARGE_EXPONENT = 12  # a constant is large beyond 2^12: half of the 24 digits of a float32
+SPARE_BITS = 2  # a constant of a type with fewer digits is large beyond 2^(digits - 2)
 EXTREME_FACTOR = 2.0**64  # a factor is extreme beyond this and below its inverse: half of the exponents
+ACCUMULATION = "accumulation"  # a result of `_operation`
 LINEAR_FUNCTIONS = frozenset({"add", "sub", "mul", "div", "neg", "sum"})
 SUM_FUNCTIONS = frozenset({"add", "sub", "sum"})
 MAX_EVALUATED_ELEMENTS = 1 << 16  # larger tensors are taken for weights: not evaluated, to save time
@@ -101,15 +102,17 @@ def removes_needed_rounding(node: Node) -> bool:
 
 def _compute_removes_rounding(node: Node) -> bool:
     fn = _constant_operation(node)
-    if fn is None or needs_stepwise_rounding(node):
-        return fn is not None
+    if fn is None:
+        return False
+    if needs_stepwise_rounding(node):
+        return True
     terms = node.args[:1] if fn == "div" else node.args  # a large divisor rounds nothing
     if not any(is_large_constant(arg) for arg in terms if arg is not None):
         return False
     largest = _largest_magnitude(node)
     if fn in ("mul", "div"):
         return bool(largest) and not is_large_constant(node)
-    return fn == "sum" or largest is None
+    return fn == ACCUMULATION or largest is None
 
 
 def needs_stepwise_rounding(node: Node) -> bool:
@@ -120,7 +123,7 @@ def needs_stepwise_rounding(node: Node) -> bool:
     Mul(1e30, 1e30)                  True: infinite in float32
     """
     fn = _constant_operation(node)
-    if fn in (None, "sum") or _has_ordinary_arguments(node, fn):
+    if fn in (None, ACCUMULATION) or _has_ordinary_arguments(node, fn):
         return False
     sizes = [_largest_magnitude(arg) for arg in node.args if arg is not None]
     known = [size for size in sizes if size is not None]
@@ -201,13 +204,16 @@ def _constant_operation(node: Node) -> str | None:
 
 @lru_cache(maxsize=1 << 12)
 def _operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None:
-    """Return the function that an operator applies to two operands; "sum" if it adds up more, or products."""
+    """Return add, sub, mul or div for an operator that applies this function to two elements.
+
+    ACCUMULATION for one that adds up many terms, or products, such as MatMul; None for any other.
+    """
     scope = op.scopes(kinds, attrs)[0]
     match scope.body:
         case Call(fn, (Read(), Read())) if fn in LINEAR_FUNCTIONS:
             return fn
     called = set(called_functions(scope))
-    return "sum" if called <= LINEAR_FUNCTIONS and called & SUM_FUNCTIONS else None
+    return ACCUMULATION if called <= LINEAR_FUNCTIONS and called & SUM_FUNCTIONS else None
 
 
 def _large_limit(node: Node) -> float:
@@ -225,7 +231,7 @@ def _is_small_tensor(kind: TensorType) -> bool:
 
 
 def _has_ordinary_arguments(node: Node, fn: str | None) -> bool:
-    """Return whether bounds show that no argument is large, or, of a product, extreme.
+    """Return whether bounds show that no argument is large (of a sum) or extreme (of a product).
 
     The bounds of an expression follow from those of its arguments, so that most constants are never computed.
     Tensors of more than MAX_EVALUATED_ELEMENTS elements have no bounds: False.

@@ -17,7 +17,7 @@ from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.analysis.cancellation import needs_stepwise_rounding
 from tensaurus.graph.analysis.evaluate_node import evaluate_node
-from tensaurus.graph.ir.census import stored_bytes
+from tensaurus.graph.ir.census import unfolded_constant_bytes
 from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node, constant, replace_args
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
@@ -25,11 +25,11 @@ from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
 MAX_SHAPE_ELEMENTS = 16  # an argument of an opaque node with so few elements may be a shape: not folded
-# A folded constant may be larger than the constants that it is computed from by so many bytes, or have so
-# many times their bytes: the transformed weights of a fast convolution have up to eleven times.
+# A folded constant may have MAX_GROWTH_BYTES more, or MAX_GROWTH_FACTOR times as many, bytes as the constants
+# that it is computed from: the transformed weights of a fast convolution have up to eleven times as many.
 MAX_GROWTH_BYTES = 1 << 20
 MAX_GROWTH_FACTOR = 16
-SCRATCH_FACTOR = 16  # an intermediate result may have so many times the bytes of source constants + growth
+SCRATCH_FACTOR = 16  # intermediate results may have this many times (bytes of the constants + MAX_GROWTH_BYTES)
 
 # Functions with jumps: the last bit of an argument decides, so that each step must round as float32 does.
 DISCONTINUOUS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
@@ -79,14 +79,14 @@ def fold_constants(
             args = tuple(old if _may_be_shape(old) else new for old, new in zip(node.args, args, strict=True))
         return folded.get(node) or replace_args(node, args)
 
-    if max_bytes < inf and stored_bytes(program.rebuild(build)) > max_bytes:
+    if max_bytes < inf and unfolded_constant_bytes(program.rebuild(build)) > max_bytes:
         growing = sorted(filter(_can_stay_expression, folded), key=_added_bytes, reverse=True)
         low, high = 0, len(growing)  # the least number of unfolded expressions, by bisection
         everything = folded
         while low < high:
             middle = (low + high) // 2
             folded = _without(everything, growing[:middle])
-            if stored_bytes(program.rebuild(build)) > max_bytes:
+            if unfolded_constant_bytes(program.rebuild(build)) > max_bytes:
                 low = middle + 1
             else:
                 high = middle
@@ -102,8 +102,8 @@ def _without(folded: Mapping[Node, Node], nodes: Sequence[Node]) -> dict[Node, N
 
 def _can_stay_expression(node: Node) -> bool:
     """Return whether folding the expression stores more, and ONNX's own operators compute it."""
-    own = all(n.op.domain in ONNX_DOMAINS for n in topological_order([node]) if isinstance(n.op, Op))
-    return own and _added_bytes(node) > 0
+    operators = [n.op for n in topological_order([node]) if isinstance(n.op, Op)]
+    return all(op.domain in ONNX_DOMAINS for op in operators) and _added_bytes(node) > 0
 
 
 def _added_bytes(node: Node) -> int:

@@ -31,7 +31,7 @@ MAX_EXACT_ELEMENTS = 1 << 24  # of a larger constant only the bounds count, to s
 ROUNDED_AWAY = 2.0**-8  # a change below this part of half an ulp is lost when the result is rounded
 MAX_OUTPUT_CHANGE = 2.0**-80  # largest absolute change of an output element, where rounding removes none
 MAX_RELATIVE_CHANGE = 2.0**-60  # largest change, relative to an output when all inputs have maximal size
-VAST_FACTOR = 2.0**30  # a product with such a factor is hardly within any reach
+VAST_FACTOR = 2.0**30  # a product with such a factor probably exceeds the magnitude that is assumed (`reach`)
 MAX_EXPONENT = 2  # a power with a larger exponent may make vast numbers of common ones
 MAX_BOUNDED_ELEMENTS = 1 << 12  # intervals start from the bounds of constants up to this size, to save time
 
@@ -59,12 +59,12 @@ class ChangeBound:
     """Bounds how far a program's outputs change; callable with {constant: its new value}.
 
     reach   magnitude that no value exceeds at run time, as is assumed
-    within  whether the program is the body of another node, so that any change of an output is refused
-    coarse  whether of each constant only its bounds are used, which takes less time
+    is_body whether the program is the body of another node, so that any change of an output is refused
+    coarse  whether only the bounds of each constant are used, which takes less time
     """
 
-    def __init__(self, program: Program, reach: float, within: bool = False, coarse: bool = False):
-        self.program, self.reach, self.within, self.coarse = program, reach, within, coarse
+    def __init__(self, program: Program, reach: float, is_body: bool = False, coarse: bool = False):
+        self.program, self.reach, self.is_body, self.coarse = program, reach, is_body, coarse
         self._values: dict[Node, Array] = {}
 
     def __call__(self, moved: Mapping[Node, Node], flushing: Collection[Node] = ()) -> float:
@@ -106,7 +106,7 @@ class ChangeBound:
                 continue
             change, scale = found.influence.change, found.influence.scale
             distance = float(change.max())
-            if self.within:
+            if self.is_body:
                 raise ChangeRefused(f"{name} leaves its body, moved by up to {distance:.2g}", found.origins)
             if not distance <= MAX_OUTPUT_CHANGE:
                 reason = f"the output {name} would be moved by up to {distance:.2g}"

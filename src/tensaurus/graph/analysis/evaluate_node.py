@@ -1,4 +1,4 @@
-"""Evaluate one declared node in a field: float64, GF(p), fractions, sizes ..."""
+"""Evaluate one declared node in a field: float64, GF(p), fractions, sizes, ... (`expr.evaluate.fields`)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 
 MAX_RUNTIME_VALUE = 2.0**24  # magnitude that no value exceeds at run time, as is assumed
-MAX_ATTEMPTS = 4  # each without the kernels that the attempts before refused; then no kernel flushes
+MAX_ATTEMPTS = 4  # each without the kernels that earlier ones refused; where all fail, no kernel flushes
 
 
 def find_flushing_nodes(program: Program, kernels: Iterable[Node]) -> frozenset[Node]:

@@ -1,4 +1,4 @@
-"""Count the typed and the opaque nodes of a program, and the bytes of its constants."""
+"""Count the nodes of a program that rewrites may change, the others, and the bytes of its constants."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from tensaurus.ops import TensorType
 
 @dataclass
 class Census:
-    """How many nodes are typed, and how many of each operator are opaque, bodies included."""
+    """How many nodes have an expression (typed nodes), and how many are kept as they are (opaque nodes).
+
+    The nodes in bodies of If, Loop and Scan are included.
+    """
 
     typed: int = 0
-    opaque: Counter[str] = field(default_factory=Counter)
+    opaque: Counter[str] = field(default_factory=Counter)  # by operator
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)  # (operator, why it is opaque)
 
 
-def constant_bytes(program: Program) -> int:
-    """Return the bytes of constants that the program and its bodies read, after constant folding."""
+def folded_constant_bytes(program: Program) -> int:
+    """Return the bytes of the constants that the program and its bodies read, after constant folding."""
     args = (arg for node in program.active for arg in node.args)
     constants = dict.fromkeys(arg for arg in args if arg is not None and arg.static)
-    return sum(map(_output_bytes, constants)) + sum(map(constant_bytes, program.bodies))
+    return sum(map(_output_bytes, constants)) + sum(map(folded_constant_bytes, program.bodies))
 
 
-def stored_bytes(program: Program) -> int:
+def unfolded_constant_bytes(program: Program) -> int:
     """Return the bytes of the constants that a file of the program and its bodies stores, without folding.
 
-    Unlike in `constant_bytes`, an expression over constants counts as its constants: Tile(w, 60) as w.
+    Unlike in `folded_constant_bytes`, an expression over constants counts as its constants: Tile(w, 60) as w.
     """
     constants = (node for node in program.nodes if node.op is CONSTANT)
-    return sum(map(_output_bytes, constants)) + sum(map(stored_bytes, program.bodies))
+    return sum(map(_output_bytes, constants)) + sum(map(unfolded_constant_bytes, program.bodies))
 
 
-def bytes_to_store(program: Program, original_nodes: Set[Node]) -> int:
-    """Return the fewest bytes of constants that a file of the program must store, bodies not counted.
+def fewest_stored_bytes(program: Program, original_nodes: Set[Node]) -> int:
+    """Return the fewest bytes of constants that a file of the program can store, bodies not counted.
 
     Expressions over constants are folded; those that the original model has may also stay as they are, where
     their constants take fewer bytes.

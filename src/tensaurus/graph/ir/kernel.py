@@ -10,7 +10,7 @@ from tensaurus.ops import TensorType
 
 @dataclass(frozen=True)
 class Kernel:
-    """A compiled eOperator.
+    """The code of an eOperator (an expression used as an operator, for which no runtime has a kernel).
 
     name      "eop_" + 16 hex digits of a hash of scope, types, schedule and target
     inputs    types of x0, x1, ...; their sizes are numbers

@@ -37,7 +37,7 @@ Type: TypeAlias = TensorType | OtherType
 
 @dataclass(frozen=True)
 class Leaf:
-    """The operator of a node without a declaration: see the constants below."""
+    """The operator of a node that no declaration gives an expression; there are four, listed below."""
 
     name: str
 

@@ -40,7 +40,7 @@ class Piece:
 
     @cached_property
     def has_eoperators(self) -> bool:
-        """Return whether eOperators are in the piece: they must be tuned for seconds before they run."""
+        """Return whether operators with generated kernels are in the piece: tuning those takes seconds."""
         return any(node.op is eop for node in self.inner)
 
     @cached_property
@@ -54,8 +54,8 @@ class Piece:
         if self.inner == (self.root,):
             return workload(self.root)
         names = {
-            leaf: source(f"{format_subnormals(leaf)}{'w' if leaf.static else 'x'}{place}", leaf.types[0])
-            for place, leaf in enumerate(self.leaves)
+            leaf: source(f"{format_subnormals(leaf)}{'w' if leaf.static else 'x'}{k}", leaf.types[0])
+            for k, leaf in enumerate(self.leaves)
         }
         return format_program(Program(tuple(names.values()), (("y", self.with_leaves(names)),)))
 
@@ -88,7 +88,7 @@ class Piece:
 
 
 def _operator_label(node: Node) -> str:
-    """Return the operator's name, of an eOperator with the kind of its work; "" for leaves and items."""
+    """Return the operator's name, of an eOperator with the kind of its work; "" for any `Leaf` operator."""
     if not isinstance(node.op, Op):
         return ""
     return node.op.name if node.op is not eop else f"{node.op} {_work_label(node.attribute('scope'))}"

@@ -19,17 +19,17 @@ def topological_order(roots: Iterable[Node], leaves: Iterable[Node] = ()) -> lis
     seen: set[Node] = set(leaves)
     stack: list[tuple[Node, int]] = [(root, 0) for root in reversed(list(roots))]
     while stack:
-        node, place = stack.pop()
-        if place == 0:
+        node, visited = stack.pop()  # a node, and how many of its arguments were visited
+        if visited == 0:
             if node in seen:
                 continue
             seen.add(node)
         args = node.args
-        while place < len(args):
-            arg = args[place]
-            place += 1
+        while visited < len(args):
+            arg = args[visited]
+            visited += 1
             if arg is not None and arg not in seen:
-                stack.append((node, place))
+                stack.append((node, visited))
                 stack.append((arg, 0))
                 break
         else:

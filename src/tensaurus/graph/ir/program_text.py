@@ -69,15 +69,15 @@ def format_program(program: Program) -> str:
     names = {node: f"n{k}" for k, node in enumerate(order)}
     symbols: set[Symbol] = set()
     lines = []
-    for place, node in enumerate(order):
+    for k, node in enumerate(order):
         for kind in node.types:
             if isinstance(kind, TensorType):
                 symbols.update(s for n in kind.shape for s in _symbols(n))
         for _, value in node.attrs:
             symbols.update(_symbols(value))
         if node.op is INPUT:
-            where = "input" if place < len(program.inputs) else "captured"
-            where = where if place < len(program.inputs) + len(program.captured) else "source"
+            where = "input" if k < len(program.inputs) else "captured"
+            where = where if k < len(program.inputs) + len(program.captured) else "source"
             type_text = format_type(node.types[0])
             lines.append(f"{names[node]} = {where}({node.attribute('name')!r}) -> {type_text}")
         elif node.op is CONSTANT:
@@ -114,13 +114,13 @@ def workload(node: Node, ignore_values: bool = False) -> str:
 
     `const` marks constant arguments, which a runtime prepares ahead of time.  Their values make no
     difference, except subnormal numbers, which are slow (`const subnormal 2^-3`; `ignore_values` leaves this
-    out).  `same k` is an argument that already occurred at place k.
+    out).  `same k` is an argument that is the same as argument k.
     """
     args: list[str] = []
-    for place, arg in enumerate(node.args):
+    for k, arg in enumerate(node.args):
         if arg is None:
             args.append("None")
-        elif arg in node.args[:place]:
+        elif arg in node.args[:k]:
             args.append(f"same {node.args.index(arg)}")
         else:
             kinds = ", ".join(map(format_type, arg.types))
@@ -146,15 +146,15 @@ def form_digest(form: OpaqueForm) -> str:
 
 def _format_call(node: Node, args: list[str]) -> str:
     """Return the call of an operator with the types of its outputs."""
-    pieces = list(args)
+    texts = list(args)
     if node.op is OPAQUE:
         form: OpaqueForm = node.attribute("form")
-        name, pieces = "opaque", [repr(form.operator), repr(form_digest(form)), *pieces]
-        pieces += [f"identity={value}" for key, value in node.attrs if key == "identity"]
+        name, texts = "opaque", [repr(form.operator), repr(form_digest(form)), *texts]
+        texts += [f"identity={value}" for key, value in node.attrs if key == "identity"]
     else:
         name = str(node.op.name)
-        pieces += [f"{key}={format_attribute(value)}" for key, value in node.attrs]
-    return f"{name}({', '.join(pieces)}) -> {', '.join(map(format_type, node.types))}"
+        texts += [f"{key}={format_attribute(value)}" for key, value in node.attrs]
+    return f"{name}({', '.join(texts)}) -> {', '.join(map(format_type, node.types))}"
 
 
 def format_type(kind: Type) -> str:

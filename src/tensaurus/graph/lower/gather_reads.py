@@ -33,7 +33,7 @@ from tensaurus.ops.indexing import gather
 from tensaurus.ops.parts import concat, pad, slice_
 from tensaurus.system.errors import TensaurusError
 
-AxisOrder: TypeAlias = Mapping[Axis, int]
+AxisOrder: TypeAlias = Mapping[Axis, int]  # the number of each axis: dimensions are sorted by it
 IndexNodes: TypeAlias = Callable[[Size], Labelled | None]  # returns the node of an index read from a tensor
 
 MAX_TABLE_ELEMENTS = 1 << 24  # of a table of indices, which the model stores
@@ -60,12 +60,13 @@ def require_small(sizes: Iterable[Size]) -> None:
 class _Dimension:
     """One dimension of the tensor that is read, with its index over `axes`.
 
+    number    number of the dimension
     known     the values of the index, where they are known ahead of time
     computed  the node that computes the index at run time otherwise
     inside    whether a computed index is never beyond the edge
     """
 
-    place: int
+    number: int
     size: int
     axes: tuple[Axis, ...]
     known: Array | None = None
@@ -110,8 +111,8 @@ def read_elements(
     dtype = source.tensor.dtype
     beyond = 0 if outside is None else outside
     dimensions = [
-        _describe_dimension(place, size, index, axis_order, index_nodes)
-        for place, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
+        _describe_dimension(number, size, index, axis_order, index_nodes)
+        for number, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
     ]
     nowhere = Labelled(literal(beyond, dtype), ())
     if any(d.size == 0 or d.known is not None and not _is_inside(d).any() for d in dimensions):
@@ -133,20 +134,24 @@ def read_elements(
 
 def _known_shape(node: Node) -> list[int]:
     if not all(isinstance(n, int) for n in node.tensor.shape):
-        raise TensaurusError(f"a read of {node.tensor} needs known sizes to be written as ONNX operators")
+        raise TensaurusError(
+            f"a tensor of type {node.tensor} is indexed in a way that ONNX operators express only for known "
+            "sizes",
+            remedy="Give the sizes with --shape.",
+        )
     return [int(n) for n in node.tensor.shape]  # type: ignore[arg-type]
 
 
 def _describe_dimension(
-    place: int, size: int, index: Size, axis_order: AxisOrder, index_nodes: IndexNodes
+    number: int, size: int, index: Size, axis_order: AxisOrder, index_nodes: IndexNodes
 ) -> _Dimension:
     computed = index_nodes(index)
     if computed is not None:
         low, high = interval(index)
         inside = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size
-        return _Dimension(place, size, computed.axes, computed=computed, inside=inside)
+        return _Dimension(number, size, computed.axes, computed=computed, inside=inside)
     data, axes = tabulate_size(index, axis_order)
-    return _Dimension(place, size, axes, known=data)
+    return _Dimension(number, size, axes, known=data)
 
 
 def _is_inside(d: _Dimension) -> Array:
@@ -162,8 +167,8 @@ def _group_by_axes(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
         groups = [g for g in groups if all(g is not other for other in joined)]
         groups.append([*(other for g in joined for other in g), d])
     for g in groups:
-        g.sort(key=lambda d: d.place)
-    return sorted(groups, key=lambda g: g[0].place)
+        g.sort(key=lambda d: d.number)
+    return sorted(groups, key=lambda g: g[0].number)
 
 
 def _plan_group(
@@ -214,23 +219,23 @@ def _align(data: Array, data_axes: Sequence[Axis], axes: Sequence[Axis]) -> Arra
     return data.reshape([length(a) if a in data_axes else 1 for a in axes])
 
 
-def _index_step(linear: Array, place: int) -> int:
-    """Return by how much the index grows for one step along a dimension."""
-    if linear.shape[place] < 2:
+def _index_step(linear: Array, d: int) -> int:
+    """Return by how much the index grows for one step along dimension d."""
+    if linear.shape[d] < 2:
         return 0
-    spot = [0] * linear.ndim
-    first = linear[tuple(spot)]
-    spot[place] = 1
-    return int(linear[tuple(spot)] - first)
+    point = [0] * linear.ndim
+    first = linear[tuple(point)]
+    point[d] = 1
+    return int(linear[tuple(point)] - first)
 
 
 def _find_run(linear: Array, valid: Array) -> _Run | None:
     """Return the run of the valid indices, None where they have gaps or are not evenly spaced."""
-    spots = np.flatnonzero(valid)
-    if not len(spots):
+    positions = np.flatnonzero(valid)
+    if not len(positions):
         return None
-    first, last = int(spots[0]), int(spots[-1])
-    if last - first + 1 != len(spots):
+    first, last = int(positions[0]), int(positions[-1])
+    if last - first + 1 != len(positions):
         return None
     inner = linear[first : last + 1]
     step = int(inner[1] - inner[0]) if len(inner) > 1 else 1
@@ -258,7 +263,7 @@ def _plan_computed(
     if valid is not None:
         linear = apply_function("where", valid, linear, _integer(0 if ignores_edge else size))
     has_fill_slot = valid is not None and not ignores_edge
-    return _GroupPlan(size, axes, indices=linear.whole(axes), has_fill_slot=has_fill_slot, valid=valid)
+    return _GroupPlan(size, axes, indices=linear.expanded(axes), has_fill_slot=has_fill_slot, valid=valid)
 
 
 def _integer(value: int) -> Labelled:
@@ -269,26 +274,26 @@ def _build_read(
     source: Node, groups: Sequence[Sequence[_Dimension]], plans: Sequence[_GroupPlan], fill: Any
 ) -> Node:
     """Return the read: the dimensions of each group become one, which is sliced, padded and gathered."""
-    node = transpose_node(source, [d.place for group in groups for d in group])
+    node = transpose_node(source, [d.number for group in groups for d in group])
     node = reshape_node(node, [p.size for p in plans])
     runs = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.has_fill_slot)) for p in plans]
     node = _slice_and_pad(node, runs, fill)
-    for place, p in reversed(list(enumerate(plans))):
+    for d, p in reversed(list(enumerate(plans))):
         if p.indices is not None:
-            node = apply(gather, [node, p.indices], {"axis": place})
+            node = apply(gather, [node, p.indices], {"axis": d})
         elif len(p.runs) > 1:
             others = [_Run(0, 1, n, 0, 0) for n in _known_shape(node)]
-            cuts = ([*others[:place], run, *others[place + 1 :]] for run in p.runs)
+            cuts = ([*others[:d], run, *others[d + 1 :]] for run in p.runs)
             parts = [_slice_and_pad(node, cut, fill) for cut in cuts]
-            node = apply(concat, parts, {"axis": place})
+            node = apply(concat, parts, {"axis": d})
     return reshape_node(node, [length(a) for p in plans for a in p.axes])
 
 
 def _slice_and_pad(node: Node, runs: Sequence[_Run], fill: Any) -> Node:
     """Return one run of each dimension."""
     cuts = [
-        (place, run.first, run.first + (run.length - 1) * run.step + 1, run.step)
-        for place, (run, size) in enumerate(zip(runs, _known_shape(node), strict=True))
+        (d, run.first, run.first + (run.length - 1) * run.step + 1, run.step)
+        for d, (run, size) in enumerate(zip(runs, _known_shape(node), strict=True))
         if run[:3] != (0, 1, size)
     ]
     if cuts:

@@ -1,7 +1,7 @@
 """Nodes whose dimensions are named by axes, and operations on them that match dimensions by name.
 
     apply_function("mul", a[i, k], b[k, j])                ->   a node over [i, k, j]
-    contract_factors([a[i, k], b[k, j]], gone=[k], ...)    ->   MatMul(a, b), over [i, j]
+    contract_factors([a[i, k], b[k, j]], summed_axes=[k], ...)    ->   MatMul(a, b), over [i, j]
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Labelled:
         node = transpose_node(self.node, [self.axes.index(a) for a in axes if a in self.axes])
         return reshape_node(node, [length(a) if a in self.axes else 1 for a in axes[first:]])
 
-    def whole(self, axes: Sequence[Axis]) -> Node:
+    def expanded(self, axes: Sequence[Axis]) -> Node:
         """Return the node with dimensions in this order, its values repeated along axes that it lacks."""
         shape = [length(a) if a in self.axes else 1 for a in axes]
         repeats = tuple(1 if a in self.axes else length(a) for a in axes)
@@ -83,8 +83,8 @@ def _union_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
 def apply_function(fn: str, *items: Labelled) -> Labelled:
     """Return a scalar function of each element, over the axes of all arguments."""
     axes = _union_axes(items)
-    made = call_function(fn, *(item.aligned(axes) for item in items))
-    return Labelled(reshape_node(made, tuple(map(length, axes))), axes)
+    result = call_function(fn, *(item.aligned(axes) for item in items))
+    return Labelled(reshape_node(result, tuple(map(length, axes))), axes)
 
 
 def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
@@ -92,11 +92,11 @@ def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
 
     Along an axis that the item lacks, its value repeats: the sum is multiplied by the length, and so on.
     """
-    places = [k for k, a in enumerate(item.axes) if a in axes]
+    dims = [d for d, a in enumerate(item.axes) if a in axes]
     result = item
-    if places:
+    if dims:
         remaining = tuple(a for a in item.axes if a not in axes)
-        result = Labelled(_reduce_dimensions(monoid, item.node, places), remaining)
+        result = Labelled(_reduce_dimensions(monoid, item.node, dims), remaining)
     repeats = prod(length(a) for a in axes if a not in item.axes)
     if repeats == 1 or monoid in ("max", "min"):
         return result
@@ -105,16 +105,16 @@ def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
     return _power(result, repeats)
 
 
-def _reduce_dimensions(monoid: str, node: Node, places: Sequence[int]) -> Node:
+def _reduce_dimensions(monoid: str, node: Node, dims: Sequence[int]) -> Node:
     dtype = node.tensor.dtype
     try:
-        return call_reduction(monoid, node, places)
+        return call_reduction(monoid, node, dims)
     except Untypable:
         if not is_integer(dtype) or dtype == SUM_DTYPE:
             raise
         # sums and products wrap around: a result that is right modulo 2^64 is right modulo 2^32, 2^16, 2^8
         wide = call_function(f"to_{SUM_DTYPE}", node)
-        return call_function(f"to_{dtype}", call_reduction(monoid, wide, places))
+        return call_function(f"to_{dtype}", call_reduction(monoid, wide, dims))
 
 
 def _power(item: Labelled, exponent: int) -> Labelled:
@@ -126,29 +126,31 @@ def _power(item: Labelled, exponent: int) -> Labelled:
     return apply_function("mul", square, item) if exponent % 2 else square
 
 
-def contract_factors(factors: Sequence[Labelled], gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
-    """Return the sum over the axes `gone` of the product of the factors, by products of two factors.
+def contract_factors(
+    factors: Sequence[Labelled], summed_axes: Sequence[Axis], order: Sequence[Axis]
+) -> Labelled:
+    """Return the sum over the axes `summed_axes` of the product of the factors, by products of two factors.
 
     Axes in `order` come in this order in the result, if that costs no transposition.
     """
     queue = sorted(factors, key=lambda f: len(f.axes))
-    remaining = set(gone)
+    remaining = set(summed_axes)
     result = queue.pop(0)
     while queue:
-        mates = [k for k, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
-        other = queue.pop(mates[0])
+        sharing = [k for k, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
+        other = queue.pop(sharing[0])
         pair_axes = {*result.axes, *other.axes}.difference(*(f.axes for f in queue))
-        summed = [a for a in gone if a in remaining and a in pair_axes]
+        summed = [a for a in summed_axes if a in remaining and a in pair_axes]
         result = _contract_pair(result, other, summed, order)
         remaining.difference_update(summed)
-    return reduce_axes("sum", result, [a for a in gone if a in remaining])
+    return reduce_axes("sum", result, [a for a in summed_axes if a in remaining])
 
 
-def _contract_pair(a: Labelled, b: Labelled, gone: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
-    """Return the sum over `gone` of a * b, as a matrix product wherever both have a summed axis."""
-    a = reduce_axes("sum", a, [x for x in gone if x in a.axes and x not in b.axes])
-    b = reduce_axes("sum", b, [x for x in gone if x in b.axes and x not in a.axes])
-    inner = [x for x in gone if x in a.axes and x in b.axes]
+def _contract_pair(a: Labelled, b: Labelled, summed_axes: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
+    """Return the sum over `summed_axes` of a * b, as a matrix product wherever both have a summed axis."""
+    a = reduce_axes("sum", a, [x for x in summed_axes if x in a.axes and x not in b.axes])
+    b = reduce_axes("sum", b, [x for x in summed_axes if x in b.axes and x not in a.axes])
+    inner = [x for x in summed_axes if x in a.axes and x in b.axes]
     if not inner:
         return apply_function("mul", a, b)
     if not _has_matmul(a.node, b.node):

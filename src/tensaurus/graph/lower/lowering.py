@@ -3,7 +3,8 @@
     Gelu(x) in opset 17   ->   Mul(Mul(0.5, x), Add(1, Erf(Div(x, sqrt 2))))
 
 An expansion comes from the rules (`Expand`); an operator that ONNX lacks altogether is written by its
-expression.  An eOperator with a kernel stays: it is exported as a custom operator.
+expression (`standard_operators`).  An eOperator (an expression used as an operator) for which a kernel was
+generated stays: it is exported as a custom operator.
 """
 
 from __future__ import annotations
@@ -78,30 +79,31 @@ def lower_program(
     known_kinds: set[tuple[object, ...]] = set()  # (operator, attributes, types) that the opset has
 
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
-        made = replace_args(node, args)
-        if not isinstance(made.op, Op):
-            return made
-        if made.op is eop and not made.static and (kernel := kernels(made)) is not None:
-            return _pack_arguments(made, kernel, lower)
-        reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in made.args)
-        kind = (made.op, made.attrs, reads, len(made.types))
+        rebuilt = replace_args(node, args)
+        if not isinstance(rebuilt.op, Op):
+            return rebuilt
+        if rebuilt.op is eop and not rebuilt.static and (kernel := kernels(rebuilt)) is not None:
+            return _pack_arguments(rebuilt, kernel, lower)
+        reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in rebuilt.args)
+        kind = (rebuilt.op, rebuilt.attrs, reads, len(rebuilt.types))
         if kind in known_kinds:
-            return made
+            return rebuilt
         try:
-            names = [None if a is None else f"i{k}" for k, a in enumerate(made.args)]
-            node_in_opset(made, opset, names, [f"o{k}" for k in range(len(made.types))], "sizes{}".format)
+            names = [None if a is None else f"i{k}" for k, a in enumerate(rebuilt.args)]
+            outputs = [f"o{k}" for k in range(len(rebuilt.types))]
+            node_in_opset(rebuilt, opset, names, outputs, "sizes{}".format)
         except NotInOpset as error:
             try:
-                expansion = _find_expansion(made, opset, expand)
+                expansion = _find_expansion(rebuilt, opset, expand)
             except TensaurusError as reason:
                 raise TensaurusError(f"{error}: {reason}", node=program.names.get(node)) from error
-            if expansion is None or expansion is made:
+            if expansion is None or expansion is rebuilt:
                 raise TensaurusError(
                     f"{error}, and it has no expansion into ONNX operators", node=program.names.get(node)
                 ) from error
-            return _rebuild_above(expansion, made.args, lower)
+            return _rebuild_above(expansion, rebuilt.args, lower)
         known_kinds.add(kind)
-        return made
+        return rebuilt
 
     return program.rebuild(lower, became)
 
@@ -135,9 +137,9 @@ def can_export(nodes: Iterable[Node], opset: int, expand: Expand | None) -> bool
                 arg if arg is None or arg.op is CONSTANT else source(f"x{k}", arg.types[0])
                 for k, arg in enumerate(node.args)
             ]
-            made = replace_args(node, tuple(args))
+            rebuilt = replace_args(node, tuple(args))
             try:
-                lower_program(Program((), (("y", item(made, 0)),)), opset, expand)
+                lower_program(Program((), (("y", item(rebuilt, 0)),)), opset, expand)
             except TensaurusError:
                 return False
     return True

@@ -1,6 +1,6 @@
 """Build nodes for scalar functions, reductions and constants of expressions.
 
-The operator is found by its declaration: the function "max" is the operator whose expression is
+The operator is found by its declaration: for the function "max" it is the one whose expression is
 max(x[i], y[i]).  So no table of names is needed, and new declarations are found at once.
 """
 
@@ -104,12 +104,12 @@ def _find_function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[st
     """Return the operator of ONNX, and its attributes, whose expression is this function elementwise."""
 
     def computes(scope: Scope, inputs: tuple[Tensor, ...]) -> bool:
-        places = tuple(map(polynomial, scope.axes))
-        return scope.body == Call(fn, tuple(Read(x, places[len(places) - x.rank :]) for x in inputs))
+        indices = tuple(map(polynomial, scope.axes))
+        return scope.body == Call(fn, tuple(Read(x, indices[len(indices) - x.rank :]) for x in inputs))
 
     shapes = ((), (2, 3)), ((2, 3), (2, 3)), ((2, 3), (3,))  # of the first argument, and of the others
     samples = [
-        tuple(TensorType(dtype, rest if place else first) for place, dtype in enumerate(dtypes))
+        tuple(TensorType(dtype, rest if k else first) for k, dtype in enumerate(dtypes))
         for first, rest in shapes
     ]
     fitting = [

@@ -64,7 +64,7 @@ NEUTRAL: Mapping[str, Any] = {"sum": 0, "prod": 1, "max": float("-inf"), "min": 
 MIN_UNROLLED_OUTPUTS = 1 << 12  # a smaller result is not worth one node for each term of its sum
 MAX_UNROLLED_TERMS = 64  # a longer sum would make too many nodes
 UNROLLED_DTYPES = ("float32", "float64")  # types that every runtime adds and compares elementwise
-TRAPPING_DIVISIONS = frozenset({"div", "mod", "fmod"})  # by 0 these stop the process for integers
+TRAPPING_DIVISIONS = frozenset({"div", "mod", "fmod"})  # on integers, a division by 0 stops the process
 
 
 def lower_node(node: Node) -> Node:
@@ -112,7 +112,7 @@ class _Lowering:
             return constant(np.zeros(shape, numpy_dtype(dtype)))
         flat = split_axes(scope)
         self.add_axes(*flat.axes)
-        return reshape_node(self.lower_body(flat.body, dtype, flat.axes).whole(flat.axes), shape)
+        return reshape_node(self.lower_body(flat.body, dtype, flat.axes).expanded(flat.axes), shape)
 
     def source_node(self, source: Source, dtype: str) -> Node:
         if isinstance(source, Tensor):
@@ -228,24 +228,24 @@ class _Lowering:
         """Return a Concat along an axis: one branch before the cut, the other from there on."""
         extent = length(a)
         parts = [(0, cut, other if above else then), (cut, extent, then if above else other)]
-        pieces, results = [], []
+        part_axes, results = [], []
         for start, stop, body in parts:
             if start == stop:
                 continue
-            piece = axis(stop - start)
-            self.add_axes(piece)
-            at: dict[Any, Any] = {a: polynomial(piece) + start}
-            piece_order = tuple(piece if x == a else x for x in order)
-            pieces.append(piece)
-            results.append(self.lower_body(replace_axes(body, at), dtype, piece_order))
-        others = {x for r in results for x in r.axes if x not in pieces}
+            part_axis = axis(stop - start)
+            self.add_axes(part_axis)
+            at: dict[Any, Any] = {a: polynomial(part_axis) + start}
+            part_order = tuple(part_axis if x == a else x for x in order)
+            part_axes.append(part_axis)
+            results.append(self.lower_body(replace_axes(body, at), dtype, part_order))
+        others = {x for r in results for x in r.axes if x not in part_axes}
         full = [*sorted(others, key=self.axis_order.__getitem__), a]
         if a in order:
             full = sorted(full, key=lambda x: (order.index(x) if x in order else -1))
         nodes = []
-        for result, piece in zip(results, pieces, strict=True):
-            axes = [piece if x == a else x for x in full]
-            nodes.append(order_axes(result, axes).whole(axes))
+        for result, part_axis in zip(results, part_axes, strict=True):
+            axes = [part_axis if x == a else x for x in full]
+            nodes.append(order_axes(result, axes).expanded(axes))
         node = nodes[0] if len(nodes) == 1 else apply(concat, nodes, {"axis": full.index(a)})
         return Labelled(node, tuple(full))
 
@@ -316,8 +316,8 @@ def _guard_cut(size: Size) -> tuple[Axis, int, bool] | None:
     ((a, slope),) = slopes.items()
     if not isinstance(slope, int) or not isinstance(rest, int):
         return None
-    place = ceil(-rest / slope) if slope > 0 else rest // -slope + 1
-    return a, min(max(place, 0), length(a)), slope > 0
+    cut = ceil(-rest / slope) if slope > 0 else rest // -slope + 1
+    return a, min(max(cut, 0), length(a)), slope > 0
 
 
 def _as_body(size: Size) -> Body:

@@ -155,8 +155,8 @@ class Build:
 
         assert isinstance(self.model, Path)
         entries = [e for tensor in tensors_of(self.proto(weights=False)) for e in tensor.external_data]
-        places = {entry.value for entry in entries if entry.key == "location"}
-        return [self.model.parent / place for place in sorted(places)]
+        locations = {entry.value for entry in entries if entry.key == "location"}
+        return [self.model.parent / location for location in sorted(locations)]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Build) and (self is other or self.digest == other.digest)

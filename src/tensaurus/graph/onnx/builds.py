@@ -25,7 +25,7 @@ from tensaurus.ops.kernel_form import KERNELS
 LinkKernels = Callable[[Sequence[Kernel]], Path]
 """Links kernels to one shared library, and returns its path."""
 
-MAX_CACHED_BYTES = 1 << 30  # of all cached builds; beyond, the oldest are dropped and exported again
+MAX_CACHED_BYTES = 1 << 30  # of all cached builds; beyond, the oldest are dropped: to be exported again
 
 
 class Builds:
@@ -43,12 +43,12 @@ class Builds:
         shares_weights: bool = True,
         max_constant_bytes: float = inf,
     ):
-        """Say how to export.
+        """Set how programs are exported.
 
         folder              for models and weights that are too large for a message
         expand, kernels     expansions of operators, and kernels of eOperators
         link                links the kernels of one build to a library
-        libraries           of custom operators that the model itself came with
+        libraries           of kernels that the imported model itself came with
         folded              whether constant expressions are folded
         max_cached_bytes    of all cached builds; the oldest are dropped
         shares_weights      whether large weights are written to the folder once, for all builds

@@ -47,8 +47,9 @@ class GraphImporter:
 
     names          the node of each value by its name
     captured       by name: (input of this body, node of the graph around it)
-    input_symbols  sizes of inputs: sizes computed from them can be computed on export, too
+    input_symbols  sizes of inputs: on export, nodes can compute every size that consists of them
     known          elements of integer nodes (`known_integers`)
+    location       where values are defined: equal names of sizes mean equal sizes in one scope
     branch_names   names of nodes in branches that are taken
     names_read     all values that are read in the graph and its bodies
     """
@@ -70,8 +71,8 @@ class GraphImporter:
         self.infos, self.stated = types.infos[number], types.stated[number]
         # A body without inputs shares the named sizes of its graph; those of a loop may differ in each turn.
         shared = outer is not None and not graph.input
-        scope = outer.place.scope if outer is not None and shared else str(number or "")
-        self.place: Location = Location(str(number), scope)
+        scope = outer.location.scope if outer is not None and shared else str(number or "")
+        self.location: Location = Location(str(number), scope)
         self.names: dict[str, Node] = {}
         self.captured: dict[str, tuple[Node, Node]] = {}
         self.input_symbols: set[Symbol] = set(outer.input_symbols) if outer is not None else set()
@@ -91,7 +92,7 @@ class GraphImporter:
     def type_of(self, proto: TypeProto, name: str) -> Type:
         """Return the type of a value.  Raises TensaurusError where its element type is unknown."""
         try:
-            return self.types.type_of(proto, name, self.place)
+            return self.types.type_of(proto, name, self.location)
         except ValueError as error:
             raise TensaurusError(f"the value {name} has a type that ONNX does not define: {error}") from error
 
@@ -154,18 +155,18 @@ class GraphImporter:
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         op = registry.get(proto.op_type) if (proto.domain, proto.op_type) not in self.functions else None
         if (scope := scope_text(proto)) is not None:
-            typed = partial(self.build_eoperator, scope)
+            build = partial(self.build_eoperator, scope)
         elif op is not None and op.domain == domain:
-            typed = partial(self.build_declared, op)
+            build = partial(self.build_declared, op)
         else:
             return self.add_opaque(proto, why_undeclared(operator_name(proto)))
         try:
-            node = typed(proto)
+            node = build(proto)
         except Untypable as error:
             return self.add_opaque(proto, str(error))
         except Exception as error:  # a declaration that fails leaves the node as it is
             return self.add_opaque(proto, f"{type(error).__name__}: {error}")
-        self.define(proto.output, [item(node, place) for place in range(len(node.types))])
+        self.define(proto.output, [item(node, k) for k in range(len(node.types))])
 
     def take_branch(self, proto: NodeProto, taken: str) -> None:
         """Define the outputs of an If with a known condition: import the branch in attribute `taken`."""
@@ -312,7 +313,7 @@ class GraphImporter:
             or (self.opset < 16 and not _NON_TENSOR_TYPES.isdisjoint(kinds))
         )
         node = opaque(form, args, types, effects=has_effects)
-        self.define(proto.output, [item(node, place) for place in range(len(types))])
+        self.define(proto.output, [item(node, k) for k in range(len(types))])
 
     def output_types(
         self, proto: NodeProto, opset: int, args: Sequence[Node | None], bodies: Sequence[tuple[str, Program]]
@@ -321,13 +322,13 @@ class GraphImporter:
         kinds = [None if a is None else a.types[0] for a in args]
         values = [None if a is None else known_elements(a, self.known) for a in args]
         plain = [None if v is None or v.dtype.kind == "O" else v for v in values]
-        for place, (arg, value) in enumerate(zip(args, plain, strict=True)):
+        for k, (arg, value) in enumerate(zip(args, plain, strict=True)):
             if arg is not None and value is not None:
-                plain[place] = value.astype(numpy_dtype(arg.tensor.dtype))
+                plain[k] = value.astype(numpy_dtype(arg.tensor.dtype))
         stated = [self.infos.get(name, TypeProto()) for name in proto.output]
         local = (proto.domain, proto.op_type) in self.functions
         try:
-            types = self.types.output_types(proto, 0 if local else opset, kinds, plain, self.place, stated)
+            types = self.types.output_types(proto, 0 if local else opset, kinds, plain, self.location, stated)
         except ValueError as error:
             raise TensaurusError(f"it has a type that ONNX does not define: {error}") from error
         if branches(proto) is not None and len(bodies) == 2 and not local:
@@ -369,7 +370,8 @@ def _tensor_data(tensor: TensorProto) -> TensorData:
     try:
         return TensorData(proto=tensor)
     except Exception as error:  # whatever numpy or protobuf find wrong with it
-        raise TensaurusError(f"the tensor {tensor.name} cannot be read: {error}") from error
+        reason = f"the tensor {tensor.name} is malformed ({error})"
+        raise TensaurusError(reason, remedy="Export the model again.") from error
 
 
 def symbol_of(size: Any) -> Symbol | None:

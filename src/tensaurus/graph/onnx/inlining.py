@@ -66,7 +66,7 @@ def _restore_functions(flat: ModelProto, functions: Mapping[Key, FunctionProto])
 
 
 def _write_defaults(model: ModelProto) -> ModelProto:
-    """Return the model with the default attributes of functions written into each call: onnx forgets them."""
+    """Return the model with default attributes of functions written into calls: onnx's inliner drops them."""
     copy = ModelProto()
     copy.CopyFrom(model)
     defaults = {_key(f.domain, f.name, f.overload): list(f.attribute_proto) for f in copy.functions}

@@ -1,4 +1,4 @@
-"""Save kernel libraries beside a model's file, and find them again.
+"""Save kernel libraries (shared objects with generated kernels) beside a model's file, and find them again.
 
 The model's metadata hold the name and SHA-256 of each library, so that another library is never loaded.
 """
@@ -64,15 +64,15 @@ def require_library_path(model: str | Path, library: Path | None = None) -> None
     _require_path(library_path(model), Path(model), library)
 
 
-def _require_path(place: Path, model: Path, library: Path | None) -> None:
-    if not place.exists() or library is not None and file_hash(place) == file_hash(library):
+def _require_path(target: Path, model: Path, library: Path | None) -> None:
+    if not target.exists() or library is not None and file_hash(target) == file_hash(library):
         return
-    others = (other for other in sorted(place.parent.glob("*.onnx")) if other.name != model.name)
-    users = [other.name for other in others if place.name in _library_hashes(other)]
-    if users or place.name not in _library_hashes(model):
+    others = (other for other in sorted(target.parent.glob("*.onnx")) if other.name != model.name)
+    users = [other.name for other in others if target.name in _library_hashes(other)]
+    if users or target.name not in _library_hashes(model):
         owner = f"{users[0]} needs it" if users else f"{model.name} does not name it"
         raise TensaurusError(
-            f"its kernel library would overwrite {place.name}, and {owner}",
+            f"its kernel library would overwrite {target.name}, and {owner}",
             file=model,
             remedy="Give the result another name, or remove the old library.",
         )
@@ -84,12 +84,12 @@ def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence
     Every file is written under another name first and then renamed.  Raises TensaurusError as
     `require_library_path` does.
     """
-    places = [library_path(path, number) for number in range(len(libraries))]
+    targets = [library_path(path, number) for number in range(len(libraries))]
     with ExitStack() as stack:
-        for library, place in zip(libraries, places, strict=True):
-            _require_path(place, Path(path), library)
-            shutil.copyfile(library, stack.enter_context(replace_file(place)))
-        named = {place.name: library for place, library in zip(places, libraries, strict=True)}
+        for library, target in zip(libraries, targets, strict=True):
+            _require_path(target, Path(path), library)
+            shutil.copyfile(library, stack.enter_context(replace_file(target)))
+        named = {target.name: library for target, library in zip(targets, libraries, strict=True)}
         save_model(_with_library_hashes(model, named), path)
 
 

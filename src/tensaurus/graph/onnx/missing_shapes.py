@@ -28,9 +28,9 @@ def missing_shape_flags(program: Program) -> list[str]:
         name = node.attribute("name")
         dims = stated[name].type.tensor_type.shape.dim if name in stated else ()
         sizes = []
-        for place, size in enumerate(kind.shape):
-            parameter = dims[place].dim_param if place < len(dims) else ""
-            letter = "NCHW"[place] if kind.rank == 4 else f"N{place or ''}"
+        for d, size in enumerate(kind.shape):
+            parameter = dims[d].dim_param if d < len(dims) else ""
+            letter = "NCHW"[d] if kind.rank == 4 else f"N{d or ''}"
             name_or_letter = parameter if is_size_name(parameter) else letter
             sizes.append(str(size) if isinstance(size, int) else name_or_letter)
         flags.append(f"--shape {name}={','.join(sizes)}")

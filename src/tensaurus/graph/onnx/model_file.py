@@ -131,24 +131,29 @@ def _load_external(model: ModelProto, file: Path) -> bool:
 def _find_external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
     """Return the file that holds a tensor.  It must be in the model's folder, also after following links."""
     label = f"the external data of tensor {tensor.name}"
-    places = [entry.value for entry in tensor.external_data if entry.key == "location"]
-    place = places[-1] if places else ""
-    if not place or "\0" in place:
+    locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
+    location = locations[-1] if locations else ""
+    if not location or "\0" in location:
         raise TensaurusError(f"{label} has no location", file=file)
-    absolute = PurePosixPath(place).is_absolute() or PureWindowsPath(place).is_absolute()
+    absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
     try:
-        target = (folder / place).resolve()
+        target = (folder / location).resolve()
     except (OSError, RuntimeError) as error:
-        raise TensaurusError(f"{label} is at {place!r}, which cannot be resolved", file=file) from error
-    if absolute or ".." in PurePosixPath(place).parts or not target.is_relative_to(folder):
+        reason = error.strerror if isinstance(error, OSError) else error
         raise TensaurusError(
-            f"{label} is at {place!r}, outside the model's folder",
+            f"{label} is at {location!r}, which cannot be resolved: {reason}",
+            file=file,
+            remedy="Put the data file beside the model, or repair the link.",
+        ) from error
+    if absolute or ".." in PurePosixPath(location).parts or not target.is_relative_to(folder):
+        raise TensaurusError(
+            f"{label} is at {location!r}, outside the model's folder",
             file=file,
             remedy="Move the data file into the model's folder.",
         )
     if not target.is_file():
         raise TensaurusError(
-            f"{label} is missing: {place}", file=file, remedy="Put the data file into the model's folder."
+            f"{label} is missing: {location}", file=file, remedy="Put the data file into the model's folder."
         )
     return target
 

@@ -59,28 +59,28 @@ def sort_nodes(graph: GraphProto) -> None:
     for part in graphs_in(graph):
         order = _topological_order(part)
         if order is not None:
-            nodes = [NodeProto.FromString(part.node[place].SerializeToString()) for place in order]
+            nodes = [NodeProto.FromString(part.node[position].SerializeToString()) for position in order]
             del part.node[:]
             part.node.extend(nodes)
 
 
 def _topological_order(graph: GraphProto) -> list[int] | None:
     """Return the positions of the nodes in topological order; None where they are sorted, or on a cycle."""
-    maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
-    needs = [{maker[name] for name in _names_read(node) if name in maker} for node in graph.node]
-    if all(before < place for place, others in enumerate(needs) for before in others):
+    producer = {name: position for position, node in enumerate(graph.node) for name in node.output if name}
+    needs = [{producer[name] for name in _names_read(node) if name in producer} for node in graph.node]
+    if all(before < position for position, others in enumerate(needs) for before in others):
         return None
     readers: list[list[int]] = [[] for _ in needs]
-    for place, others in enumerate(needs):
+    for position, others in enumerate(needs):
         for before in others:
-            readers[before].append(place)
+            readers[before].append(position)
     missing = [len(others) for others in needs]
-    ready = deque(place for place, count in enumerate(missing) if not count)
+    ready = deque(position for position, count in enumerate(missing) if not count)
     order = []
     while ready:
-        place = ready.popleft()
-        order.append(place)
-        for reader in readers[place]:
+        position = ready.popleft()
+        order.append(position)
+        for reader in readers[position]:
             missing[reader] -= 1
             if not missing[reader]:
                 ready.append(reader)

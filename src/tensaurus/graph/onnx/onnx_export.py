@@ -19,7 +19,7 @@ from onnx import (
 
 from tensaurus.expr.sizes.size import Size, polynomial
 from tensaurus.graph.analysis.constant_folding import fold_constants
-from tensaurus.graph.ir.census import stored_bytes
+from tensaurus.graph.ir.census import unfolded_constant_bytes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
@@ -58,30 +58,30 @@ def export_with_tensors(
     folded              whether expressions over constants become constants
     expand, kernels     expansions of operators that the opset lacks, and kernels of eOperators
     weights             writes large initializers to files of their own
-    max_constant_bytes  folding stops here; the program's own constants may take more
+    max_constant_bytes  folding adds constants up to this total; the program's own constants may take more
     watch               is called with the program that is written, after folding and expansion
 
     Raises TensaurusError for a node that the opset lacks, and that has no expansion.
     """
     frame = program.frame
     names = {t.name for t in frame.defaults}
-    budget = ConstantBudget(max_constant_bytes - stored_bytes(program))
+    budget = ConstantBudget(max_constant_bytes - unfolded_constant_bytes(program))
     writer = GraphWriter(
         frame.opset, names, budget, folded=folded, expand=expand, kernels=kernels, weights=weights
     )
-    work = writer.prepare(program)
-    watch(work)
-    inputs = [i.attribute("name") for i in work.inputs]
-    writer.used.update(inputs, (name for name, _ in work.outputs))
-    writer.write(work, inputs)
+    prepared = writer.prepare(program)
+    watch(prepared)
+    inputs = [i.attribute("name") for i in prepared.inputs]
+    writer.used.update(inputs, (name for name, _ in prepared.outputs))
+    writer.write(prepared, inputs)
     model = ModelProto()
     model.CopyFrom(frame.model)
     graph = model.graph
     graph.node.extend(writer.nodes)
     graph.initializer.extend([*frame.defaults, *writer.initializers])
     graph.sparse_initializer.extend(writer.sparse)
-    graph.input.extend(_interface_values(frame.inputs, work.inputs, frame.fixed))
-    graph.output.extend(_interface_values(frame.outputs, [n for _, n in work.outputs], frame.fixed))
+    graph.input.extend(_interface_values(frame.inputs, prepared.inputs, frame.fixed))
+    graph.output.extend(_interface_values(frame.outputs, [n for _, n in prepared.outputs], frame.fixed))
     # from IR version 4 on an initializer need not be an input as well
     model.ir_version = max(model.ir_version, 4)
     uses_onnx = any(node.domain in ONNX_DOMAINS for node in graph.node)
@@ -91,7 +91,7 @@ def export_with_tensors(
         model.opset_import.add(domain="", version=version)
     if writer.runs_kernels and all(entry.domain != KERNELS for entry in model.opset_import):
         model.opset_import.add(domain=KERNELS, version=1)
-    return model, writer.tensor_map(program, work)
+    return model, writer.tensor_map(program, prepared)
 
 
 def _interface_values(
@@ -122,10 +122,10 @@ class ConstantBudget:
 
     def fold(self, program: Program, became: dict[Node, Node]) -> Program:
         """Return the program with constants folded, as far as the remaining bytes allow."""
-        before = stored_bytes(program)
+        before = unfolded_constant_bytes(program)
         folded = fold_constants(program, became, before + self.remaining)
         if folded is not program:
-            self.remaining -= stored_bytes(folded) - before
+            self.remaining -= unfolded_constant_bytes(folded) - before
         return folded
 
 
@@ -171,13 +171,13 @@ class GraphWriter:
         lowered: dict[Node, Node] = {}
         constants: dict[Node, Node] = {}  # folded in expansions
         folded_program = self.budget.fold(program, folded) if self.folded else program
-        work = lower_program(folded_program, self.opset, self.expand, lowered, self.kernels)
-        if self.folded and work.roots != folded_program.roots:
-            work = self.budget.fold(work, constants)
+        prepared = lower_program(folded_program, self.opset, self.expand, lowered, self.kernels)
+        if self.folded and prepared.roots != folded_program.roots:
+            prepared = self.budget.fold(prepared, constants)
         for node in program.nodes:
             if (made := lowered.get(folded.get(node, node))) is not None:
                 self.became[node] = constants.get(made, made)
-        return work
+        return prepared
 
     def fresh_name(self, hint: str) -> str:
         """Return a name that no value has yet: the hint itself if it is free."""
@@ -244,12 +244,12 @@ class GraphWriter:
         if len(node.types) == 1:
             return [self.name_or_create(node, label)]
         names = []
-        for place in range(len(node.types)):
-            read = self.items[node].get(place)
+        for k in range(len(node.types)):
+            read = self.items[node].get(k)
             if read is not None:
                 names.append(self.name_or_create(read, label))
             else:
-                names.append(self.fresh_name(f"{label}_{place}") if not wanted or wanted[place] else "")
+                names.append(self.fresh_name(f"{label}_{k}") if not wanted or wanted[k] else "")
         return names
 
     def write_node(self, node: Node) -> None:
@@ -303,11 +303,11 @@ class GraphWriter:
         for inside, outside in zip(program.captured, captured, strict=True):
             assert outside is not None
             inner.names[inside] = inner.visible[inside] = self.name(outside)
-        work = inner.prepare(program)
-        inputs = [self.fresh_name(i.attribute("name")) for i in work.inputs]
-        outputs = [self.fresh_name(name) for name, _ in work.outputs]
-        pairs = zip(outputs, (node for _, node in work.outputs), strict=True)
-        inner.write(replace(work, outputs=tuple(pairs)), inputs)
+        prepared = inner.prepare(program)
+        inputs = [self.fresh_name(i.attribute("name")) for i in prepared.inputs]
+        outputs = [self.fresh_name(name) for name, _ in prepared.outputs]
+        pairs = zip(outputs, (node for _, node in prepared.outputs), strict=True)
+        inner.write(replace(prepared, outputs=tuple(pairs)), inputs)
         self.runs_kernels |= inner.runs_kernels
         frame = program.frame
         graph = GraphProto()
@@ -323,9 +323,9 @@ class GraphWriter:
                 entry.name = name
         return graph
 
-    def tensor_map(self, program: Program, work: Program) -> TensorMap:
-        """Return the node of each tensor, of a program that was prepared and written as `work`."""
-        names = [*((name, node) for node, name in self.names.items()), *work.outputs]
+    def tensor_map(self, program: Program, prepared: Program) -> TensorMap:
+        """Return the node of each tensor of a program, which was written as `prepared`."""
+        names = [*((name, node) for node, name in self.names.items()), *prepared.outputs]
         written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
         rebuilt = [(self.names.get(made), node) for node, made in self.became.items()]
         computed: dict[str, set[Node]] = {}
@@ -360,9 +360,9 @@ class GraphWriter:
         for node, name in candidates:
             kind = node.types[0]
             if isinstance(kind, TensorType):
-                for place, other in enumerate(kind.shape):
+                for d, other in enumerate(kind.shape):
                     if not isinstance(other, int) and polynomial(other) == size:
-                        return name, place
+                        return name, d
         return None
 
 

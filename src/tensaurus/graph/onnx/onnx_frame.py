@@ -1,4 +1,7 @@
-"""Read ONNX messages: frames (all that surrounds a graph), tensors, bodies, and copies without weights."""
+"""Read ONNX messages: frames (all that a model has beside nodes and weights), tensors, bodies, light copies.
+
+A light copy of a model has no large tensors, so that it can be checked and sent to other processes quickly.
+"""
 
 from __future__ import annotations
 

@@ -58,10 +58,10 @@ def fix_shapes(
             raise TensaurusError(
                 f"input {name} has {len(kind.shape.dim)} dimensions, not {len(shape)}", file=file
             )
-        for place, (dim, size) in enumerate(zip(kind.shape.dim, shape, strict=True)):
+        for d, (dim, size) in enumerate(zip(kind.shape.dim, shape, strict=True)):
             if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
                 raise TensaurusError(
-                    f"input {name} has size {dim.dim_value} in dimension {place}, not {size}", file=file
+                    f"input {name} has size {dim.dim_value} in dimension {d}, not {size}", file=file
                 )
             if is_size_name(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
                 raise TensaurusError(
@@ -117,7 +117,11 @@ class ValueTypes:
             )
 
     def type_of(
-        self, proto: TypeProto, name: str, place: Location, sizes: Mapping[str, Size] = MappingProxyType({})
+        self,
+        proto: TypeProto,
+        name: str,
+        location: Location,
+        sizes: Mapping[str, Size] = MappingProxyType({}),
     ) -> Type:
         """Return the type of a value; `sizes` gives the size that some names stand for.
 
@@ -133,9 +137,9 @@ class ValueTypes:
             elif dim.dim_param in sizes:
                 shape.append(sizes[dim.dim_param])
             elif is_size_name(dim.dim_param):
-                shape.append(polynomial(self._symbol("name", place.scope, dim.dim_param)))
+                shape.append(polynomial(self._symbol("name", location.scope, dim.dim_param)))
             else:
-                shape.append(polynomial(self._symbol("value", place.graph, name, str(axis))))
+                shape.append(polynomial(self._symbol("value", location.graph, name, str(axis))))
         return TensorType(dtype_name(tensor.elem_type), tuple(shape))
 
     def output_types(
@@ -144,7 +148,7 @@ class ValueTypes:
         opset: int,
         kinds: Sequence[Type | None],
         values: Sequence[Any],
-        place: Location,
+        location: Location,
         stated: Sequence[TypeProto],
     ) -> list[Type]:
         """Return the types of a node's outputs, inferred from types and known values of its arguments.
@@ -174,7 +178,7 @@ class ValueTypes:
             for name, proto in zip(node.output, stated, strict=True)
         ]
         pairs = zip(node.output, merged, strict=True)
-        return [self.type_of(kind, name, place, sizes) for name, kind in pairs]
+        return [self.type_of(kind, name, location, sizes) for name, kind in pairs]
 
     def _symbol(self, *key: str) -> Symbol:
         if key not in self._symbols:

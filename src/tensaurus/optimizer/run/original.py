@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 
 from tensaurus.check.inputs.model_interface import required_inputs
-from tensaurus.graph.ir.census import constant_bytes
+from tensaurus.graph.ir.census import folded_constant_bytes
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
@@ -54,7 +54,7 @@ class Original:
     @cached_property
     def constant_bytes(self) -> int:
         """Bytes of constants that the program reads at run time, those computed from constants included."""
-        return constant_bytes(self.program)
+        return folded_constant_bytes(self.program)
 
     @property
     def why_unfit(self) -> str:

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.graph.ir.census import bytes_to_store
+from tensaurus.graph.ir.census import fewest_stored_bytes
 from tensaurus.graph.ir.node import Node, replace_args
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.outcome import Outcome
@@ -93,7 +93,7 @@ class Backtrack:
         for_passes: list[tuple[float, int, Candidate]] = []
         for_single_places: list[tuple[float, int, Candidate]] = []
         self._seen, self._original_static = {program.roots}, program.static
-        self.memory = max(self.memory, bytes_to_store(program, self._original_static))
+        self.memory = max(self.memory, fewest_stored_bytes(program, self._original_static))
         improved = 0
         first = Candidate(program, self.total_cost(program))  # slow at first: it measures every operator
         outcome.candidates = [first]
@@ -171,7 +171,7 @@ class Backtrack:
         """Yield the new program as a candidate, unless it was seen before or keeps too many constants."""
         if made.roots not in self._seen:
             self._seen.add(made.roots)
-            if bytes_to_store(made, self._original_static) > self.memory:
+            if fewest_stored_bytes(made, self._original_static) > self.memory:
                 return
             applied = partial(_equations_of_changes, rule, tuple(changes))
             yield Candidate(made, self.total_cost(made), Rewritten(applied, current))
