@@ -1,9 +1,9 @@
 """Ends a block of code at a deadline, whatever the block is doing, so that no part of a search can overrun.
 
-    with DeadlineBlock(monotonic() + 2.0) as finding:
+    with DeadlineBlock(monotonic() + 2.0) as block:
         for proposal in finder(graph):
             found.append(proposal)
-    if finding.ended: ...  # the proposals found so far are kept
+    if block.ended: ...  # the proposals found so far are kept
 
 At the deadline the exception `Overdue` is raised inside the block, from outside, and the `with` catches it.
 In the main thread the signal of a timer raises it; that also ends sleeping, waiting for threads and
@@ -162,8 +162,8 @@ def _loose_jumps(code: CodeType) -> frozenset[int]:
     def handler(offset: int) -> int | None:
         return next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
 
-    places = [i.offset for i in instructions if "JUMP_BACKWARD" in i.opname]
-    return frozenset(place for place in places if handler(place) != handler(place - 2))
+    jumps = [i.offset for i in instructions if "JUMP_BACKWARD" in i.opname]
+    return frozenset(offset for offset in jumps if handler(offset) != handler(offset - 2))
 
 
 class _OpenBlocks:

@@ -54,11 +54,11 @@ def replace_file(path: str | Path) -> Iterator[Path]:
 
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits.  Raises OSError."""
-    found = sha256()
+    state = sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 24):
-            found.update(block)
-    return found.hexdigest()
+            state.update(block)
+    return state.hexdigest()
 
 
 def require_writable(path: str | Path) -> None:
@@ -78,14 +78,14 @@ def require_writable(path: str | Path) -> None:
 def _open_unnamed_file(folder: Path) -> int | None:
     """Return the locked descriptor of a new file without a name; None where the system has no such files."""
     try:
-        made = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
     except (AttributeError, OSError):  # not on this system, or not on this file system
         return None
-    if not Path(f"/proc/self/fd/{made}").exists():
-        os.close(made)
+    if not Path(f"/proc/self/fd/{descriptor}").exists():
+        os.close(descriptor)
         return None
-    _try_lock(made)
-    return made
+    _try_lock(descriptor)
+    return descriptor
 
 
 def _link_to_target(written: Path, descriptor: int, target: Path) -> None:
@@ -115,15 +115,15 @@ def _create_file_beside(target: Path) -> Iterator[Path]:
         tidy = partial(beside.unlink, missing_ok=True)
         call_at_end(tidy)
         try:
-            made = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+            descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
             try:
-                _try_lock(made)
+                _try_lock(descriptor)
                 # another process may have taken the file for stale before it was locked: then try again
                 if beside.exists():
                     yield beside
                     return
             finally:
-                os.close(made)
+                os.close(descriptor)
         finally:
             tidy()
             cancel_call_at_end(tidy)
@@ -139,14 +139,14 @@ def _remove_stale(target: Path) -> None:
     for name in filter(ours.fullmatch, os.listdir(target.parent)):
         stale = target.with_name(name)
         with suppress(OSError):
-            held = os.open(stale, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(stale, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
-                found = os.fstat(held)
-                if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     stale.unlink()
             finally:
-                os.close(held)
+                os.close(descriptor)
 
 
 def _try_lock(descriptor: int) -> None:

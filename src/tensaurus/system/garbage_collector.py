@@ -13,7 +13,7 @@ from time import monotonic
 
 __all__ = ["pause_collector"]
 
-LONG_BLOCK_SECONDS = 0.1  # objects of a longer block are moved to the oldest generation: they are many
+LONG_BLOCK_SECONDS = 0.1  # a longer block makes so many objects that they are moved to the oldest generation
 
 
 @contextmanager

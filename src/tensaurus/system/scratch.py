@@ -36,9 +36,9 @@ def process_folder() -> Path:
     with _lock:
         found = _folders.get(os.getpid())
         if found is None or not found[0].is_dir():
-            place = Path(tempfile.gettempdir())
-            _remove_stale(place)
-            found = _folders[os.getpid()] = _create_locked_folder(place)
+            parent = Path(tempfile.gettempdir())
+            _remove_stale(parent)
+            found = _folders[os.getpid()] = _create_locked_folder(parent)
             tidy = partial(_remove_own, os.getpid(), found[0])
             atexit.register(tidy)
             call_at_end(tidy)
@@ -48,11 +48,11 @@ def process_folder() -> Path:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a new folder that is removed at the end of the block."""
-    made = Path(tempfile.mkdtemp(dir=process_folder()))
+    folder = Path(tempfile.mkdtemp(dir=process_folder()))
     try:
-        yield made
+        yield folder
     finally:
-        remove_folder(made)
+        remove_folder(folder)
 
 
 def open_unnamed_file() -> IO[bytes]:
@@ -93,32 +93,32 @@ def _unprotect(action: Callable[..., Any], path: str, error: Any) -> None:
             action(path)
 
 
-def _create_locked_folder(place: Path) -> tuple[Path, int]:
-    """Return a new folder inside `place`, and the descriptor that locks the folder.
+def _create_locked_folder(parent: Path) -> tuple[Path, int]:
+    """Return a new folder inside `parent`, and the descriptor that locks the folder.
 
     Another process may take the new folder for stale and remove it before it is locked; then try again.
     """
     while True:
-        made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         try:
-            held = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             continue
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(held)
+            os.close(descriptor)
             continue
         except OSError:  # a file system without locks, where no folder is taken for stale either
-            return made, held
-        if _is_same_file(made, held):
-            return made, held
-        os.close(held)
+            return folder, descriptor
+        if _is_same_file(folder, descriptor):
+            return folder, descriptor
+        os.close(descriptor)
 
 
-def _remove_stale(place: Path) -> None:
-    """Remove this user's folders inside `place` whose processes are dead."""
-    with suppress(OSError), os.scandir(place) as entries:
+def _remove_stale(parent: Path) -> None:
+    """Remove this user's folders inside `parent` whose processes are dead."""
+    with suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
             if entry.name.startswith(PREFIX):
                 with suppress(OSError):
@@ -131,13 +131,13 @@ def _remove_if_stale(path: Path) -> None:
         return
     if stat.S_IMODE(found.st_mode) != stat.S_IRWXU:  # a folder in use is never read-only
         path.chmod(stat.S_IRWXU)
-    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_same_file(path, held):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_same_file(path, descriptor):
             remove_folder(path)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _is_same_file(path: Path, descriptor: int) -> bool:

@@ -160,18 +160,19 @@ def keep_best_on_interrupt(*, armed: bool = True, words: str | None = None) -> I
     if not _is_main_thread() or _state.keeps_nothing:
         yield
         return
-    mine = not _state.owner_pid and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # in a program that uses the library, the handlers are ours only in this block
+    is_borrowed = not _state.owner_pid and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     before, hook = _state.end_message, sys.unraisablehook
     _state.end_message = words or before
     _state.keep_depth += 1
     _state.keeps_first = _state.keeps_first or armed
     try:
-        if mine:
+        if is_borrowed:
             signal.signal(signal.SIGINT, _on_interrupt)
             sys.unraisablehook = _on_unraisable
         yield
     finally:
-        if mine:
+        if is_borrowed:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.unraisablehook = hook
         _state.keep_depth -= 1

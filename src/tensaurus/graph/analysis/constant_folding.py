@@ -29,7 +29,7 @@ MAX_SHAPE_ELEMENTS = 16  # an argument of an opaque node with so few elements ma
 # that it is computed from: the transformed weights of a fast convolution have up to eleven times as many.
 MAX_GROWTH_BYTES = 1 << 20
 MAX_GROWTH_FACTOR = 16
-SCRATCH_FACTOR = 16  # intermediate results may have this many times (bytes of the constants + MAX_GROWTH_BYTES)
+SCRATCH_FACTOR = 16  # an intermediate result may have so many times (the constants' bytes + MAX_GROWTH_BYTES)
 
 # Functions with jumps: the last bit of an argument decides, so that each step must round as float32 does.
 DISCONTINUOUS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})

@@ -1,4 +1,4 @@
-"""Bound the degree of a program's outputs as polynomials of its inputs, for the error bound of tests in GF(p).
+"""Bound the degree of a program's outputs as polynomials of its inputs, to bound the error of tests in GF(p).
 
 Two different polynomials of degree d agree at a random point with probability at most d / p.  Functions that
 are unknown in GF(p), such as Exp, cut a program: their results count as new variables.

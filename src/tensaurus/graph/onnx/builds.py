@@ -46,7 +46,7 @@ class Builds:
         """Set how programs are exported.
 
         folder              for models and weights that are too large for a message
-        expand, kernels     expansions of operators, and kernels of eOperators
+        expand, kernels     expansions of operators, and generated kernels of eOperators (`ops/eop`)
         link                links the kernels of one build to a library
         libraries           of kernels that the imported model itself came with
         folded              whether constant expressions are folded
