@@ -23,6 +23,6 @@ def distinct_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
     return normalized
 
 
-def replace_index(place: Sequence[Size], axis: int, index: Size) -> tuple[Size, ...]:
+def replace_index(indices: Sequence[Size], axis: int, index: Size) -> tuple[Size, ...]:
     """Return the indices with one of them replaced."""
-    return (*place[:axis], index, *place[axis + 1 :])
+    return (*indices[:axis], index, *indices[axis + 1 :])

@@ -35,8 +35,8 @@ def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
         raise Untypable(f"a kernel of {kernel} made {kernel_shape}")
     begins = [(n - k) // 2 for n, k in zip(kernel_shape, kernel, strict=True)]
 
-    def element(f: Size, c: Size, *place: Size) -> Body:
-        return w.padded(0)[(f, c, *(i - b for i, b in zip(place, begins, strict=True)))]
+    def element(f: Size, c: Size, *indices: Size) -> Body:
+        return w.padded(0)[(f, c, *(i - b for i, b in zip(indices, begins, strict=True)))]
 
     return compute((*w.shape[:2], *kernel_shape), element)
 
@@ -60,9 +60,9 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
         raise Untypable(f"{group} groups of weights {w.shape} merged by {count}")
     channels_per_group, depth = per_group(w.shape[0], group), w.shape[1]
 
-    def element(f: Size, c: Size, *place: Size) -> Body:
+    def element(f: Size, c: Size, *indices: Size) -> Body:
         distance = c // depth - f // channels_per_group % count
-        return where((distance, 0 - distance), w[(f, c % depth, *place)], 0)
+        return where((distance, 0 - distance), w[(f, c % depth, *indices)], 0)
 
     return compute((w.shape[0], depth * count, *w.shape[2:]), element)
 
@@ -92,8 +92,8 @@ def matmul_to_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> 
     if a.rank < 2 or a.rank != b.rank or not all(map(is_same_size, a.shape, b.shape)):
         raise Untypable(f"a band of {a.shape} times {b.shape}")
 
-    def element(*place: Size) -> Body:
-        *batch, i, w = place
+    def element(*indices: Size) -> Body:
+        *batch, i, w = indices
         row = i + dilation * (w - width)
         return total((a.shape[-1],), lambda k: a[(*batch, i, k)] * b.padded(0)[(*batch, row, k)])
 
@@ -121,8 +121,8 @@ def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -
     if not is_same_size(a.shape[-1], band):
         raise Untypable(f"a band of {a.shape[-1]} is not {band}")
 
-    def element(*place: Size) -> Body:
-        *batch, i, k = place
+    def element(*indices: Size) -> Body:
+        *batch, i, k = indices
 
         def term(w: Size) -> Body:
             return a[(*batch, i, w)] * b.padded(0)[(*batch, i + dilation * (w - width), k)]
@@ -144,8 +144,8 @@ def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     if not all(is_same_size(k % 2, 1) for k in kernel_shape):
         raise Untypable(f"a kernel of {kernel_shape} has no centre")
 
-    def element(f: Size, c: Size, *place: Size) -> Body:
-        distances = [f - c, *(i - k // 2 for i, k in zip(place, kernel_shape, strict=True))]
+    def element(f: Size, c: Size, *indices: Size) -> Body:
+        distances = [f - c, *(i - k // 2 for i, k in zip(indices, kernel_shape, strict=True))]
         one, zero = (call("to_float32", value) for value in (1, 0))
         return where([side for n in distances for side in (n, 0 - n)], one, zero)
 
@@ -158,4 +158,4 @@ def mean_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     _check_kernel(channels, kernel_shape)
     size = product(kernel_shape)
     weight = Fraction(1, size) if isinstance(size, int) else call("div", 1, size)
-    return compute((channels, 1, *kernel_shape), lambda *place: call("to_float32", weight))
+    return compute((channels, 1, *kernel_shape), lambda *indices: call("to_float32", weight))

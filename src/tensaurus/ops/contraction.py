@@ -41,8 +41,8 @@ def matrix_product(a: Tensor | Scope, b: Tensor | Scope) -> Scope:
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if b.rank > 1 else ()
 
-    def element(*place: Size) -> Body:
-        front, back = place[: len(batch)], place[len(batch) :]
+    def element(*indices: Size) -> Body:
+        front, back = indices[: len(batch)], indices[len(batch) :]
         row, column = back[: len(rows)], back[len(rows) :]
 
         def term(k: Size) -> Any:
@@ -55,11 +55,11 @@ def matrix_product(a: Tensor | Scope, b: Tensor | Scope) -> Scope:
     return compute((*batch, *rows, *columns), element)
 
 
-def _batch(x: Tensor | Scope, place: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the indices of x's batch dimensions that broadcasting pairs with a place of the output."""
+def _batch(x: Tensor | Scope, indices: Sequence[Size]) -> tuple[Size, ...]:
+    """Return the indices of x's batch dimensions that broadcasting pairs with these indices of the output."""
     sizes = x.shape[:-2]
-    own_place = place[len(place) - len(sizes) :]
-    return tuple(0 if is_same_size(n, 1) else i for i, n in zip(own_place, sizes, strict=True))
+    own_indices = indices[len(indices) - len(sizes) :]
+    return tuple(0 if is_same_size(n, 1) else i for i, n in zip(own_indices, sizes, strict=True))
 
 
 def _shape(x: Tensor | Scope) -> str:
@@ -194,9 +194,9 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
     summed_letters = [letter for letter in sizes if letter not in output]
     shape = tuple(sizes[c] for c in output)
 
-    def element(*place: Size) -> Body:
-        middle = place[split : split + len(front)]
-        index_of = dict(zip(output, place[:split] + place[split + len(front) :], strict=True))
+    def element(*indices: Size) -> Body:
+        middle = indices[split : split + len(front)]
+        index_of = dict(zip(output, indices[:split] + indices[split + len(front) :], strict=True))
 
         def term(*inner: Size) -> Body:
             at = {**index_of, **dict(zip(summed_letters, inner, strict=True))}

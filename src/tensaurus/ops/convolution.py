@@ -102,10 +102,10 @@ def correlation(
     if b is not None and not (b.rank == 1 and is_same_size(b.shape[0], w.shape[0])):
         raise Untypable(f"a bias of shape {b.shape} for {w.shape[0]} channels")
 
-    def element(n: Size, f: Size, *place: Size) -> Body:
+    def element(n: Size, f: Size, *indices: Size) -> Body:
         def term(c: Size, *r: Size) -> Body:
-            spot = window_indices(place, r, strides, dilations, pads)
-            return x.padded(0)[(n, f // count * depth + c, *spot)] * w[(f, c, *r)]
+            source = window_indices(indices, r, strides, dilations, pads)
+            return x.padded(0)[(n, f // count * depth + c, *source)] * w[(f, c, *r)]
 
         product = total((depth, *kernel), term)
         return product if b is None else product + b[f]
@@ -209,12 +209,12 @@ def conv_transpose(
         dilated_extent(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True)
     )
 
-    def element(n: Size, f: Size, *place: Size) -> Body:
+    def element(n: Size, f: Size, *indices: Size) -> Body:
         def term(c: Size, *r: Size) -> Body:
             channel = f // count * depth + c
-            spot = window_indices(place, r, (1,) * rank, dilations, begins)
+            source = window_indices(indices, r, (1,) * rank, dilations, begins)
             from_end = (k - 1 - i for k, i in zip(kernel, r, strict=True))
-            return spread_input.padded(0)[(n, channel, *spot)] * w[(channel, f % count, *from_end)]
+            return spread_input.padded(0)[(n, channel, *source)] * w[(channel, f % count, *from_end)]
 
         product = total((depth, *kernel), term)
         return product if b is None else product + b[f]
@@ -227,8 +227,8 @@ def _insert_zeros(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
     if all(is_same_size(s, 1) for s in strides):
         return x
 
-    def element(n: Size, c: Size, *place: Size) -> Body:
-        steps = list(zip(place, strides, strict=True))
+    def element(n: Size, c: Size, *indices: Size) -> Body:
+        steps = list(zip(indices, strides, strict=True))
         return where([0 - u % s for u, s in steps], x[(n, c, *(u // s for u, s in steps))], 0)
 
     shape = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))

@@ -47,7 +47,7 @@ def center_crop_pad(x: Tensor, *, shape: tuple[Size, ...], axes: tuple[int, ...]
         else:
             raise Untypable(f"whether {old} is cut or padded to {new} is not known")
 
-    def element(*place: Size) -> Body:
-        return x.padded(0)[tuple(i + shift for i, shift in zip(place, shifts, strict=True))]
+    def element(*indices: Size) -> Body:
+        return x.padded(0)[tuple(i + shift for i, shift in zip(indices, shifts, strict=True))]
 
     return compute(shape, element)

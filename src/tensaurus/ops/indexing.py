@@ -16,11 +16,11 @@ from tensaurus.ops.axes import one_axis, replace_index
 from tensaurus.ops.declare import NUMBERS, op
 
 
-def _read_index(indices: Tensor, place: tuple[Size, ...], size: Size) -> Size:
-    """Return the index that is stored at a place; a negative one counts from the end of the dimension."""
+def _read_index(indices: Tensor, position: tuple[Size, ...], size: Size) -> Size:
+    """Return the index that is stored at a position; a negative one counts from the end of the dimension."""
     if not indices.dtype.startswith(("int", "uint")):
         raise Untypable(f"indices of {indices.dtype}")
-    return look(indices[place], 0 - size, size - 1) % size
+    return look(indices[position], 0 - size, size - 1) % size
 
 
 def _axis_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,10 +42,10 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     """The slices of x at these indices along an axis."""
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
-    def element(*place: Size) -> Body:
+    def element(*position: Size) -> Body:
         end = axis + indices.rank
-        index = _read_index(indices, place[axis:end], x.shape[axis])
-        return x[(*place[:axis], index, *place[end:])]
+        index = _read_index(indices, position[axis:end], x.shape[axis])
+        return x[(*position[:axis], index, *position[end:])]
 
     return compute(shape, element)
 
@@ -62,15 +62,15 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     ],
 )
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
-    """At each place of `indices`, the element of x there, moved along an axis to the index."""
+    """At each position of `indices`, the element of x there, moved along an axis to the index."""
     if indices.rank != x.rank:
         raise Untypable(f"indices of rank {indices.rank} into rank {x.rank}")
     for n, m in zip(replace_index(x.shape, axis, 1), replace_index(indices.shape, axis, 1), strict=True):
         if not is_nonnegative(n - m):
             raise Untypable(f"indices of shape {indices.shape} into {x.shape}")
 
-    def element(*place: Size) -> Body:
-        return x[replace_index(place, axis, _read_index(indices, place, x.shape[axis]))]
+    def element(*position: Size) -> Body:
+        return x[replace_index(position, axis, _read_index(indices, position, x.shape[axis]))]
 
     return compute(indices.shape, element)
 
@@ -97,12 +97,12 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
     front = indices.shape[:-1]
     indexed_dims = range(batch_dims, batch_dims + depth)
 
-    def element(*place: Size) -> Body:
-        front_place = place[: len(front)]
+    def element(*position: Size) -> Body:
+        front_position = position[: len(front)]
         found_indices = [
-            _read_index(indices, (*front_place, d - batch_dims), x.shape[d]) for d in indexed_dims
+            _read_index(indices, (*front_position, d - batch_dims), x.shape[d]) for d in indexed_dims
         ]
-        return x[(*place[:batch_dims], *found_indices, *place[len(front) :])]
+        return x[(*position[:batch_dims], *found_indices, *position[len(front) :])]
 
     return compute((*front, *x.shape[batch_dims + depth :]), element)
 
@@ -133,10 +133,10 @@ def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> 
     if values.shape != (2,):
         raise Untypable(f"values of shape {values.shape}")
 
-    def element(*place: Size) -> Body:
-        index = indices[(*place[:axis], *place[axis + 1 :])]
+    def element(*position: Size) -> Body:
+        index = indices[(*position[:axis], *position[axis + 1 :])]
         wrapped = call("where", call("lt", index, 0), index + lift(depth), index)
-        return call("where", call("eq", wrapped, place[axis]), values[1], values[0])
+        return call("where", call("eq", wrapped, position[axis]), values[1], values[0])
 
     return compute((*indices.shape[:axis], depth, *indices.shape[axis:]), element)
 
@@ -163,9 +163,9 @@ def trilu(x: Tensor, *, k: int = 0, upper: int = 1) -> Scope:
         raise Untypable(f"a triangle of rank {x.rank}")
     zero = Const(False) if x.dtype == "bool" else Const(0)
 
-    def element(*place: Size) -> Body:
-        above = place[-1] - place[-2] - k
-        return where(above if upper else 0 - above, x[place], zero)
+    def element(*position: Size) -> Body:
+        above = position[-1] - position[-2] - k
+        return where(above if upper else 0 - above, x[position], zero)
 
     return compute(x.shape, element)
 
@@ -212,7 +212,7 @@ def constant_of_shape(*, shape: tuple[Size, ...], value: Any = None) -> Scope:
     """A tensor of this shape whose elements are all the same."""
     dtype, _, (number,) = value
     fill = Const(bool(number)) if dtype == "bool" else call(f"to_{dtype}", number)
-    return compute(shape, lambda *place: fill)
+    return compute(shape, lambda *position: fill)
 
 
 def _span(rank: int, start: int, end: int | None) -> tuple[int, int]:
@@ -235,10 +235,10 @@ def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
     """The sizes of x."""
     begin, stop = _span(x.rank, start, end)
 
-    def element(place: Size) -> Body:
+    def element(position: Size) -> Body:
         result: Body = Const(x.shape[stop - 1] if stop > begin else 0)
         for d in reversed(range(begin, stop - 1)):
-            result = where(d - begin - place, Const(x.shape[d]), result)
+            result = where(d - begin - position, Const(x.shape[d]), result)
         return result
 
     return compute((stop - begin,), element)

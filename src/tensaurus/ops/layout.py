@@ -58,17 +58,17 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
         return {"shape": tuple(sizes), "allowzero": 1}
     copies = [p < x.rank and is_same_size(n, x.shape[p]) for p, n in enumerate(sizes)]
     shape = [0 if copy and not isinstance(n, int) else n for n, copy in zip(sizes, copies, strict=True)]
-    symbolic_places = [p for p, n in enumerate(shape) if not isinstance(n, int)]
+    symbolic_dims = [p for p, n in enumerate(shape) if not isinstance(n, int)]
     has_minus_one = any(is_same_size(n, -1) for n in attrs["shape"])
-    others = [n for p, n in enumerate(sizes) if len(symbolic_places) > 1 or p not in symbolic_places]
+    others = [n for p, n in enumerate(sizes) if len(symbolic_dims) > 1 or p not in symbolic_dims]
     if (
-        symbolic_places
+        symbolic_dims
         and not has_minus_one
         and not all(n > 0 if isinstance(n, int) else is_nonnegative(n - 1) for n in others)
     ):
         return {"shape": tuple(sizes), "allowzero": attrs["allowzero"]}
-    if len(symbolic_places) == 1:
-        shape[symbolic_places[0]] = -1
+    if len(symbolic_dims) == 1:
+        shape[symbolic_dims[0]] = -1
     return {"shape": tuple(shape), "allowzero": 0}
 
 
@@ -145,8 +145,8 @@ def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Scope:
         raise Untypable(f"axes {axes} of {x.shape} are not 1")
     kept = [d for d in range(x.rank) if d not in axes]
 
-    def element(*place: Size) -> Body:
-        at = dict(zip(kept, place, strict=True))
+    def element(*indices: Size) -> Body:
+        at = dict(zip(kept, indices, strict=True))
         return x[tuple(at.get(d, 0) for d in range(x.rank))]
 
     return compute([x.shape[d] for d in kept], element)
@@ -166,7 +166,7 @@ def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Scope:
     """Dimensions of size 1 inserted, so that they are these dimensions of the output."""
     rest = iter(x.shape)
     shape = [1 if d in axes else next(rest) for d in range(x.rank + len(axes))]
-    return compute(shape, lambda *place: x[tuple(i for d, i in enumerate(place) if d not in axes)])
+    return compute(shape, lambda *indices: x[tuple(i for d, i in enumerate(indices) if d not in axes)])
 
 
 def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Scope:
     """Dimension d of the output is dimension perm[d] of x; without `perm`, the dimensions are reversed."""
     assert perm is not None
     output_dims = [perm.index(d) for d in range(x.rank)]
-    return compute([x.shape[d] for d in perm], lambda *place: x[tuple(place[d] for d in output_dims)])
+    return compute([x.shape[d] for d in perm], lambda *indices: x[tuple(indices[d] for d in output_dims)])
 
 
 def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
 )
 def expand(x: Tensor, *, shape: tuple[Size, ...]) -> Scope:
     """x broadcast together with a shape."""
-    return compute(broadcast_shape(x.shape, shape), lambda *place: broadcast_read(x, place))
+    return compute(broadcast_shape(x.shape, shape), lambda *indices: broadcast_read(x, indices))
 
 
 @op(
@@ -228,8 +228,8 @@ def tile(x: Tensor, *, repeats: tuple[Size, ...]) -> Scope:
         raise Untypable(f"{len(repeats)} repeats of rank {x.rank}")
     shape = [n * r for n, r in zip(x.shape, repeats, strict=True)]
 
-    def element(*place: Size) -> Body:
-        return x[tuple(0 if is_same_size(n, 1) else i % n for i, n in zip(place, x.shape, strict=True))]
+    def element(*indices: Size) -> Body:
+        return x[tuple(0 if is_same_size(n, 1) else i % n for i, n in zip(indices, x.shape, strict=True))]
 
     return compute(shape, element)
 

@@ -68,14 +68,14 @@ def node_proto(
     check_types(op, tuple(types), opset)
     _check_outputs(op, output_names, opset)
     sources: dict[str, list[str]] = {}
-    for place, name in enumerate(input_names):
-        formal = op.inputs[min(place, len(op.inputs) - 1)].name
+    for k, name in enumerate(input_names):
+        formal = op.inputs[min(k, len(op.inputs) - 1)].name
         sources.setdefault(formal, []).append(name or "")
     node = NodeProto(op_type=op.name, domain=op.domain, output=list(output_names))
     initializers: list[TensorProto] = []
     static_values: dict[str, Any] = {}
     order = formal_inputs(op, opset)
-    for place, parameter in enumerate(order):
+    for k, parameter in enumerate(order):
         if parameter not in op.attributes:
             node.input.extend(sources.get(parameter, [""]))
             continue
@@ -91,7 +91,7 @@ def node_proto(
             name, static_values[tensor_name] = tensor_name, _object_array(value)
         else:
             name = fresh(name) if fresh is not None else name
-            formal_input = schema.inputs[min(place, len(schema.inputs) - 1)]
+            formal_input = schema.inputs[min(k, len(schema.inputs) - 1)]
             dtype = _static_dtype(op, schema, formal_input, types, attr_values, value)
             tensor = _static_tensor(name, value, dtype)
             initializers.append(tensor)
@@ -99,9 +99,9 @@ def node_proto(
         node.input.append(name)
     while node.input and not node.input[-1]:
         del node.input[-1]
-    for place, formal_input_schema in enumerate(schema.inputs):
+    for k, formal_input_schema in enumerate(schema.inputs):
         required = formal_input_schema.option == defs.OpSchema.FormalParameterOption.Single
-        if required and not (place < len(node.input) and node.input[place]):
+        if required and not (k < len(node.input) and node.input[k]):
             raise NotInOpset(f"{op.name} of opset {opset} needs its input {formal_input_schema.name}")
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = attribute_name(op, parameter)
@@ -134,8 +134,8 @@ def check_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> Non
     schema = schema_of(op, opset)
     order = formal_inputs(op, opset)
     dtype_by_type_variable: dict[str, str] = {}
-    for place, kind in enumerate(types):
-        formal = op.inputs[min(place, len(op.inputs) - 1)].name
+    for k, kind in enumerate(types):
+        formal = op.inputs[min(k, len(op.inputs) - 1)].name
         if kind is None:
             continue
         if formal not in order:
@@ -315,12 +315,12 @@ def from_onnx(
         if formal_attribute is not None and attribute.type != int(formal_attribute.type):  # type: ignore[call-overload]
             raise Untypable(f"{op.name}: the attribute {name} is of another type")
     args: dict[str, list[str | Array | None]] = {}
-    for place, name in enumerate(node.input):
-        if place >= len(order) and not op.is_variadic:
+    for k, name in enumerate(node.input):
+        if k >= len(order) and not op.is_variadic:
             if name:
                 raise Untypable(f"{op.name} of opset {opset} has {len(order)} inputs, not {len(node.input)}")
             continue
-        parameter = order[min(place, len(order) - 1)]
+        parameter = order[min(k, len(order) - 1)]
         if parameter not in op.attributes:
             args.setdefault(parameter, []).append(name or None)
         elif name:

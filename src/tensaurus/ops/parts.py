@@ -48,10 +48,10 @@ def concat(*xs: Tensor, axis: int) -> Scope:
     for x in xs:
         starts.append(starts[-1] + x.shape[axis])
 
-    def element(*place: Size) -> Body:
-        index = place[axis]
+    def element(*indices: Size) -> Body:
+        index = indices[axis]
         parts: list[Body] = [
-            x[replace_index(place, axis, index - s)] for x, s in zip(xs, starts, strict=False)
+            x[replace_index(indices, axis, index - s)] for x, s in zip(xs, starts, strict=False)
         ]
 
         def select_part(first: int, stop: int) -> Body:
@@ -134,8 +134,8 @@ def split(
         starts.append(starts[-1] + size)
 
     def part(start: Size, size: Size) -> Scope:
-        def element(*place: Size) -> Body:
-            return x[replace_index(place, axis, place[axis] + start)]
+        def element(*indices: Size) -> Body:
+            return x[replace_index(indices, axis, indices[axis] + start)]
 
         return compute(replace_index(x.shape, axis, size), element)
 
@@ -261,8 +261,8 @@ def slice_(
         first, count = first_and_count(start, end, step, x.shape[axis])
         shape[axis], firsts[axis], strides[axis] = count, first, step
 
-    def element(*place: Size) -> Body:
-        return x[tuple(f + i * s for f, i, s in zip(firsts, place, strides, strict=True))]
+    def element(*indices: Size) -> Body:
+        return x[tuple(f + i * s for f, i, s in zip(firsts, indices, strides, strict=True))]
 
     return compute(shape, element)
 
@@ -274,8 +274,8 @@ def _pad_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
     if len(pads) != 2 * len(axes):
         raise Untypable(f"{len(pads)} pads for {len(axes)} axes")
     full_pads = [0] * (2 * x.rank)
-    for place, axis in enumerate(axes):
-        full_pads[axis], full_pads[x.rank + axis] = pads[place], pads[len(axes) + place]
+    for k, axis in enumerate(axes):
+        full_pads[axis], full_pads[x.rank + axis] = pads[k], pads[len(axes) + k]
     value = attrs["value"]
     if isinstance(value, tuple):
         if len(value) != 1:
@@ -321,11 +321,11 @@ def pad(
             raise Untypable("whether the value is zero is not known")
         edge = Const(pads_with_true if x.dtype == "bool" else value)
         inner = x.padded(edge)
-        return compute(shape, lambda *place: inner[tuple(i - b for i, b in zip(place, begins, strict=True))])
+        return compute(shape, lambda *at: inner[tuple(i - b for i, b in zip(at, begins, strict=True))])
     pieces = [_pad_pieces(mode, *each) for each in zip(x.shape, begins, ends, strict=True)]
 
-    def element(*place: Size) -> Body:
-        return _padded_element(x, pieces, [i - b for i, b in zip(place, begins, strict=True)], ())
+    def element(*indices: Size) -> Body:
+        return _padded_element(x, pieces, [i - b for i, b in zip(indices, begins, strict=True)], ())
 
     return compute(shape, element)
 

@@ -115,8 +115,8 @@ class Windows:
     def _count_inside(self, d: int, low: Size, high: Size) -> Scope:
         def at(i: Size) -> Body:
             def inside(r: Size) -> Body:
-                place = i * self.strides[d] + r * self.dilations[d] - self.pads[d]
-                return where(within(place, low, high), 1, 0)
+                index = i * self.strides[d] + r * self.dilations[d] - self.pads[d]
+                return where(within(index, low, high), 1, 0)
 
             return total((self.kernel[d],), inside)
 

@@ -39,15 +39,15 @@ def _only_element(p: Tensor) -> Body:
     return p[(0,) * p.rank]
 
 
-def _element_at(p: Tensor, place: tuple[Size, ...], axis: int, block: int) -> Body:
-    """Return a parameter's element for a place: the only one, or that of its slice or block of the axis."""
+def _element_at(p: Tensor, indices: tuple[Size, ...], axis: int, block: int) -> Body:
+    """Return a parameter's element for one of x: the only one, or that of its slice or block of the axis."""
     if _has_one_element(p) and not block:
         return _only_element(p)
-    return p[replace_index(place, axis, place[axis] // block)] if block else p[place[axis]]
+    return p[replace_index(indices, axis, indices[axis] // block)] if block else p[indices[axis]]
 
 
 def _check_parameter_shapes(scale: Tensor, zero: Tensor | None, x: Tensor, axis: int, block: int) -> None:
-    """Raise Untypable unless the scale covers every place of x, and the zero point those of the scale."""
+    """Raise Untypable unless the scale covers every element of x, and the zero point those of the scale."""
     is_per_tensor = _has_one_element(scale) and not block
     if not is_per_tensor:
         axis = one_axis(axis, x.rank)
@@ -116,11 +116,11 @@ def quantize_linear(
         raise Untypable(f"quantization to {target}")
     _check_parameter_shapes(scale, zero, x, axis, block_size)
 
-    def at(*place: Size) -> Body:
-        ratio = convert_dtype(x[place], x.dtype, scale.dtype) / _element_at(scale, place, axis, block_size)
+    def at(*i: Size) -> Body:
+        ratio = convert_dtype(x[i], x.dtype, scale.dtype) / _element_at(scale, i, axis, block_size)
         value: Body = call("round", ratio)
         if zero is not None:
-            offset = _element_at(zero, place, axis, block_size)
+            offset = _element_at(zero, i, axis, block_size)
             value = value + convert_dtype(offset, zero.dtype, scale.dtype)
         return saturate_to(value, target)
 
@@ -166,13 +166,13 @@ def dequantize_linear(
     target = scale.dtype if output_dtype == "undefined" else output_dtype
     _check_parameter_shapes(scale, zero, x, axis, block_size)
 
-    def at(*place: Size) -> Body:
-        difference = convert_dtype(x[place], x.dtype, "int32")  # the difference wraps as an int32
+    def at(*indices: Size) -> Body:
+        difference = convert_dtype(x[indices], x.dtype, "int32")  # the difference wraps as an int32
         if zero is not None:
-            offset = _element_at(zero, place, axis, block_size)
+            offset = _element_at(zero, indices, axis, block_size)
             difference = difference - convert_dtype(offset, zero.dtype, "int32")
         product = convert_dtype(difference, "int32", scale.dtype)
-        return convert_dtype(product * _element_at(scale, place, axis, block_size), scale.dtype, target)
+        return convert_dtype(product * _element_at(scale, indices, axis, block_size), scale.dtype, target)
 
     return compute(x.shape, at)
 
@@ -208,11 +208,11 @@ def _minus_zero_point(x: Tensor, i: tuple[Size, ...], zero: Body | None) -> Body
     return value if zero is None else value - call("to_int32", zero)
 
 
-def _matrix_parameter(p: Tensor, x: Tensor, axis: int, place: tuple[Size, ...]) -> Body:
+def _matrix_parameter(p: Tensor, x: Tensor, axis: int, indices: tuple[Size, ...]) -> Body:
     """Return the element of a matrix's parameter: one for all, for a row or column, or broadcast."""
     if _has_one_element(p):
         return _only_element(p)
-    return p[place[axis]] if p.rank == 1 else broadcast_read(p, place)
+    return p[indices[axis]] if p.rank == 1 else broadcast_read(p, indices)
 
 
 def _matrix_minus_zero_points(x: Tensor, zero: Tensor | None, axis: int) -> Scope:

@@ -34,8 +34,8 @@ def reduction(
         outer = [position[a] for a in kept] if keep else position
 
         def inside(*r: Size) -> Any:
-            place = {**dict(zip(kept, outer, strict=True)), **dict(zip(axes, r, strict=True))}
-            return element(x[tuple(place[a] for a in range(x.rank))])
+            index_of = {**dict(zip(kept, outer, strict=True)), **dict(zip(axes, r, strict=True))}
+            return element(x[tuple(index_of[a] for a in range(x.rank))])
 
         return finish(fold(monoid, [x.shape[a] for a in axes], inside))  # type: ignore[no-any-return]
 
@@ -139,12 +139,12 @@ def first_extreme(monoid: str, x: Tensor, axes: Sequence[int], last: bool = Fals
 
     def at(*position: Size) -> Body:
         def inside(*r: Size) -> Body:
-            place: list[Size] = list(position)
+            index: list[Size] = list(position)
             number: Size = 0
             for a, i in zip(axes, r, strict=True):
-                place[a] = i
+                index[a] = i
                 number = number * x.shape[a] + i
-            return call("where", call("eq", x[tuple(place)], extremes[position]), Const(number), no_match)
+            return call("where", call("eq", x[tuple(index)], extremes[position]), Const(number), no_match)
 
         return fold("max" if last else "min", extents, inside)
 
@@ -164,8 +164,8 @@ def _arg_extreme(name: str, monoid: str) -> None:
     def declare(x: Tensor, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Scope:
         if x.shape[axis] == 0:
             raise Untypable("there is no element to choose")
-        places = first_extreme(monoid, x, (axis,), bool(select_last_index))
-        return places if keepdims else reduction("max", places, (axis,), keep=False)
+        numbers = first_extreme(monoid, x, (axis,), bool(select_last_index))
+        return numbers if keepdims else reduction("max", numbers, (axis,), keep=False)
 
     op(name, canonicalize=_one_axis, examples=[
         "f32[2,3,4] axis=1", "f32[2,3] axis=-1 keepdims=0", "f32[5]={1,3,3,0,0}",

@@ -103,10 +103,10 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
     if mode == "nearest":
         return compute(
             shape,
-            lambda *place: x[
+            lambda *indices: x[
                 tuple(
                     clamped(d, coordinate_of[d].nearest(i, rounding)) if d in coordinate_of else i
-                    for d, i in enumerate(place)
+                    for d, i in enumerate(indices)
                 )
             ],
         )
@@ -117,15 +117,15 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
     if not any(set(resized_dims) <= axes for axes in _INTERPOLATED.get(x.rank, ())):
         raise Untypable(f"linear interpolation along {resized_dims} of rank {x.rank}, which runtimes refuse")
 
-    def blend(place: Sequence[Size], dims: Sequence[int]) -> Body:
+    def blend(indices: Sequence[Size], dims: Sequence[int]) -> Body:
         """Return the weighted sum of neighbours along these dimensions; weights add up to their scales."""
         if not dims:
-            return x[tuple(place)]
+            return x[tuple(indices)]
         d, *rest = dims
-        lower_index, weight = coordinate_of[d].floor(place[d]), coordinate_of[d].remainder(place[d])
+        lower_index, weight = coordinate_of[d].floor(indices[d]), coordinate_of[d].remainder(indices[d])
 
         def neighbour(index: Size) -> Body:
-            return blend((*place[:d], clamped(d, index), *place[d + 1 :]), rest)
+            return blend((*indices[:d], clamped(d, index), *indices[d + 1 :]), rest)
 
         if coordinate_of[d].scale == 1:
             return neighbour(lower_index)
@@ -138,8 +138,8 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
         total_scale *= coordinate_of[d].scale
     return compute(
         shape,
-        lambda *place: (
-            blend(place, resized_dims) if total_scale == 1 else blend(place, resized_dims) / total_scale
+        lambda *indices: (
+            blend(indices, resized_dims) if total_scale == 1 else blend(indices, resized_dims) / total_scale
         ),
     )
 

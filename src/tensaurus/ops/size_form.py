@@ -66,8 +66,8 @@ class SizeForm:
             return name
         dimension = self.where(size)
         if dimension is not None:
-            value, place = dimension
-            return self._node("Gather", self._shape(value), self.size(place), axis=0)
+            value, d = dimension
+            return self._node("Gather", self._shape(value), self.size(d), axis=0)
         terms = terms_of(size)
         if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
             return self._atom(terms[0][0][0])

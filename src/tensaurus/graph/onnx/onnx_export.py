@@ -56,7 +56,7 @@ def export_with_tensors(
     """Return the ONNX model of a program, and the node of each of its tensors.
 
     folded              whether expressions over constants become constants
-    expand, kernels     expansions of operators that the opset lacks, generated kernels of eOperators (`ops/eop`)
+    expand, kernels     expansions of operators that the opset lacks, and kernels of eOperators (`ops/eop`)
     weights             writes large initializers to files of their own
     max_constant_bytes  folding adds constants up to this total; the program's own constants may take more
     watch               is called with the program that is written, after folding and expansion
