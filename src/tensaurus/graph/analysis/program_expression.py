@@ -54,7 +54,7 @@ def build_expressions(roots: Iterable[Node], leaves: Leaves = _input_tensor) -> 
             # an output of a node with several outputs is computed from the arguments of that node
             owner, index = node.owner
             if not owner.is_declared:
-                raise ValueError(f"the opaque node {node!r} must be one of the leaves: it has no expression")
+                raise ValueError(f"the node {node!r} must be one of the leaves: it has no expression")
             missing = [arg for arg in owner.args if arg is not None and arg not in known]
             if missing:
                 waiting += missing
