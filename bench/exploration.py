@@ -37,7 +37,7 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.flatten_nested_calls import flatten
 from tensaurus.egraph.match.saturate import Exploration, Limits, Ruleset, Runner
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -73,7 +73,7 @@ def explored(
     roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()
     make = FILTERS.get(kind)
-    finders = (nest, commute) if kind == OURS else ()
+    finders = (flatten, commute) if kind == OURS else ()
     runner = Acyclic(make(), graph, ruleset, limits) if make else Runner(graph, ruleset, limits, finders)
     return runner, roots, runner.explore()
 
@@ -132,7 +132,7 @@ def extraction(graph: EGraph, roots: list[int]) -> float:
     """Seconds until a program is found."""
     start = monotonic()
     choices = Choices(graph, roots)
-    quick_extraction(choices.problem(choices.keyed([estimate(piece) for piece in choices.pieces])))
+    quick_extraction(choices.problem(choices.price_choices([estimate(piece) for piece in choices.pieces])))
     return monotonic() - start
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.flatten_nested_calls import flatten
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits, saturate
 from tensaurus.expr.evaluate.fields import Reals
@@ -46,7 +46,7 @@ from tensaurus.system.files import replace_file
 HERE = Path(__file__).parent
 TYPES = {"": "float32", "f64": "float64", "i64": "int64", "i32": "int32", "u8": "uint8", "i8": "int8"}
 TYPES |= {"b": "bool"}
-FINDERS = (nest, commute)
+FINDERS = (flatten, commute)
 SECONDS = 60.0  # of one exploration
 TRIALS = 6  # of numbers
 TOLERANCE = 1e-10

@@ -25,7 +25,7 @@ def table(rows: Path = ROWS) -> str:
     for model, records in group_by_model(read_records(rows)).items():
         peer, ours = find_fastest(records, ours=False), find_fastest(records, ours=True)
         ratio = compare_best(records)
-        if peer is None or ours is None or ratio is None or ratio.void:
+        if peer is None or ours is None or ratio is None or ratio.is_void:
             continue
         times = f"{peer.median_ms:.3g} ({peer.backend}) | {ours.median_ms:.3g} ({ours.backend})"
         gains.append((ratio.median, f"| {model} | {times} |"))

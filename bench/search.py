@@ -36,7 +36,7 @@ from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import dag_cost
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.flatten_nested_calls import flatten
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -92,9 +92,9 @@ def saturation(program: Program, ruleset: Ruleset, limits: Limits) -> Run:
     graph = EGraph()
     roots = [graph.insert_term(out) for _, out in program.outputs]
     graph.rebuild()
-    explored = saturate(graph, ruleset, limits, finders=(nest, commute))
+    explored = saturate(graph, ruleset, limits, finders=(flatten, commute))
     choices = Choices(graph, roots)
-    problem = choices.problem(choices.keyed([prices(piece.root) for piece in choices.pieces]))
+    problem = choices.problem(choices.price_choices([prices(piece.root) for piece in choices.pieces]))
     cost = dag_cost(problem, quick_extraction(problem))
     seconds = process_time() - start
     return Run(seconds, cost, seconds, len(graph), explored.ended_by)

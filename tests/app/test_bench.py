@@ -69,10 +69,10 @@ def test_rates() -> None:
 
 def test_two_contenders_are_compared_round_by_round() -> None:
     found = compare_rounds(BASE, OURS)
-    assert found.median == 2.0 and not found.void and not found.tie
-    assert compare_rounds(BASE, BASE).tie
-    assert compare_rounds(BASE, record("x", 5.0, 10.0, 20.0)).void
-    assert compare_rounds(BASE, replace(OURS, disturbed=2)).void
+    assert found.median == 2.0 and not found.is_void and not found.is_tie
+    assert compare_rounds(BASE, BASE).is_tie
+    assert compare_rounds(BASE, record("x", 5.0, 10.0, 20.0)).is_void
+    assert compare_rounds(BASE, replace(OURS, disturbed=2)).is_void
     assert compare_rounds(record("x", 3.0), record("y", 2.0)).median == 1.5
     with pytest.raises(ValueError):
         compare_rounds(BASE, record("x", 1.0))
@@ -255,7 +255,7 @@ def test_timing_is_repeated_while_other_work_disturbs_it(monkeypatch: pytest.Mon
     list(benchmark.measure_model(small()))  # takes the second attempt, at 80 %
     (second,) = benchmark.measure_model(small())  # none of three is calm
     assert next(shares) is None
-    assert second.disturbed == 2 and compare_rounds(second, second).void
+    assert second.disturbed == 2 and compare_rounds(second, second).is_void
 
 
 def test_every_workload_can_be_selected_by_its_name() -> None:

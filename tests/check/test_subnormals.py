@@ -440,11 +440,11 @@ def test_a_body_returns_nothing_that_was_moved() -> None:
     text = "g (float[2,4] x) => (float[2,4] y) { t = Tanh(x) y = Mul(t, c) }"
     dense = "g (float[2,4] x) => (float[2,4] y) { y = MatMul(x, w) }"
     for graph, constants in ((text, {"c": ONE}), (dense, {"w": weights(4, 4)})):
-        (reason,) = flush_subnormals(import_model(model(graph, constants)), within=True).kept.values()
+        (reason,) = flush_subnormals(import_model(model(graph, constants)), is_in_body=True).kept.values()
         assert "leaves its body" in reason
     biased = "g (float[2,4] x) => (float[2,4] y) { m = MatMul(x, w) y = Add(m, b) }"
     proto = model(biased, {"w": weights(4, 4), "b": BIAS})
-    assert flush_subnormals(import_model(proto), within=True).equation
+    assert flush_subnormals(import_model(proto), is_in_body=True).equation
 
 
 def test_a_wrong_flush_is_refuted() -> None:

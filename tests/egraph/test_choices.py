@@ -46,7 +46,7 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
     choices = Choices(found.graph, found.roots)
     for price in (estimate, lambda piece: 1.0, lambda piece: float(len(piece.leaves) % 2)):
         costs = [price(piece) for piece in choices.pieces]
-        problem = choices.problem(choices.keyed(costs))
+        problem = choices.problem(choices.price_choices(costs))
         for choice in (needed(problem, greedy(problem)), quick_extraction(problem)):
             made = choices.program(found.whole, choice)
             assert made.inputs == found.whole.inputs
@@ -55,7 +55,7 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
             cost = dag_cost(problem, choice)
             assert isclose(cost, sum(costs[key] for key in used(choices, choice)))
             assert isclose(cost, sum(price(Piece.of(n)) for n in made.active if isinstance(n.op, Op)))
-            assert choices.memory(choice) == kept_bytes(made)
+            assert choices.stored_bytes(choice) == kept_bytes(made)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -67,13 +67,13 @@ def test_a_choice_with_fusions_is_a_program(name: str) -> None:
     assert {piece.text for piece in pieces} <= {piece.text for piece in choices.pieces}
     # one operator may be what two that fuse are, too
     inside = [sum(isinstance(n.op, Op) for n in piece.inner) for piece in choices.pieces]
-    problem = choices.problem(choices.keyed([1.0 if count == 1 else 0.75 for count in inside]))
+    problem = choices.problem(choices.price_choices([1.0 if count == 1 else 0.75 for count in inside]))
     choice = quick_extraction(problem)
     made = choices.program(found.whole, choice)
     assert check_field(found.whole, made).passed
     assert max(inside[key] for key in used(choices, choice)) > 1
     singles = Choices(found.graph, found.roots)
-    alone_costs = singles.problem(singles.keyed([1.0 for _ in singles.pieces]))
+    alone_costs = singles.problem(singles.price_choices([1.0 for _ in singles.pieces]))
     assert dag_cost(problem, choice) < dag_cost(alone_costs, quick_extraction(alone_costs))
 
 
@@ -81,8 +81,8 @@ def test_a_choice_with_fusions_is_a_program(name: str) -> None:
 def test_what_depends_on_constants_is_kept_once_and_free(name: str) -> None:
     found = explored(name)
     choices = Choices(found.graph, found.roots)
-    free = choices.problem(choices.keyed([1.0 for _ in choices.pieces]))
-    dear = choices.problem(choices.keyed([1.0 for _ in choices.pieces], byte=2.0))
+    free = choices.problem(choices.price_choices([1.0 for _ in choices.pieces]))
+    dear = choices.problem(choices.price_choices([1.0 for _ in choices.pieces], seconds_per_byte=2.0))
     kept = [number for number, size in enumerate(choices.kept) if size]
     for number in kept:
         assert choices.keys[number] < 0
@@ -97,7 +97,7 @@ def test_only_the_programs_own_choices(name: str) -> None:
     found = explored(name)
     own, every = (Choices(found.graph, found.roots, before=limit) for limit in (found.own, inf))
     assert 0 < len(own.keys) < len(every.keys)
-    problem = own.problem(own.keyed([1.0 for _ in own.pieces]))
+    problem = own.problem(own.price_choices([1.0 for _ in own.pieces]))
     made = own.program(found.whole, quick_extraction(problem))
     assert operators(made) <= operators(found.whole)
     untouched = {Piece.of(n).text for n in found.whole.active if isinstance(n.op, Op)}
@@ -109,7 +109,7 @@ def test_without_rules_a_program_is_itself() -> None:
         whole = small(make)
         graph, roots = graph_of(whole)
         choices = Choices(graph, roots)
-        problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
+        problem = choices.problem(choices.price_choices([1.0] * len(choices.pieces)))
         assert choices.program(whole, quick_extraction(problem)) == whole
 
 

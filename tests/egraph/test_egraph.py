@@ -78,7 +78,7 @@ def assert_acyclic(graph: EGraph) -> None:
 
 def depth_of_use(graph: EGraph, whole: Program, roots: list[int], cost: Callable[[Node], float]) -> Program:
     choices = Choices(graph, roots)
-    problem = choices.problem(choices.keyed([cost(piece.root) for piece in choices.pieces]))
+    problem = choices.problem(choices.price_choices([cost(piece.root) for piece in choices.pieces]))
     choice = greedy_dag(problem)
     assert dag_cost(problem, choice) < inf
     return choices.program(whole, needed(problem, choice))

@@ -214,7 +214,7 @@ def test_rows_hold_for_all_programs(problem: Problem) -> None:
         if program:
             taken, cost = set(program.values()), dag_cost(form.problem, program)
             assert found.bound <= cost * (1 + 1e-12)
-            assert cost >= found.cost or taken.isdisjoint(found.dear)
+            assert cost >= found.cost or taken.isdisjoint(found.too_expensive)
             for group, numbers in found.supports:
                 assert group not in program or taken.intersection(numbers)
             for factors, groups, at_least in [*found.covers, *exclusion_rows(form.problem)]:

@@ -430,7 +430,7 @@ def test_it_goes_all_the_way() -> None:
         return (0.1 if deep else 1.0) * len(piece.inner)
 
     made = choices.program(
-        whole, quick_extraction(choices.problem(choices.keyed([price(p) for p in choices.pieces])))
+        whole, quick_extraction(choices.problem(choices.price_choices([price(p) for p in choices.pieces])))
     )
     assert [n.op for n in made.active] == [EOP, EOP]  # relus and the addition are inside
     assert all(n.args[1] is not None and n.args[1].static for n in made.active)

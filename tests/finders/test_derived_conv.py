@@ -213,7 +213,7 @@ def extracted(
     graph.rebuild()
     assert find_all(graph, [finder], 1000) == len(finder.names)
     choices = Choices(graph, roots)
-    problem = choices.problem(choices.keyed([price(piece) for piece in choices.pieces]))
+    problem = choices.problem(choices.price_choices([price(piece) for piece in choices.pieces]))
     choice = solve(problem, time_limit=10).choice if exact else quick_extraction(problem)
     made = choices.program(program, choice)
     proof = prove(graph, list(zip(roots, made.roots, strict=True)))

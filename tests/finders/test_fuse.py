@@ -560,7 +560,7 @@ def test_an_extracted_fusion_is_proved_and_replayed() -> None:
     assert find_all(graph, [Fuse()], 1000) > 5
     choices = Choices(graph, roots)
     prices = [0.1 if piece.root.op is EOP else 1.0 for piece in choices.pieces]
-    made = choices.program(whole, quick_extraction(choices.problem(choices.keyed(prices))))
+    made = choices.program(whole, quick_extraction(choices.problem(choices.price_choices(prices))))
     operators = [n.op for n in made.active]
     assert set(operators) == {EOP} and len(operators) <= 3
     assert parse_program(format_program(made), digest_table(made)) == made
@@ -656,7 +656,7 @@ def test_random_programs_stay_what_they_are(whole: Program, seed: int) -> None:
     find_all(graph, [Fuse()], 1000)
     choices = Choices(graph, roots)
     prices = [(1.0 if piece.root.op is EOP else 2.0) for piece in choices.pieces]
-    made = choices.program(whole, quick_extraction(choices.problem(choices.keyed(prices))))
+    made = choices.program(whole, quick_extraction(choices.problem(choices.price_choices(prices))))
     assert sum(1 for _ in made.active) <= sum(1 for _ in whole.active)
     expected = evaluate(whole, feeds, Reals())
     for name, value in evaluate(made, feeds, Reals()).items():

@@ -192,7 +192,7 @@ def test_the_original_is_extracted_where_everything_is_refused(records: Database
     graph, roots = graph_of(whole)
     choices = Choices(graph, roots)
     prices = [costs.measure(piece) for piece in choices.pieces]
-    problem = choices.problem(choices.keyed(prices)).without_infinite_costs()
+    problem = choices.problem(choices.price_choices(prices)).without_infinite_costs()
     assert dag_cost(problem, quick_extraction(problem)) < inf
 
 

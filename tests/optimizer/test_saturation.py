@@ -333,7 +333,7 @@ def test_no_fusion_goes_through_what_reads_its_own_class() -> None:
     graph.union(graph.insert_term(X), graph.insert_term(node("Add", X, zero)), Given(law))
     graph.rebuild()
     choices = Choices(graph, [root], fusion_patterns([Piece(node("Relu", node("Add", X, Y)), (X, Y))]))
-    problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
+    problem = choices.problem(choices.price_choices([1.0] * len(choices.pieces)))
     assert choices.program(program(node("Relu", X)), quick_extraction(problem)).roots == (node("Relu", X),)
 
 

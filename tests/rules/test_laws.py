@@ -13,7 +13,7 @@ from onnx import ModelProto, helper
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.flatten_nested_calls import flatten
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits, saturate
 from tensaurus.expr.evaluate.fields import Reals
@@ -198,7 +198,7 @@ def sides(left: str, right: str, shapes: dict[str, str]) -> tuple[Node, Node]:
 
 LIMITS = Limits(nodes=4000, rounds=6)
 SEVERAL = Limits(nodes=20_000, rounds=8, multi=2)
-FINDERS = (nest, commute)
+FINDERS = (flatten, commute)
 
 
 def key(node: Node) -> object:

@@ -18,7 +18,7 @@ from tensaurus.egraph.core.enode_head import operator_head
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.match.flatten_nested_calls import MAX_ARGUMENTS, nest
+from tensaurus.egraph.match.flatten_nested_calls import MAX_ARGUMENTS, flatten
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits, saturate
 from tensaurus.graph.ir.node import Node, apply, constant, item, source
@@ -62,7 +62,7 @@ def test_a_mean_of_means_stays() -> None:
     x, y, z = (matrix(n) for n in "xyz")
     graph, _ = graph_of(program(node("Mean", node("Mean", x, y), z)))
     before = len(graph)
-    assert find_all(graph, [nest], 100) == 0 and len(graph) == before
+    assert find_all(graph, [flatten], 100) == 0 and len(graph) == before
 
 
 @pytest.mark.parametrize("name", JOINED)
@@ -80,7 +80,7 @@ def test_any_tree_of_calls_is_one_call(name: str, data: st.DataObject) -> None:
         line[start:end] = [apply(op, line[start:end], example.attrs)]
     whole = program(line[0])
     graph, (root,) = graph_of(whole)
-    find_all(graph, [nest], 1000)
+    find_all(graph, [flatten], 1000)
     flat = apply(op, leaves, example.attrs)
     assert graph.find(graph.insert_term(flat)) == graph.find(root)
     assert prove(graph, [(root, flat)]).holds()
@@ -104,7 +104,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
     parts = splits(data.draw, x, 3)
     whole = program(*parts)
     graph, roots = graph_of(whole)
-    find_all(graph, [nest], 1000)
+    find_all(graph, [flatten], 1000)
     sizes = tuple(part.tensor.shape[0] for part in parts)
     flat = apply(registry["Split"], [x], {"axis": 0, "split": sizes}, 0)
     for place, root in enumerate(roots):
@@ -113,7 +113,7 @@ def test_any_tree_of_splits_is_one_split(data: st.DataObject) -> None:
     assert_replays(graph)
     choices = Choices(graph, roots)
     made = choices.program(
-        whole, quick_extraction(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
+        whole, quick_extraction(choices.problem(choices.price_choices([1.0] * len(choices.pieces))))
     )
     assert sum(n.op is registry["Split"] for n in made.active) == 1
     assert check_field(whole, made).passed
@@ -152,7 +152,7 @@ def test_a_nested_call_that_is_not_proved_is_replayed() -> None:
     x, y = (source(name, TensorType("float32", (rows, 3, 4))) for name, rows in (("x", 2), ("y", 1)))
     whole = program(node("Concat", x, node("Concat", y, axis=0), axis=0))
     graph, (root,) = graph_of(whole)
-    find_all(graph, [nest], 100)
+    find_all(graph, [flatten], 100)
     assert graph.find(graph.insert_term(node("Concat", x, y, axis=0))) == graph.find(root)
     (made,) = graph.sources
     (equation,), _ = made.evidence(graph)
@@ -165,7 +165,7 @@ def test_hundreds_of_calls_are_one() -> None:
     for leaf in leaves[1:]:
         tall = node("Concat", tall, leaf, axis=0)
     graph, (root,) = graph_of(program(tall))
-    find_all(graph, [nest], 10_000)
+    find_all(graph, [flatten], 10_000)
     assert graph.find(graph.insert_term(node("Concat", *leaves, axis=0))) == graph.find(root)
 
 
@@ -174,9 +174,9 @@ def test_nothing_is_inserted_past_the_limit() -> None:
     whole = program(node("Concat", node("Concat", x, y, axis=0), z, axis=0))
     graph, _ = graph_of(whole)
     before = len(graph)
-    find_all(graph, [nest], before)
+    find_all(graph, [flatten], before)
     assert len(graph) == before
-    find_all(graph, [nest], before + 1)
+    find_all(graph, [flatten], before + 1)
     assert len(graph) == before + 1
 
 
@@ -185,7 +185,7 @@ def test_nothing_is_inserted_past_the_limit() -> None:
 
 def merged(whole: Program) -> tuple[EGraph, list[int]]:
     graph, roots = graph_of(whole)
-    saturate(graph, whole_library(), Limits(nodes=4000, rounds=8, multi=3), finders=(nest,))
+    saturate(graph, whole_library(), Limits(nodes=4000, rounds=8, multi=3), finders=(flatten,))
     return graph, roots
 
 
@@ -196,7 +196,7 @@ def test_products_of_one_weight_become_one_product() -> None:
     graph, roots = merged(whole)
     choices = Choices(graph, roots)
     made = choices.program(
-        whole, quick_extraction(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
+        whole, quick_extraction(choices.problem(choices.price_choices([1.0] * len(choices.pieces))))
     )
     assert Counter(str(n.op) for n in made.active if isinstance(n.op, Op)) == {
         "Concat": 1,
@@ -237,10 +237,10 @@ def test_a_constant_has_a_copy_for_each_kind_of_kernel() -> None:
         whole = program(*roots)
         graph, numbers = graph_of(whole)
         choices = Choices(graph, numbers, packing=packing_key)
-        problem = choices.problem(choices.keyed([1.0] * len(choices.pieces), byte=1.0))
+        problem = choices.problem(choices.price_choices([1.0] * len(choices.pieces), seconds_per_byte=1.0))
         choice = quick_extraction(problem)
-        assert choices.memory(choice) == size
-        assert choices.footprint(choice) == copies * size
+        assert choices.stored_bytes(choice) == size
+        assert choices.packed_bytes(choice) == copies * size
         assert sum(problem.costs[n] for n in choice.values()) == 2 + copies * size
         assert choices.program(whole, choice) == whole
 
@@ -250,10 +250,10 @@ def test_constants_at_known_indices_are_the_same_choice() -> None:
     graph, roots = graph_of(whole)
     saturate(graph, whole_library(), Limits(nodes=400, rounds=3))
     choices = Choices(graph, roots)
-    choice = quick_extraction(choices.problem(choices.keyed([1.0] * len(choices.pieces))))
+    choice = quick_extraction(choices.problem(choices.price_choices([1.0] * len(choices.pieces))))
     places = [choices.place(number) for number in choice.values()]
-    assert choices.at(places) == choice
-    assert choices.at([]) == {}
+    assert choices.choice_at(places) == choice
+    assert choices.choice_at([]) == {}
 
 
 def test_doubling_again_and_again_is_nested_only_so_far() -> None:
@@ -262,7 +262,7 @@ def test_doubling_again_and_again_is_nested_only_so_far() -> None:
     for _ in range(60):
         made = node("Max", made, made)
     graph, (root,) = graph_of(program(made))
-    assert find_all(graph, [nest], 50_000) > 0
+    assert find_all(graph, [flatten], 50_000) > 0
     calls = [n for n in graph.live_members(graph.find(root)) if graph.is_live[n]]
     assert 2 < max(len(graph.args[n]) for n in calls) <= MAX_ARGUMENTS
 
@@ -272,8 +272,8 @@ def test_an_argument_that_contains_its_own_class_is_not_merged() -> None:
     x, b, z = (matrix(name) for name in "xbz")
     once = node("Max", x, b)
     graph, (root,) = graph_of(program(node("Max", node("Max", once, b), z)))
-    saturate(graph, Ruleset(rules("Max(Max(x, y), y) => Max(x, y)")), Limits(), finders=[nest])
-    find_all(graph, [nest], 50_000)
+    saturate(graph, Ruleset(rules("Max(Max(x, y), y) => Max(x, y)")), Limits(), finders=[flatten])
+    find_all(graph, [flatten], 50_000)
     assert (
         graph.peek(operator_head(registry["Max"], (), 1), tuple(map(graph.insert_term, (x, b, z))))
         is not None

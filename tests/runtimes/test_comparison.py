@@ -150,7 +150,7 @@ def test_disturbed_pairs_do_not_count_unless_most_are() -> None:
     disturbed = Pairs(((2.0, 1.0),) * 12 + ((1.0, 1.0),) * 3, (True,) * 12 + (False,) * 3)
     assert disturbed.comparison == Comparison.of([2.0] * 12) and not disturbed.comparison.disturbed
     busy = Pairs(((2.0, 1.0),) * 12, (True,) * 5 + (False,) * 7)
-    assert busy.comparison.pairs == 12 and busy.comparison.disturbed and busy.comparison.void
+    assert busy.comparison.pairs == 12 and busy.comparison.disturbed and busy.comparison.is_void
     assert busy.comparison.doubt == "other processes disturbed it"
 
 
@@ -183,7 +183,7 @@ def test_people_read_the_spread_and_whether_the_figure_is_void() -> None:
 
     ratios = [1.1, 1.14, 1.16, 1.2, 1.22, 1.24, 1.3]
     text = printed(Comparison.of(ratios))
-    assert "7 pairs of runs, half of them 1.15 to 1.23; 1.10 to 1.30 beyond doubt" in text
+    assert "7 pairs of runs, the middle half 1.15x to 1.23x; 1.10x to 1.30x beyond doubt" in text
     assert "void" not in text and "compared" not in printed(None)
     assert "void: other processes disturbed it" in printed(Comparison.of(ratios, disturbed=True))
 

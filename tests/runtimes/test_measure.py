@@ -384,12 +384,12 @@ def test_the_roofline_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
     machines = [Machine.here(threads) for threads in (1, 1, 2)]
     with Database(tmp_path / "db.sqlite") as records:
         first, again, other = (Roofline.here(records, machine) for machine in machines)
-    assert asked == [1, 2] and first == again and other.room == 2 * first.room
+    assert asked == [1, 2] and first == again and other.cache_bytes == 2 * first.cache_bytes
     assert (first.operation, first.cached, first.streamed) == (0.25, 0.5, 2.0)
 
 
 def test_the_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:
-    flat = Roofline(operation=1.0, cached=0.5, streamed=2.0, room=10)
+    flat = Roofline(operation=1.0, cached=0.5, streamed=2.0, cache_bytes=10)
     assert flat.seconds(3, 4) == 3.0
     assert flat.seconds(0, 10) == 5.0
     assert flat.seconds(0, 12) == 5.0 + 4.0

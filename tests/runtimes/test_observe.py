@@ -100,8 +100,8 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
     second, third = placed(1, "Neg", 3.0, relu), placed(2, "Exp", 5.0)
     kernels = ((first.nodes | second.nodes, 8.0), (third.nodes, 1.0), (frozenset[Node](), 0.5))
     known = InContextCosts()
-    known.note(Observation(9.5, kernels), [first, second, third])
-    assert known.places == {(0,): 2.0, (1,): 6.0, (2,): 1.0} and known.rest == 0.5
+    known.learn(Observation(9.5, kernels), [first, second, third])
+    assert known.places == {(0,): 2.0, (1,): 6.0, (2,): 1.0} and known.other_seconds == 0.5
     # of its like, what that took; of its operators, by as much dearer as those were; else as all were
     other = Piece.of(node("Exp", source("y", TensorType("float32", (7, 7)))))
     strange = Piece.of(node("Tanh", X))
@@ -121,7 +121,7 @@ def test_the_mean_of_all_looks_at_a_place_counts() -> None:
     other = placed(1, "Exp", 1.0)
     for seconds in (4.0, 2.0):
         kernels = ((part.nodes, seconds), (other.nodes, 8.0))
-        known.note(Observation(seconds + 8.0, kernels), [part, other])
+        known.learn(Observation(seconds + 8.0, kernels), [part, other])
     assert known.places == {(0,): 3.0, (1,): 8.0}
     assert known.elsewhere([part.piece], [1.0]) == [3.0]  # of its like, their mean
 
@@ -134,9 +134,9 @@ def test_the_nodes_of_choices_are_those_of_the_program() -> None:
     assert relu.args[0] is not None
     pieces = [Piece(relu, Piece.of(relu.args[0]).leaves)]
     choices = Choices(graph, roots, fusion_patterns(pieces))
-    problem = choices.problem(choices.keyed([1.0] * len(choices.pieces)))
+    problem = choices.problem(choices.price_choices([1.0] * len(choices.pieces)))
     choice = quick_extraction(problem)
-    computed = choices.computed(choice)
+    computed = choices.computed_nodes(choice)
     nodes = [n for found in computed.values() for n in found if isinstance(n.op, Op)]
     assert sorted(map(str, nodes)) == sorted(map(str, whole.active))
     assert any(len(found) == 2 for found in computed.values())
@@ -149,14 +149,14 @@ def test_what_slows_everything_down_is_the_constants_price() -> None:
     other = placed(1, "Exp", 1.0)
 
     def note(relu: float, exp: float, kept: int) -> None:
-        known.note(Observation(relu + exp, ((part.nodes, relu), (other.nodes, exp))), [part, other], kept)
+        known.learn(Observation(relu + exp, ((part.nodes, relu), (other.nodes, exp))), [part, other], kept)
 
-    known.note(Observation(2.0, ((part.nodes, 2.0),)), [part], 100)
+    known.learn(Observation(2.0, ((part.nodes, 2.0),)), [part], 100)
     note(6.0, 9.0, 110)  # Relu takes three times what it took: so does Exp, then
     assert known.places == {(0,): 2.0, (1,): 3.0}
-    assert isclose(known.byte, (15.0 - 5.0) / 10)
+    assert isclose(known.seconds_per_byte, (15.0 - 5.0) / 10)
     note(1.0, 1.5, 90)  # a calmer machine
-    assert known.places == {(0,): 2.0, (1,): 3.0} and isclose(known.byte, 1.0)
+    assert known.places == {(0,): 2.0, (1,): 3.0} and isclose(known.seconds_per_byte, 1.0)
 
 
 class Misleading:

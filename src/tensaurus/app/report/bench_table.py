@@ -50,6 +50,6 @@ def format_remark(record: Record, comparison: Comparison | None = None) -> str:
         words.append("lower precision, not comparable")
     if record.has_run and record.exact and record.error > LARGE_ERROR:
         words.append(f"outputs differ by {record.error:.1e}")
-    if comparison is not None and comparison.void:
+    if comparison is not None and comparison.is_void:
         words.append(f"comparison void: {comparison.doubt}")
     return "; ".join(words)

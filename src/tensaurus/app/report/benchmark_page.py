@@ -123,13 +123,13 @@ def _format_gain(records: Sequence[Record]) -> str:
     if ratio is None:
         return "-"
     words = f"{ratio.median:.2f}"
-    return f"{words} (void)" if ratio.void else f"{words} (tie)" if ratio.tie else words
+    return f"{words} (void)" if ratio.is_void else f"{words} (tie)" if ratio.is_tie else words
 
 
 def _format_verdict(models: Mapping[str, list[Record]]) -> str:
     """Return a sentence with the geometric mean of the gains, and how many models became faster or slower."""
     gains = [ratio for records in models.values() if (ratio := compare_best(records)) is not None]
-    fair = [ratio for ratio in gains if not ratio.void]
+    fair = [ratio for ratio in gains if not ratio.is_void]
     if not fair:
         return ""
     mean = exp(sum(log(ratio.median) for ratio in fair) / len(fair))

@@ -76,7 +76,7 @@ def _draw_speedups(axes: Any, records: Sequence[Record]) -> None:
     medians = np.array([value.median for value in gains.values()])
     low = medians - [value.low for value in gains.values()]
     high = np.array([value.high for value in gains.values()]) - medians
-    colors = ["lightgray" if value.void else OURS for value in gains.values()]
+    colors = ["lightgray" if value.is_void else OURS for value in gains.values()]
     axes.bar(places, medians, color=colors, yerr=[low, high], ecolor="black", error_kw={"linewidth": 0.7})
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(places, list(gains), rotation=90, fontsize=7)

@@ -21,8 +21,8 @@ _numbers: dict[Fraction, Fraction] = {}
 class Analysis:
     """The facts about one class.
 
-    types     of its outputs
-    code      a number for `types` and `static` together
+    types     the types of its outputs
+    code      a number for `types` and `static` together, by which equal facts are found fast
     static    whether the class depends on constants only
     constant  a node of known elements in the class, if there is one
     scalar    the value of a constant of one element

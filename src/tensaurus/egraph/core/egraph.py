@@ -51,7 +51,7 @@ class EGraph:
         self.members: dict[int, list[int]] = {}  # its e-nodes
         self.readers: dict[int, list[int]] = {}  # the e-nodes that have it as an argument
         self.sources: list[Source] = []  # of proof edges, by their number
-        self.dirty_classes: set[int] = set()  # with new members; a search of all patterns clears this
+        self.dirty_classes: set[int] = set()  # those with new members since the last search of all patterns
         self.programs: list[Program] = []  # good programs in the e-graph, for finders that look at programs
         self.analysis_version = 0  # grows whenever more becomes known of a class
         self.known: dict[tuple[Any, ...], int] = {}  # hash-consing: (head, *classes of arguments) -> e-node
@@ -134,10 +134,12 @@ class EGraph:
         return self.insert(key, tuple(args), analyses) if known is None else known
 
     @atomic
-    def insert(self, key: tuple[Any, ...], born: tuple[int, ...], analyses: tuple[Analysis, Analysis]) -> int:
-        """Insert an e-node over the e-nodes `born` and return its number.
+    def insert(
+        self, key: tuple[Any, ...], original_args: tuple[int, ...], analyses: tuple[Analysis, Analysis]
+    ) -> int:
+        """Insert an e-node over the e-nodes `original_args` and return its number.
 
-        The `key`, its head and the classes of `born`, must not be in `known`.
+        The `key`, its head and the classes of `original_args`, must not be in `known`.
         """
         number = len(self.parents)
         head: Head = key[0]
@@ -145,7 +147,7 @@ class EGraph:
         self.parents.append(number)
         self._proof_links.append(None)
         self.heads.append(head)
-        self.original_args.append(born)
+        self.original_args.append(original_args)
         self.args.append(classes)
         self.is_live.append(True)
         self.known[key] = number

@@ -61,7 +61,7 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
     numbers = [graph.insert_term(right) for _, right in pairs]
     if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
         raise ValueError("the terms are of different classes")
-    wanted: dict[int, Sequence[Equation]] = {}
+    wanted: dict[int, Sequence[Equation]] = {}  # by the number of the source from which they come
     todo: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 

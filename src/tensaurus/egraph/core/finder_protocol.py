@@ -32,9 +32,10 @@ __all__ = [
 ]
 
 MAX_PASSES = 12  # over all finders; each pass sees the equations of the passes before
-TIME_SHARE = 0.5  # of the time left, which one call of a finder may take
-LITTLE_TIME_SHARE = 0.1  # of the search's time; a call that was ended earlier does not disqualify its finder
-MAX_PROPOSALS = 20_000  # of one call of a finder; more end the finder, too
+TIME_SHARE = 0.5  # share of the time left that one call of a finder may take
+# A call that was ended within this share of the search's time does not disqualify its finder.
+LITTLE_TIME_SHARE = 0.1
+MAX_PROPOSALS = 20_000  # of one call of a finder; a finder with more is not called again
 
 
 class Proposal(NamedTuple):
@@ -121,18 +122,18 @@ def ended_lines(finders: Iterable[Finder]) -> list[str]:
     return [finder.ended for finder in finders if isinstance(finder, TimedFinder) and finder.ended]
 
 
-def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:
+def find_all(graph: EGraph, finders: Sequence[Finder], max_enodes: int) -> int:
     """Call the finders until nothing is new; return how many pairs of classes were merged.
 
-    The e-graph grows to at most `most` e-nodes.  It must be rebuilt before, and is rebuilt afterwards.
+    The e-graph grows to at most `max_enodes` e-nodes.  It must be rebuilt before, and is rebuilt afterwards.
     """
     merged = 0
     for _ in range(MAX_PASSES):
         before = merged
         for finder in finders:
             equal = []
-            for equation, terms in list(finder(graph, most - len(graph))):
-                instance = _insert_sides(graph, equation, terms, most - len(graph))
+            for equation, terms in list(finder(graph, max_enodes - len(graph))):
+                instance = _insert_sides(graph, equation, terms, max_enodes - len(graph))
                 if instance is not None:
                     equal.append(instance)
             for instance in equal:
@@ -144,16 +145,16 @@ def find_all(graph: EGraph, finders: Sequence[Finder], most: int) -> int:
     return merged
 
 
-def insert_all(graph: EGraph, equations: Iterable[Equation], most: int) -> int:
+def insert_all(graph: EGraph, equations: Iterable[Equation], max_enodes: int) -> int:
     """Insert equations of concrete programs; return how many pairs of classes were merged.
 
     The equations may come from another search, or from a derivation by hand.  The e-graph grows to at most
-    `most` e-nodes.  It must be rebuilt before, and is rebuilt afterwards.
+    `max_enodes` e-nodes.  It must be rebuilt before, and is rebuilt afterwards.
     """
     merged = 0
     for equation in equations:
         terms = tuple(graph.insert_term(leaf) for leaf in equation.leaves)
-        if (instance := _insert_sides(graph, equation, terms, most - len(graph))) is not None:
+        if (instance := _insert_sides(graph, equation, terms, max_enodes - len(graph))) is not None:
             pairs = zip(instance.left, instance.right, strict=True)
             merged += sum(graph.union(left, right, instance) for left, right in pairs)
             graph.rebuild()

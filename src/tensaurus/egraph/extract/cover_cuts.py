@@ -16,12 +16,13 @@ from tensaurus.egraph.extract.problem import Problem
 
 __all__ = ["Covers"]
 
+# In a solution x is the part of a choice that is taken, y the part of a class that is computed.
 MIN_VIOLATION = 0.01  # a row that is violated by less is not worth adding
 MIN_TAKEN = 1e-6  # a choice with a smaller x counts as not taken
 MIN_CLASS_VALUE = 0.9  # classes with a smaller y are passed over
-MAX_DIVISOR = 8  # of sums of rows
+MAX_DIVISOR = 8  # largest number by which a sum of rows is divided
 MAX_SIZE_FACTOR = 2  # a set grows to this many times the divisor, plus 1
-MAX_ROWS = 200  # that are added in one round
+MAX_ROWS = 200  # rows that are added in one round
 
 
 class Covers:
@@ -32,12 +33,13 @@ class Covers:
         totals = tree_costs(problem)
         self._known: dict[int, frozenset[int]] = {}
         roots = set(problem.roots)
-        # One child stands for all that a choice reads: the most expensive one that is no root.
+        # One child stands for all that a choice reads: the most expensive one that is no root.  A choice that
+        # costs at least as much as this child is a leaf.
         self._below: list[int | None] = []
         for number, children in enumerate(problem.children):
-            dear = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
-            below = dear is not None and totals[dear] > problem.costs[number]
-            self._below.append(dear if below else None)
+            most = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
+            goes_down = most is not None and totals[most] > problem.costs[number]
+            self._below.append(most if goes_down else None)
 
     def _leaves(self, group: int) -> frozenset[int]:
         """Return choices of which every program of the class takes one: a path down a program ends at one."""
@@ -54,7 +56,7 @@ class Covers:
             self._known[group] = frozenset(leaves)
         return self._known[group]
 
-    def broken(self, x: Sequence[float], y: Sequence[float]) -> list[Cover]:
+    def violated_rows(self, x: Sequence[float], y: Sequence[float]) -> list[Cover]:
         """Return the rows that a solution violates by most."""
         taken = {}
         for group, part in enumerate(y):
@@ -68,16 +70,16 @@ class Covers:
         for group, leaves in taken.items():
             if len(leaves) > 1:
                 most = max(len(readers[number]) for number in leaves)
-                for by in range(2, min(most, MAX_DIVISOR) + 1):
-                    for inside, excess in self._grow_sets(group, by, x, y, taken, readers):
-                        excesses[by, inside] = excess
+                for divisor in range(2, min(most, MAX_DIVISOR) + 1):
+                    for inside, excess in self._grow_sets(group, divisor, x, y, taken, readers):
+                        excesses[divisor, inside] = excess
         best = sorted(excesses, key=lambda key: (-excesses[key], key[0], sorted(key[1])))
-        return [self._row(by, sorted(inside)) for by, inside in best[:MAX_ROWS]]
+        return [self._row(divisor, sorted(inside)) for divisor, inside in best[:MAX_ROWS]]
 
     def _grow_sets(
         self,
         start: int,
-        by: int,
+        divisor: int,
         x: Sequence[float],
         y: Sequence[float],
         taken: dict[int, list[int]],
@@ -93,25 +95,25 @@ class Covers:
             near.discard(group)
             total += 1 - y[group]
             for number in taken[group]:
-                if counts[number] % by == 0:
+                if counts[number] % divisor == 0:
                     total += x[number]
                 counts[number] += 1
                 near.update(other for other in readers[number] if other not in inside)
-            if len(inside) % by == 1:
-                excess = len(inside) // by + 1 - total
+            if len(inside) % divisor == 1:
+                excess = len(inside) // divisor + 1 - total
                 if excess > MIN_VIOLATION:
                     yield frozenset(inside), excess
-                if len(inside) > MAX_SIZE_FACTOR * by:
+                if len(inside) > MAX_SIZE_FACTOR * divisor:
                     return
             if not near:
                 return
             _, group = min(
-                (1 - y[other] + sum(x[n] for n in taken[other] if counts[n] % by == 0), other)
+                (1 - y[other] + sum(x[n] for n in taken[other] if counts[n] % divisor == 0), other)
                 for other in near
             )
 
-    def _row(self, by: int, inside: Sequence[int]) -> Cover:
+    def _row(self, divisor: int, inside: Sequence[int]) -> Cover:
         counts = Counter(number for group in inside for number in self._leaves(group))
-        factors = {number: -(-count // by) for number, count in sorted(counts.items())}
+        factors = {number: -(-count // divisor) for number, count in sorted(counts.items())}
         roots = set(self._problem.roots)
-        return Cover(factors, [g for g in inside if g not in roots], -(-len(inside) // by))
+        return Cover(factors, [g for g in inside if g not in roots], -(-len(inside) // divisor))

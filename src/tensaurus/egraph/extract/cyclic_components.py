@@ -1,6 +1,7 @@
 """Finds the strongly connected components of an extraction problem's e-classes.
 
-Every cycle lies within one component, so that cycles need to be excluded only there.
+Every cycle lies within one component, so that cycles need to be excluded only there.  An e-class on no cycle
+is a component of its own, and is returned, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ __all__ = ["strong_components"]
 def strong_components(problem: Problem, among: Iterable[int] | None = None) -> list[list[int]]:
     """Return the strongly connected components, children before parents (Tarjan).
 
-    `among` are the e-classes to look at, with all of their children; by default all.
+    `among` are the e-classes to look at, by default all; it must contain the children of each of its members.
     """
     index: dict[int, int] = {}
     low: dict[int, int] = {}

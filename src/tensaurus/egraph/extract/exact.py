@@ -180,10 +180,10 @@ class _Part:
         """Take the lower bound if it is higher."""
         self.bound = min(self.cost, max(self.bound, bound))
 
-    def drop_choices(self, dear: Collection[int], cycles: Cycles, deadline: float) -> None:
+    def drop_choices(self, too_expensive: Collection[int], cycles: Cycles, deadline: float) -> None:
         """Begin a problem without the choices that no program can use which is cheaper than the best one."""
         problem = self.block.problem
-        members = [[number for number in group if number not in dear] for group in problem.members]
+        members = [[number for number in group if number not in too_expensive] for group in problem.members]
         self.cheaper_limit = self.cost
         try:
             smaller = replace(problem, members=members)
@@ -218,9 +218,9 @@ class _Solver:
             part.form.covers += relaxed.covers
             part.take_bound(relaxed.bound)
             part.take_choice(relaxed.choice)
-            drops_many = len(relaxed.dear) > RESHRINK_SHARE * len(problem.costs)
+            drops_many = len(relaxed.too_expensive) > RESHRINK_SHARE * len(problem.costs)
             if self.shrink_first and not part.is_solved and drops_many:
-                part.drop_choices(relaxed.dear, self.cycles, deadline)
+                part.drop_choices(relaxed.too_expensive, self.cycles, deadline)
                 self.improve(part, deadline)
                 return
         while not part.is_solved and monotonic() < deadline:
@@ -241,7 +241,7 @@ class _Solver:
 
 
 def _repair_choice(problem: Problem, choice: Choice) -> dict[int, int]:
-    """Return a choice without a cycle, close to `choice`: the cheapest trees if its e-nodes are free."""
+    """Return a choice without a cycle, close to `choice`: the cheapest trees if its own e-nodes cost 0."""
     costs = list(problem.costs)
     for number in choice.values():
         costs[number] = 0.0

@@ -1,7 +1,8 @@
 """Lists the choices of an extraction from an e-graph: e-nodes, and chains of e-nodes that a runtime fuses.
 
 A class that depends on constants only is computed ahead of time, by one program chosen beforehand.  It costs
-the bytes of its elements, once for each kind of kernel, as each has the constants in a layout of its own.
+the bytes of its elements, once for each kind of kernel, as each reads a copy in a layout of its own (it packs
+the constant).
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["Choices", "Place"]
 
-Place: TypeAlias = tuple[int, ...]
+Place: TypeAlias = tuple[int, ...]  # the e-nodes for which a choice stands
 
 MAX_FUSED_MATCHES = 20_000  # of one fusion pattern
-SMALL_BYTES = 1 << 16  # copies of smaller constants for several kinds of kernels do not count
+SMALL_BYTES = 1 << 16  # of constants below this no copies for several kinds of kernels are counted
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class _FusedMatch:
 class Choices:
     """The choices of each class below the roots; choices of one key cost the same.
 
-    keys      the key of each choice, its place in `pieces`; -1 where it computes nothing
+    keys      the key of each choice, an index into `pieces`; -1 where it computes nothing
     pieces    for each key a piece that has it, to be measured
     kept      for each choice the bytes of the constant that it is, or 0
     stored    for each choice the bytes of the constant in a file, at most those of the constants from which
@@ -62,7 +63,7 @@ class Choices:
         own: int = 0,
         packing: Callable[[Piece], str] = lambda piece: "",
     ):
-        """List the choices among e-nodes with numbers below `before`; those below `own` are the model's own.
+        """List the choices among e-nodes numbered below `before`; the model itself has those below `own`.
 
         Kernels of pieces with one `packing` share a copy of a constant.
         """
@@ -102,7 +103,7 @@ class Choices:
         """Add the e-nodes of every class; of e-nodes with equal cost and arguments only the oldest."""
         graph, numbers, known, codes, todo = self.graph, self._numbers, self._known, self._codes, self._todo
         before, heads, args = self._before, graph.heads, graph.args
-        append, what = self._add_choice, self._sources
+        append, sources = self._add_choice, self._sources
         while todo:
             group = todo.pop()
             if graph.analyses[group].static:
@@ -136,18 +137,18 @@ class Choices:
                 else:
                     key = -1
                 if len(live) > 1:
-                    alike = seen.setdefault((key, head if key < 0 else None, *reads), len(what))
-                    if alike < len(what):
-                        if node < what[alike]:  # type: ignore[operator]
-                            what[alike] = node
+                    alike = seen.setdefault((key, head if key < 0 else None, *reads), len(sources))
+                    if alike < len(sources):
+                        if node < sources[alike]:  # type: ignore[operator]
+                            sources[alike] = node
                         continue
                 append(own, node, tuple(reads), key)
 
     def _add_choice(
-        self, number: int, what: int | _FusedMatch | None, reads: tuple[int, ...], key: int, kept: int = 0
+        self, number: int, source: int | _FusedMatch | None, reads: tuple[int, ...], key: int, kept: int = 0
     ) -> None:
         self._members[number].append(len(self._sources))
-        self._sources.append(what)
+        self._sources.append(source)
         self._groups.append(number)
         self._children.append(reads)
         self.keys.append(key)
@@ -194,9 +195,9 @@ class Choices:
                     classes = tuple([find(term) for term in pattern.bind(graph.original_args, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
                     if own not in reads:
-                        what = _FusedMatch(pattern, match)
-                        key = self._fused_key(what, classes)
-                        self._add_choice(own, what, tuple(dict.fromkeys(reads)), key)
+                        source = _FusedMatch(pattern, match)
+                        key = self._fused_key(source, classes)
+                        self._add_choice(own, source, tuple(dict.fromkeys(reads)), key)
 
     def _add_packed_copies(self) -> None:
         """Add copies of the constants that several kinds of kernels read."""
@@ -221,21 +222,21 @@ class Choices:
                     reads = self._children[number]
                     self._children[number] = tuple(copy if read == group else read for read in reads)
 
-    def _fused_key(self, what: _FusedMatch, classes: tuple[int, ...]) -> int:
-        heads = [self.graph.heads[number] for number in what.match]
-        signature = (what.pattern, *heads, *[self._codes[group] for group in classes], _equal_args(classes))
+    def _fused_key(self, source: _FusedMatch, classes: tuple[int, ...]) -> int:
+        heads = [self.graph.heads[number] for number in source.match]
+        signature = (source.pattern, *heads, *[self._codes[group] for group in classes], _equal_args(classes))
         key = self._known.get(signature)
         if key is None:
             key = self._known[signature] = len(self.pieces)
-            self.pieces.append(self._piece(what))
+            self.pieces.append(self._piece(source))
         return key
 
-    def _piece(self, what: int | _FusedMatch) -> Piece:
+    def _piece(self, source: int | _FusedMatch) -> Piece:
         graph = self.graph
-        if isinstance(what, int):
-            return Piece.of(graph.term(what))
-        terms = what.pattern.bind(graph.original_args, what.match)
-        root = what.pattern.instance(graph, what.match, terms)
+        if isinstance(source, int):
+            return Piece.of(graph.term(source))
+        terms = source.pattern.bind(graph.original_args, source.match)
+        root = source.pattern.instance(graph, source.match, terms)
         return Piece(root, tuple(dict.fromkeys(graph.term(term) for term in terms)))
 
     def problem(self, costs: Sequence[float]) -> Problem:
@@ -245,16 +246,16 @@ class Choices:
             members = [[number for number in group if costs[number] < inf] for group in members]
         return Problem(costs, self._children, self._groups, members, self._roots)
 
-    def keyed(self, costs: Sequence[float], byte: float = 0.0) -> list[float]:
+    def price_choices(self, costs: Sequence[float], seconds_per_byte: float = 0.0) -> list[float]:
         """Return the cost of each choice: that of its key, or the price of the bytes of a constant."""
         keyed = zip(self.keys, self.packed, strict=True)
-        return [costs[key] if key >= 0 else byte * packed for key, packed in keyed]
+        return [costs[key] if key >= 0 else seconds_per_byte * packed for key, packed in keyed]
 
-    def memory(self, choice: Choice) -> int:
-        """Return the bytes of constants in a file of the program."""
+    def stored_bytes(self, choice: Choice) -> int:
+        """Return the bytes of constants that the program stores in its file."""
         return sum(self.stored[number] for number in choice.values())
 
-    def footprint(self, choice: Choice) -> int:
+    def packed_bytes(self, choice: Choice) -> int:
         """Return the bytes of constants that the program's kernels read, a copy for each kind of kernel."""
         return sum(self.packed[number] for number in choice.values())
 
@@ -263,14 +264,14 @@ class Choices:
 
         Returns () for a copy of a constant.
         """
-        what = self._sources[number]
-        return () if what is None else (what,) if isinstance(what, int) else what.match
+        source = self._sources[number]
+        return () if source is None else (source,) if isinstance(source, int) else source.match
 
     def places(self, choice: Choice) -> tuple[Place, ...]:
         """Return the places of all choices of a program."""
         return tuple(self.place(number) for number in choice.values())
 
-    def at(self, places: Iterable[Place]) -> dict[int, int]:
+    def choice_at(self, places: Iterable[Place]) -> dict[int, int]:
         """Return the program whose choices have these places; {} where some of them are not choices here."""
         choice = {group: members[0] for group, members in enumerate(self._members) if len(members) == 1}
         for place in places:
@@ -291,7 +292,7 @@ class Choices:
         built = self._build_nodes(choice)
         return original.with_outputs([built[root] for root in self._roots])
 
-    def computed(self, choice: Choice) -> dict[int, frozenset[Node]]:
+    def computed_nodes(self, choice: Choice) -> dict[int, frozenset[Node]]:
         """Return for each choice with a cost the nodes of the program that it computes."""
         built = self._build_nodes(choice)
         nodes = {}
@@ -309,15 +310,15 @@ class Choices:
         graph, find = self.graph, self.graph.find
         chosen = [self._sources[choice[number]] for number in order]
         terms = [
-            graph.args[what]
-            if isinstance(what, int)
-            else what.pattern.bind(graph.original_args, what.match)
-            if what is not None
+            graph.args[source]
+            if isinstance(source, int)
+            else source.pattern.bind(graph.original_args, source.match)
+            if source is not None
             else ()
-            for what in chosen
+            for source in chosen
         ]
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
-        wanted |= {find(what) for what in chosen if isinstance(what, int)}
+        wanted |= {find(source) for source in chosen if isinstance(source, int)}
         self._choose_constants([group for group in wanted if graph.analyses[group].static])
         constants: dict[int, Node] = {}
         built: dict[int, Node] = {}
@@ -326,18 +327,18 @@ class Choices:
             node = built.get(self._numbers.get(group, -1))
             return self._build_constant(group, constants) if node is None else node
 
-        for number, what, reads in zip(order, chosen, terms, strict=True):
-            if isinstance(what, int) and graph.analyses[find(what)].static:
-                built[number] = self._build_constant(find(what), constants)
+        for number, source, reads in zip(order, chosen, terms, strict=True):
+            if isinstance(source, int) and graph.analyses[find(source)].static:
+                built[number] = self._build_constant(find(source), constants)
                 continue
             read = [None if term == ABSENT else node_of(find(term)) for term in reads]
-            if isinstance(what, int):
-                built[number] = graph.heads[what].build(read)
-            elif what is None:
+            if isinstance(source, int):
+                built[number] = graph.heads[source].build(read)
+            elif source is None:
                 (constant,) = self._children[choice[number]]
                 built[number] = built[constant]
             else:
-                built[number] = what.pattern.over(graph, what.match, read)  # type: ignore[arg-type]
+                built[number] = source.pattern.over(graph, source.match, read)  # type: ignore[arg-type]
         return built
 
     def _build_constant(self, group: int, built: dict[int, Node]) -> Node:

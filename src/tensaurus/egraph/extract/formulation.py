@@ -65,7 +65,7 @@ class Formulation:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a solver: a choice, which may be cyclic, or None; a lower bound; whether it is done."""
+    """The answer of a solver: a choice, maybe cyclic, or None; a lower bound; whether that proves the choice."""
 
     choice: dict[int, int] | None
     bound: float
@@ -135,9 +135,9 @@ def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
 
 
 def exclusion_rows(problem: Problem) -> Iterator[Cover]:
-    """Yield rows for pairs of classes on a cycle, of which some choices always need the other class.
+    """Yield rows for pairs of classes A and B on a cycle where some choices of A need B in every program.
 
-    The sum of x of such choices of one class is at most that of the other's choices that do not need it back.
+    The sum of x of these choices is at most the sum of x of the choices of B that do not need A in turn.
     """
     groups = range(len(problem.members))
     needs = required_classes(problem.children, problem.members, groups)
@@ -162,11 +162,12 @@ def exclusion_rows(problem: Problem) -> Iterator[Cover]:
                 yield Cover(dict.fromkeys(free, 1) | dict.fromkeys(numbers, -1), [], 0)
 
 
-def _bits(whole: int) -> Iterator[int]:
-    while whole:
-        low = whole & -whole
+def _bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set."""
+    while mask:
+        low = mask & -mask
         yield low.bit_length() - 1
-        whole ^= low
+        mask ^= low
 
 
 def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:

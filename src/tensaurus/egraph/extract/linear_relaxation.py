@@ -27,7 +27,7 @@ CLOSED_GAP = 1e-9
 MIN_START_VALUE = 0.05  # sets grow from classes with at least this y
 MAX_SET_STEPS = 40  # classes by which a set grows
 MAX_WAYS_OUT = 4  # choices leaving a set that are considered in each step
-ROWS_PER_SET = 4  # for the classes of a set with the largest y
+ROWS_PER_SET = 4  # rows added for a set: those of its classes with the largest y
 TINY = 1e-9  # a smaller x counts as not taken
 STALL_ROUNDS = 10  # the relaxation ends if so many rounds close less than MIN_PROGRESS of the gap
 MIN_PROGRESS = 0.1  # share of the gap between bound and cost
@@ -38,13 +38,13 @@ MAX_BINDING_SLACK = 1e-6  # a row with more slack in the last solution is droppe
 class RelaxationResult:
     """A lower bound, the rows that support it, and the best choice seen on the way.
 
-    `dear` are the choices that no program takes that is cheaper than `choice` (reduced cost fixing).
+    `too_expensive` are the choices that no program takes that is cheaper than `choice` (reduced cost fixing).
     """
 
     bound: float
     supports: list[Support]
     covers: list[Cover]
-    dear: set[int]
+    too_expensive: set[int]
     choice: dict[int, int]
     cost: float
     rounds: int
@@ -58,7 +58,7 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     problem = form.problem
     linear = _LinearProgram(form, 2 * cost, 10 - frexp(cost)[1])
     inner = {group for part in strong_components(problem) if len(part) > 1 for group in part}
-    covers, detours = Covers(problem), list(exclusion_rows(problem))
+    covers, exclusions = Covers(problem), list(exclusion_rows(problem))
     best, bound, rounds = dict(start), 0.0, 0
     least = [0.0] * len(problem.costs)  # for each choice a bound of the programs that take it
     mark, since = 0.0, 0
@@ -74,9 +74,11 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
         if bound >= cost * (1 - CLOSED_GAP):
             break
         fresh: list[Support | Cover] = [
-            row for row in detours if sum(factor * x[n] for n, factor in row.factors.items()) < -MIN_VIOLATION
+            row
+            for row in exclusions
+            if sum(factor * x[n] for n, factor in row.factors.items()) < -MIN_VIOLATION
         ]
-        fresh += [*_broken_supports(problem, x, y, inner), *covers.broken(x, y)]
+        fresh += [*_violated_supports(problem, x, y, inner), *covers.violated_rows(x, y)]
         if not fresh or monotonic() > deadline:
             break
         if bound - mark > MIN_PROGRESS * (cost - bound):
@@ -86,12 +88,12 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
         for row in fresh:
             linear.require(row)
     binding = linear.binding()
-    dear = {number for number, price in enumerate(least) if price > cost * (1 + CLOSED_GAP)}
+    too_expensive = {number for number, price in enumerate(least) if price > cost * (1 + CLOSED_GAP)}
     return RelaxationResult(
         min(bound, cost),
         [row for row in binding if isinstance(row, Support)],
         [row for row in binding if isinstance(row, Cover)],
-        dear,
+        too_expensive,
         best,
         cost,
         rounds,
@@ -202,7 +204,7 @@ class _LinearProgram:
         return max(0.0, total * few * unit), each
 
 
-def _broken_supports(
+def _violated_supports(
     problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
 ) -> Iterator[Support]:
     """Yield rows that the solution violates: for short cycles, and for sets grown from one class."""

@@ -1,8 +1,8 @@
 """Improves a choice by hill climbing, with moves that change several classes together.
 
 Two products that a merged product could replace gain nothing one by one: the first to change pays for the
-whole merged product, so no greedy choice ever takes it.  A move therefore brings a shared class into the
-program, and changes all classes that could read it at once.
+whole merged product, so no greedy choice ever takes it.  A *move* therefore brings a shared class into the
+program by several *turns* at once: each class that could read the shared class gets a choice that does.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _HillClimb:
         """Make the move of most gain first; of equals that to the oldest class (age 1) or youngest (-1)."""
         problem = self.problem
         best, cost = begun, _total(problem, begun)
-        grain = cost * MIN_GAIN_SHARE
+        grain = cost * MIN_GAIN_SHARE  # changes that differ by less are equal in the queue
         while True:
             state, moved = self._state_of(best), False
             queue = []  # (change when tried, age * class)

@@ -12,19 +12,19 @@ from tensaurus.egraph.extract.problem import Choice, Problem
 __all__ = ["measurement_gains"]
 
 
-def measurement_gains(problem: Problem, chosen: Choice, sure: Sequence[bool]) -> dict[int, float]:
-    """Return for each chosen e-node that is not `sure` what it saves in this program.
+def measurement_gains(problem: Problem, chosen: Choice, is_measured: Sequence[bool]) -> dict[int, float]:
+    """Return for each chosen e-node without a measured cost what it saves in this program.
 
-    Without the e-node the program would have the cheapest tree of sure e-nodes, of which it may compute a
+    Without the e-node the program would have the cheapest tree of measured e-nodes, of which it may compute a
     part already.  Where there is no such tree, the whole cost of the e-node counts as saved.
     """
-    unsure = {group: number for group, number in chosen.items() if not sure[number]}
-    if not unsure:
+    unmeasured = {group: number for group, number in chosen.items() if not is_measured[number]}
+    if not unmeasured:
         return {}
-    costs = [cost if known else inf for cost, known in zip(problem.costs, sure, strict=True)]
+    costs = [cost if known else inf for cost, known in zip(problem.costs, is_measured, strict=True)]
     trees = greedy(replace(problem, costs=costs).without_infinite_costs())
     found: dict[int, float] = {}
-    for group, number in unsure.items():
+    for group, number in unmeasured.items():
         found[number] = -problem.costs[number] if group in trees else problem.costs[number]
         waiting, seen = [group] if group in trees else [], {group}
         while waiting:

@@ -1,4 +1,8 @@
-"""Finds for each class the classes that all of its programs use."""
+"""Finds for each class the classes that all of its programs use.
+
+What every program of the roots uses is paid for in any case, and a choice that needs its own class is never
+taken: so this shrinks problems, and gives rows that exclude cycles.
+"""
 
 from __future__ import annotations
 

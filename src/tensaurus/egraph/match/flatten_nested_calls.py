@@ -25,13 +25,13 @@ from tensaurus.ops.declare import Attributes
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.nested_calls import can_join_nested, merge_split_attributes, nested_equation
 
-__all__ = ["nest"]
+__all__ = ["flatten"]
 
-MAX_DEPTH = 50  # of nested calls that are flattened at once; a deeper rest is flattened in the next pass
+MAX_DEPTH = 50  # levels of nested calls that are flattened at once; the next pass flattens deeper ones
 MAX_ARGUMENTS = 200  # of one flat call: a tensor joined to itself k times over would be 2**k arguments
 
 
-def nest(graph: EGraph, room: int) -> Iterator[Proposal]:
+def flatten(graph: EGraph, room: int) -> Iterator[Proposal]:
     """Yield a flat call for each call with others inside, if it takes at most `room` e-nodes."""
     for call in _NestedCalls(graph).calls():
         if call.size <= room:
@@ -54,25 +54,26 @@ class _NestedCalls:
 
     def __init__(self, graph: EGraph):
         self.graph = graph
-        self._known: dict[int, _VariadicCall | _SplittingCall | None] = {}  # by e-node; None while in work
-        self._opened: set[int] = set()  # the classes of the calls in work
+        # by e-node; None while the call is in progress
+        self._known: dict[int, _VariadicCall | _SplittingCall | None] = {}
+        self._opened: set[int] = set()  # the classes of the calls in progress
         self._alike: dict[int, defaultdict[Head, list[int]]] = {}  # the e-nodes of a class, by head
 
     def calls(self) -> Iterator[_VariadicCall | _SplittingCall]:
         """Yield the calls with others inside."""
         graph = self.graph
         kept = (n for n, alive in enumerate(graph.is_live) if alive)
-        ways = {op: _nests_in_argument(op) for op in {head.op for head in graph.heads}}
-        calls = [(n, way) for n in kept if (way := ways[graph.heads[n].op]) is not None]
+        nesting = {op: _nests_in_argument(op) for op in {head.op for head in graph.heads}}
+        calls = [(n, way) for n in kept if (way := nesting[graph.heads[n].op]) is not None]
         read = {
             graph.args[part][0]
-            for number, joining in calls
-            if not joining
+            for number, in_argument in calls
+            if not in_argument
             for part in graph.live_members(graph.args[number][0])
             if graph.heads[part].op is ITEM
         }  # classes of which a call reads an output
-        for number, joining in calls:
-            if joining or graph.find(number) in read:
+        for number, in_argument in calls:
+            if in_argument or graph.find(number) in read:
                 call = self._call(number)
                 if call is not None and len(call.numbers) > 1:
                     yield call
@@ -235,14 +236,14 @@ class _SplittingCall:
 
     def proposals(self, graph: EGraph) -> Iterator[Proposal]:
         """Yield for each output of a nested call that is in the e-graph its equality with a flat one."""
-        head, born = graph.heads[self.number], graph.original_args[self.number]
-        (kind,) = graph.analyses[graph.find(born[0])].types
+        head, original_args = graph.heads[self.number], graph.original_args[self.number]
+        (kind,) = graph.analyses[graph.find(original_args[0])].types
         for place, leaf in enumerate(self.leaves):
             number, output = leaf[-1]
             if graph.peek(output_head(output), (number,)) is not None:
                 links = tuple((graph.heads[link.number], link.place) for link in leaf)
                 yield Proposal(
-                    _splitting_equation(head, kind, links, self.attrs, len(self.leaves), place), born
+                    _splitting_equation(head, kind, links, self.attrs, len(self.leaves), place), original_args
                 )
 
 

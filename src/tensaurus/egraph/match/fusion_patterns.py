@@ -1,4 +1,4 @@
-"""Compiles the pieces that a runtime fuses to patterns, by which extraction finds them in an e-graph.
+"""Compiles pieces, operators that a runtime fuses, to patterns by which extraction finds them in an e-graph.
 
 Extraction assumes a fusion wherever its pattern matches, and measures the piece alone.  The runtime may ask
 for more, such as a layout that neighbours share; the whole program is measured in the end.

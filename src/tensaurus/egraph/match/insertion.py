@@ -41,7 +41,10 @@ def insert_function(steps: Sequence[Step], variables: int) -> Insert:
 def _compile_inserter(
     form: tuple[tuple[int | None, ...] | None, ...], variables: int
 ) -> Callable[..., Insert]:
-    """Compile code that inserts steps of this form: the arguments of each step, None for a constant."""
+    """Compile code that inserts steps of this form: the arguments of each step, None for a constant.
+
+    In the code m1 is the e-node of step 1 and d1 its class, t1 the term of variable 1 and c1 its class.
+    """
     named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
     lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
     lines += ["        known, parents = graph.known, graph.parents"]
@@ -52,10 +55,11 @@ def _compile_inserter(
         if args is None:
             lines += [f"        m{number} = graph.insert_term(n{number})"]
         else:
-            born = "".join(f"{_argument_code(a, 't', 'm')}, " for a in args)
+            original_args = "".join(f"{_argument_code(a, 't', 'm')}, " for a in args)
             classes = "".join(f", {_argument_code(a, 'c', 'd')}" for a in args)
             lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
-            lines += [f"        if m{number} is None: m{number} = graph.insert(key, ({born}), f{number})"]
+            insertion = f"graph.insert(key, ({original_args}), f{number})"
+            lines += [f"        if m{number} is None: m{number} = {insertion}"]
         if any(~number in others for others in form[number + 1 :] if others):
             lines += [f"        d{number} = parents[m{number}]"]
             lines += [f"        if parents[d{number}] != d{number}: d{number} = graph.find(m{number})"]

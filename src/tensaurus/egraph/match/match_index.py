@@ -35,13 +35,13 @@ class MatchIndex:
             row: dict[Kind, list[int]] = {}
             for number in graph.live_members(group):
                 key = (heads[number], len(args[number]))
-                asked = kinds.get(key)
-                if asked is None:
+                known = kinds.get(key)
+                if known is None:
                     head, count = key
-                    asked = kinds[key] = (enode_kind(head.op, count),)
+                    known = kinds[key] = (enode_kind(head.op, count),)
                     if head.op is ITEM:  # a pattern names this output, or any
-                        asked = kinds[key] = (*asked, enode_kind(ITEM, count, head.attrs[0][1]))
-                for wanted in asked:
+                        known = kinds[key] = (*known, enode_kind(ITEM, count, head.attrs[0][1]))
+                for wanted in known:
                     if wanted in row:
                         row[wanted].append(number)
                     else:
@@ -88,17 +88,17 @@ class CandidateRoots:
 
     def __init__(self, nodes: list[int], args: Sequence[tuple[int, ...]], kinds: Mapping[int, list[Kind]]):
         self.nodes, self._args, self._kinds = nodes, args, kinds
-        self._by: dict[tuple[int, Kind], list[int]] | None = None
+        self._readers_by_argument: dict[tuple[int, Kind], list[int]] | None = None
 
     def reading(self, below: Sequence[tuple[int, Kind]]) -> list[int]:
         """Return a superset of the e-nodes that read all these kinds: those with the rarest (place, kind)."""
         if not below:
             return self.nodes
-        if self._by is None:
-            self._by = self._sorted()
-        return min((self._by.get(pair, []) for pair in below), key=len)
+        if self._readers_by_argument is None:
+            self._readers_by_argument = self._sort_by_argument()
+        return min((self._readers_by_argument.get(pair, []) for pair in below), key=len)
 
-    def _sorted(self) -> dict[tuple[int, Kind], list[int]]:
+    def _sort_by_argument(self) -> dict[tuple[int, Kind], list[int]]:
         args, kinds = self._args, self._kinds
         places: list[dict[Kind, list[int]]] = []
         for number in self.nodes:

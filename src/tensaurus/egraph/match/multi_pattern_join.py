@@ -1,8 +1,8 @@
 """Joins the matches of a multi-pattern rule's roots that agree on shared variables (TENSAT, section 4).
 
-Whether a rule applies depends only on the sort of each match: its heads and what is known of its variables.
-There are many matches but few sorts, so the combinations of sorts to which the rule applies are found once,
-and only matches of such sorts are joined.
+Whether a rule applies depends only on the *sort* of each match: the heads of its e-nodes (operators with
+attributes) and what is known of its variables.  There are many matches but few sorts, so the combinations of
+sorts to which the rule applies are found once, and only matches of such sorts are joined.
 
 Roots of which one depends on another must not be merged: two steps of a recurrence cannot be one product.
 Dependencies are those of the programs as which the roots were inserted, as in TENSAT's filter of cycles
@@ -121,7 +121,10 @@ def join_matches(
 
 
 class _Join:
-    """Joins the matches of an entry's roots, bucketed by the classes of shared variables and by sort."""
+    """Joins the matches of an entry's roots, bucketed by the classes of shared variables and by sort.
+
+    A *slot* is the number of a variable among those of all roots.
+    """
 
     def __init__(
         self,

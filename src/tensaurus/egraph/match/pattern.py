@@ -2,7 +2,17 @@
 
 A pattern is one root of a rule's left side with its variables numbered in the order in which they occur, so
 that rules which differ in names share one search (TENSAT, section 4: canonical patterns).  Conditions on the
-types of one variable are checked inside the loops, before a match is complete.
+types of one variable are checked inside the loops, before a match is complete.  Add(Mul(x, y), x) becomes,
+without the checks of limits:
+
+    for n0 in nodes:                    # the e-nodes of Add
+        a0 = args[n0]                   # the classes of the arguments
+        m0_0 = rows1.get(a0[0])         # the e-nodes of Mul in the class of the first argument
+        if m0_0 is None: continue
+        for n1 in m0_0:
+            a1 = args[n1]
+            if a1[0] != a0[1]: continue
+            out.append((n0, n1,))
 """
 
 from __future__ import annotations
@@ -35,11 +45,11 @@ __all__ = [
 MAX_LOOPS = 20  # the limit of Python on nested loops
 
 Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outermost first
-Born = Sequence[tuple[int, ...]]  # `EGraph.original_args`
+OriginalArgs = Sequence[tuple[int, ...]]  # `EGraph.original_args`
 Rows = Mapping[int, list[int]]  # for each class its e-nodes of one kind
 Guard = Mapping[int, bool]  # whether a rule applies to a variable, by the code of its class's analysis
 Search = Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
-Bind = Callable[[Born, Match], tuple[int, ...]]
+Bind = Callable[[OriginalArgs, Match], tuple[int, ...]]
 PlanLookup = Callable[..., None]  # a function that `compile_plan_lookup` compiles
 
 
@@ -124,12 +134,12 @@ class Pattern:
 
     def needs(self, graph: EGraph, match: Match) -> list[tuple[int, int]]:
         """Return the pairs of terms on whose equality the match relies."""
-        born = graph.original_args
-        pairs = [(born[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
+        original_args = graph.original_args
+        pairs = [(original_args[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
-            term = born[match[first.operator]][first.argument]
-            pairs += [(term, born[match[at.operator]][at.argument]) for at in others]
-        numbers = (born[match[at.operator]][at.argument] for at in self.literals)
+            term = original_args[match[first.operator]][first.argument]
+            pairs += [(term, original_args[match[at.operator]][at.argument]) for at in others]
+        numbers = (original_args[match[at.operator]][at.argument] for at in self.literals)
         pairs += [(term, graph.constant_of(term)) for term in numbers]
         return [(a, b) for a, b in pairs if a != b]
 
@@ -149,10 +159,10 @@ class _Writer:
     constants: dict[str, Any] = field(default_factory=dict)
     depth: int = 1
 
-    def say(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
 
-    def keep(self, value: Any) -> str:
+    def name_constant(self, value: Any) -> str:
         """Return a name for a value in the written code."""
         name = f"k{len(self.constants)}"
         self.constants[name] = value
@@ -166,11 +176,11 @@ class _Writer:
         """Write loops over the e-nodes `members` that match; later lines are inside these loops."""
         number = len(self.operators)
         self.operators.append(term)
-        self.say(f"for n{number} in {members}:")
+        self.write_line(f"for n{number} in {members}:")
         self.depth += 1
         if number == 0:
-            self.say("if now() > deadline: return")
-        self.say(f"a{number} = args[n{number}]")
+            self.write_line("if now() > deadline: return")
+        self.write_line(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
         fresh: list[tuple[str, str]] = []
         inner: list[tuple[Apply | Item, str, Position]] = []
@@ -178,30 +188,31 @@ class _Writer:
             at = f"a{number}[{place}]"
             match part:
                 case None:
-                    self.say(f"if {at} != {ABSENT}: continue")
+                    self.write_line(f"if {at} != {ABSENT}: continue")
                 case Literal():
                     self.literals.append(Position(number, place))
                 case Variable(name, _):
                     self.places.setdefault(name, []).append(Position(number, place))
                     if name in self.names:
-                        self.say(f"if {at} != {self.names[name]}: continue")
+                        self.write_line(f"if {at} != {self.names[name]}: continue")
                     else:
                         if _optional(term, place):
-                            self.say(f"if {at} == {ABSENT}: continue")
+                            self.write_line(f"if {at} == {ABSENT}: continue")
                         self.names[name] = at
                         fresh.append((name, at))
                 case Apply() | Item():
                     inner.append((part, at, Position(number, place)))
         for part, at, spot in inner:
-            self.say(f"m{number}_{spot.argument} = {self.rows(part)}.get({at})")
-            self.say(f"if m{number}_{spot.argument} is None: continue")
+            self.write_line(f"m{number}_{spot.argument} = {self.rows(part)}.get({at})")
+            self.write_line(f"if m{number}_{spot.argument} is None: continue")
         for name, at in fresh:
             if name in self.guards:
-                self.say(f"if not {self.keep(self.guards[name])}[analyses[{at}].code]: continue")
+                guard = self.name_constant(self.guards[name])
+                self.write_line(f"if not {guard}[analyses[{at}].code]: continue")
         for place, part in enumerate(parts):
             if isinstance(part, Literal):
-                at, value = f"a{number}[{place}]", self.keep(intern_number(part.value))
-                self.say(f"if {at} == {ABSENT} or analyses[{at}].scalar is not {value}: continue")
+                at, value = f"a{number}[{place}]", self.name_constant(intern_number(part.value))
+                self.write_line(f"if {at} == {ABSENT} or analyses[{at}].scalar is not {value}: continue")
         for part, _, spot in inner:
             self.inner.append((spot, len(self.operators)))
             self.operator(part, f"m{number}_{spot.argument}")
@@ -268,14 +279,14 @@ def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pa
     writer.rows(term)
     writer.operator(term, "nodes")
     numbers = ", ".join(f"n{number}" for number in range(len(writer.operators)))
-    writer.say(f"out.append(({numbers},))")
-    writer.say("if len(out) >= most: return")
+    writer.write_line(f"out.append(({numbers},))")
+    writer.write_line("if len(out) >= most: return")
     firsts = [spots[0] for spots in writer.places.values()]
-    terms = "".join(f"born[match[{first.operator}]][{first.argument}], " for first in firsts)
+    terms = "".join(f"original_args[match[{first.operator}]][{first.argument}], " for first in firsts)
     source = "def search(nodes, rows, args, analyses, out, most, deadline):\n"
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
     source += "\n".join(writer.lines)
-    source += f"\ndef bind(born, match):\n    return ({terms})"
+    source += f"\ndef bind(original_args, match):\n    return ({terms})"
     return Pattern(
         root=root,
         kinds=tuple(writer.kinds),

@@ -44,9 +44,13 @@ __all__ = ["Plan", "Rewrite", "commuted_rewrites"]
 
 @dataclass(frozen=True)
 class Plan:
-    """The right-hand sides for matches of some types.
+    """The right-hand sides of a rule, for all matches with the same heads and types.
 
-    roots     a variable or ~step for each root
+    steps     the e-nodes to insert, arguments first
+    roots     the number of a variable, or ~number of a step, that is equal to each root
+    values    the attribute values that the match binds
+    dtype     the type of numbers that the rule writes
+    insert    the compiled steps
     combined  the steps that compute from constants only
     dropped   the constant variables that the right-hand side does not read
     rigid     the constant variables that meet other partners in its sums or products, see `loses_rounding`
@@ -132,7 +136,7 @@ class Rewrite:
         self.dropped = gone if self.dtypes is not None else set()  # rules for any types only move elements
         self.regrouped = regrouped_variables(side, rule.rhs)
         self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
-        self.foreign = [self._names_other_roots(root) for root in side]
+        self.names_other_roots = [self._names_other_roots(root) for root in side]
 
     def _names_other_roots(self, root: Term) -> bool:
         """Return whether a root's attributes name tensors of other roots."""
@@ -158,7 +162,8 @@ class Rewrite:
         names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
         values: dict[str, Any] = {}
         try:
-            fits = self.foreign[place] or _match_attributes(self.side[place], matched, known, names, values)
+            side = self.side[place]
+            fits = self.names_other_roots[place] or _match_attributes(side, matched, known, names, values)
         except (Untypable, Undefined):
             return {}
         return values if fits else None
@@ -314,8 +319,8 @@ class _Writer:
     dtype: str
     steps: list[Step] = field(default_factory=list)
 
-    def write(self, term: Term, every: bool = False) -> tuple[int, tuple[Type, ...]]:
-        """Write steps for a term; return its reference and types, of `every` output or the first."""
+    def write(self, term: Term, all_outputs: bool = False) -> tuple[int, tuple[Type, ...]]:
+        """Write steps for a term; return its reference and types, of `all_outputs` output or the first."""
         match term:
             case Variable(name, _) if name in self.values:  # an attribute has bound it to a number
                 return self._constant(exact_number(self.values[name]))
@@ -324,7 +329,7 @@ class _Writer:
             case Literal(value):
                 return self._constant(value)
             case Item(inner, index):
-                ref, types = self.write(inner, every=True)
+                ref, types = self.write(inner, all_outputs=True)
                 place = output_index(index, self.values, inner.op, len(types))
                 if len(types) == 1:
                     return ref, types
@@ -337,7 +342,7 @@ class _Writer:
                 kinds = tuple(None if entry is None else _tensor(entry[1][0]) for entry in written)
                 canonical = op.canonical(kinds, given)
                 types = op.types(kinds, canonical)
-                types = types if every else types[:1]
+                types = types if all_outputs else types[:1]
                 head = operator_head(op, canonical, len(types))
                 refs = tuple(None if entry is None else entry[0] for entry in written)
                 return self._step(Step(head, refs, types_only(types), None))

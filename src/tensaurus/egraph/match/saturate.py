@@ -33,7 +33,7 @@ from tensaurus.system.timeline import record
 __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner", "saturate"]
 
 
-FINDER_SHARE = 0.1  # of the e-nodes is reserved for finders
+FINDER_SHARE = 0.1  # share of the limit of e-nodes that is reserved for finders
 LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that of the `later` rules
 
 
@@ -168,12 +168,12 @@ class Runner:
         self.tried: dict[PatternFamily, set[Match]] = defaultdict(set)  # matches of earlier rounds
         self.refused: dict[PatternFamily, list[Match]] = defaultdict(list)  # matches that some entry refused
         self.joined: dict[RuleEntry, set[tuple[Match, ...]]] = defaultdict(set)  # joint matches tried earlier
-        self.equal: list[
-            tuple[list[tuple[int, int]], RuleMatch]
-        ] = []  # pairs to merge at the end of the round
+        # pairs to merge at the end of the round
+        self.equal: list[tuple[list[tuple[int, int]], RuleMatch]] = []
         self.analysis_version = 0
         self.cut = False  # whether a pattern met the limit of matches in this round
-        self.merged: dict[int, tuple[int, ...]] = {}  # the roots that an e-node has merged
+        # for each e-node that a multi-pattern rule made of several roots (a merged product), these roots
+        self.merged: dict[int, tuple[int, ...]] = {}
 
     @pause_collector()
     def explore(self, watch: Callable[[int, int], None] = lambda rounds, nodes: None) -> Exploration:
@@ -283,7 +283,7 @@ class Runner:
         The plans for a match depend only on its heads and on what is known of its variables.
         """
         graph = self.graph
-        born, heads, analyses, find = graph.original_args, graph.heads, graph.analyses, graph.find
+        original_args, heads, analyses, find = graph.original_args, graph.heads, graph.analyses, graph.find
         tried, refused = self.tried[family], self.refused[family]
         bind, apply, entries = family.pattern.bind, self.apply, len(family.entries)
 
@@ -295,7 +295,7 @@ class Runner:
             return kept
 
         def act(match: Match, classes: tuple[int, ...], plans: tuple[tuple[RuleEntry, Plan], ...]) -> None:
-            terms = bind(born, match)
+            terms = bind(original_args, match)
             if len(plans) < entries:
                 refused.append(match)
             for entry, plan in plans:

@@ -29,7 +29,7 @@ from tensaurus.egraph.extract.extraction_choices import Choices, Place
 from tensaurus.egraph.extract.measurement_gains import measurement_gains
 from tensaurus.egraph.extract.problem import Choice, cheapest_choice, dag_cost
 from tensaurus.egraph.match.commuting_calls import commute
-from tensaurus.egraph.match.flatten_nested_calls import nest
+from tensaurus.egraph.match.flatten_nested_calls import flatten
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.pattern import Pattern
 from tensaurus.egraph.match.saturate import Exploration, Limits, Ruleset, saturate
@@ -146,7 +146,7 @@ class _Search:
         self.longest_run = 0.0  # seconds to run a whole program
         self.patience = Patience.until(config.deadline)
         self.extractors = Extractors(config.extractors, self.patience)
-        self.finders = (*timed_finders((nest, commute), self.patience.deadline), *config.finders)
+        self.finders = (*timed_finders((flatten, commute), self.patience.deadline), *config.finders)
         self.finder_runner = FinderRunner(self.graph, config.finders)
 
     def run_part(self, part: Callable[[], None]) -> None:
@@ -197,7 +197,7 @@ class _Search:
         for before in (self.original_enodes, inf):
             choices = self._choices(before)
             costs = [self.config.alone.estimate(piece) for piece in choices.pieces]
-            priced = choices.keyed(costs)
+            priced = choices.price_choices(costs)
             extract = next(iter(self.extractors), None)
             problem = choices.problem(priced)
             choice = None if extract is None else self.extractors.choice(extract, problem, None)
@@ -205,8 +205,8 @@ class _Search:
                 break
             totals.insert(0, sum(priced[number] for number in choice.values()))
             if before == self.original_enodes:
-                most = max(self.config.memory, choices.memory(choice))
-            elif choices.memory(choice) <= most:
+                most = max(self.config.memory, choices.stored_bytes(choice))
+            elif choices.stored_bytes(choice) <= most:
                 self.estimated = choices.program(self.program, choice), totals
         self._run_finders(self.estimated[0] if self.estimated else self.program)
 
@@ -228,8 +228,8 @@ class _Search:
                 )
             return
         allowance = self.costs.allowance
-        allowance.keep = max(self.config.memory, best.choices.memory(best.choice))
-        allowance.footprint = best.choices.footprint(best.choice)
+        allowance.max_stored_bytes = max(self.config.memory, best.choices.stored_bytes(best.choice))
+        allowance.original_read_bytes = best.choices.packed_bytes(best.choice)
         self.programs.original = best.entry
         observed = self._run_whole(best)
         self._run_finders(self.program)  # finders need the measured times of its operators
@@ -240,9 +240,9 @@ class _Search:
         if not observed:
             self._extract_until_stable()
             return
-        for view in run_rounds(allowance.footprint):
+        for view in run_rounds(allowance.original_read_bytes):
             self.costs.kernel_cost_factor = view.kernel_cost_factor
-            allowance.begin(view.max_constant_bytes)
+            allowance.restart_with_limit(view.max_constant_bytes)
             for _ in range(view.max_runs):
                 best = self._extract_until_stable()
                 if best is None or best.entry.measured is not None or not self._run_whole(best):
@@ -303,8 +303,8 @@ class _Search:
             return False
         record("run", expected_ms=best.entry.cost * 1e3, took_ms=seen.seconds * 1e3)
         self.longest_run = max(self.longest_run, monotonic() - began)
-        read = best.choices.footprint(best.choice)
-        self.costs.learn(seen, best.choices.computed(best.choice), best.prices, read)
+        read = best.choices.packed_bytes(best.choice)
+        self.costs.learn(seen, best.choices.computed_nodes(best.choice), best.prices, read)
         best.entry.measured = seen.seconds
         self.programs.forget_expectations()
         return True
@@ -316,9 +316,9 @@ class _Search:
         """
         before = self.finder_runner.unions
         prices = self.costs.prices(choices)
-        self.is_measured = prices.sure
+        self.is_measured = prices.is_measured
         places = [*(entry.places for entry in self.programs), *self.other_places]
-        starts: list[Choice] = [known for at in places if (known := choices.at(at))]
+        starts: list[Choice] = [known for at in places if (known := choices.choice_at(at))]
         best: Cheapest | None = None
         for extract in self.extractors:
             settled = False
@@ -333,11 +333,11 @@ class _Search:
                 starts.append(choice)
                 self.steps += 1
                 plain = choices.problem(prices.of_choices(kernel_cost_factor=1))
-                unsure = prices.unsure(measurement_gains(plain, choice, prices.sure_choices))
+                unsure = prices.keys_to_measure(measurement_gains(plain, choice, prices.measured_choices))
                 in_time = self._measure(prices, unsure)
-                allowance, read = self.costs.allowance, choices.footprint(choice)
+                allowance, read = self.costs.allowance, choices.packed_bytes(choice)
                 cost = prices.total(choice)
-                fits = allowance.admits(choices.memory(choice), read)
+                fits = allowance.admits(choices.stored_bytes(choice), read)
                 worth = not unsure or not in_time or cost < (1 - MIN_IMPROVEMENT) * self.programs.best
                 if fits and cost < inf and worth:
                     entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
@@ -345,7 +345,7 @@ class _Search:
                     best = Cheapest(self.programs.keep(entry), choices, choice, prices)
                 record("extraction", number=self.steps, expected_ms=cost * 1e3, unmeasured=len(unsure))
                 self.config.watch(self.steps, self.programs.best)
-                if not in_time or not (fits or cost == inf or allowance.raised(cost, read)):
+                if not in_time or not (fits or cost == inf or allowance.try_raise_price(cost, read)):
                     return None
                 if grows and self.finder_runner.is_due and cost < inf:
                     self._run_finders(choices.program(self.program, choice))
@@ -366,7 +366,7 @@ class _Search:
             self.finder_runner.measuring_seconds += monotonic() - began if piece.has_eoperators else 0.0
             del waiting[piece]
         if unsure:
-            prices.settle()
+            prices.update()
         return True
 
     @property

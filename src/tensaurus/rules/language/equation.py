@@ -18,6 +18,7 @@ from tensaurus.rules.language.rule import Rule
 
 __all__ = ["Equation", "instantiate_rule"]
 
+# Evidence of a match that nothing covers or proves: the check of a result replays its equation on numbers.
 TESTED_AT_USE = Tested("float64", "where it is used")
 
 

@@ -91,10 +91,10 @@ class Tested:
 class Bounded:
     """The two sides differ by less than the rounding of floats.
 
-    by        the method that bounds the difference
-    reach     largest magnitude of values at run time for which the bound holds
-    distance  largest change of an output; 0 if every sum that is changed rounds the change away
-    within    whether the sides are outputs of a body (of an If, Loop or Scan), which must not change at all
+    by          the method that bounds the difference
+    reach       largest magnitude of values at run time for which the bound holds
+    distance    largest change of an output; 0 if every sum that is changed rounds the change away
+    is_in_body  whether the sides are outputs of a body (of an If, Loop or Scan), which must not change at all
     """
 
     kind: ClassVar[str] = "bounded"
@@ -102,7 +102,7 @@ class Bounded:
     by: str
     reach: float
     distance: float
-    within: bool = False
+    is_in_body: bool = False
 
     def __str__(self) -> str:
         moved = f"outputs move by {self.distance:.1g} at most" if self.distance else "all is rounded away"

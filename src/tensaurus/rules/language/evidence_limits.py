@@ -90,7 +90,7 @@ class Limits:
 
     @cached_property
     def min_rank(self) -> float:
-        """Smallest value of the largest rank; 0 for a proof, as ranks below its first one have no match."""
+        """Least value of a match's largest rank; 0 for a proof, as below its first rank nothing matches."""
         found = re.search(r"ranks (\d+)-", self.text)
         return float(found[1]) if found and isinstance(self.rule.evidence, Tested) else 0
 
@@ -128,9 +128,7 @@ class Limits:
 
     @cached_property
     def _limited_attributes(self) -> Sequence[OpenAttribute]:
-        """Open attributes of which a proof covers only some values, by its text or since its ranks are
-        limited.
-        """
+        """Open attributes of which a proof covers only some values: its text names them or limits ranks."""
         if isinstance(self.rule.evidence, Proved) and self.max_rank < inf:
             return self.open_attributes
         groups = re.findall(r", ([\w ]+?) (?:as in|of up to|whole)", self.text)
@@ -196,6 +194,7 @@ def common_coverage(texts: Sequence[str]) -> str:
 
 
 def _merge_parts(kind: str, parts: Sequence[str]) -> str:
+    """Return what parts of coverage texts about one thing have in common."""
     first = parts[0]
     if kind == "ranks":
         ends = [(int(low), int(high)) for part in parts for low, high in RANKS.findall(part)]

@@ -135,7 +135,10 @@ def argument_orders(term: Term | None) -> list[Term | None]:
 
 
 def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
-    """Return whether the term matches the node; extend the binding, or leave it spoiled if not."""
+    """Return whether the term matches the node; extend the binding, which is of no more use if it does not.
+
+    Variables match the element types `dtypes`, any type where None.
+    """
     if term is None or node is None:
         return term is None and node is None
     match term:
@@ -171,8 +174,11 @@ def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: f
                 return False
 
 
-def build_term(term: Term | None, binding: Binding, dtype: str, every: bool = False) -> Node | None:
-    """Return the node of a term, or its first output unless `every`.  Raises Untypable or Undefined."""
+def build_term(term: Term | None, binding: Binding, dtype: str, all_outputs: bool = False) -> Node | None:
+    """Return the node of a term, with only its first output unless `all_outputs`.
+
+    `dtype` is the type of numbers that the rule writes.  Raises Untypable or Undefined.
+    """
     match term:
         case None:
             return None
@@ -183,19 +189,19 @@ def build_term(term: Term | None, binding: Binding, dtype: str, every: bool = Fa
         case Literal(value):
             return literal(value, dtype)
         case Item(inner, index):
-            whole = build_term(inner, binding, dtype, every=True)
+            whole = build_term(inner, binding, dtype, all_outputs=True)
             assert whole is not None
             place = output_index(index, binding.values, whole.op, len(whole.types))
             return item(whole, place)
         case Apply(op, args):
             given = evaluate_attributes(term, binding.facts(), binding.values)
             nodes = [build_term(a, binding, dtype) for a in args]
-            return apply(op, nodes, given, 0 if every else 1)
+            return apply(op, nodes, given, 0 if all_outputs else 1)
     raise TypeError(term)
 
 
 class Matcher:
-    """One rule, ready to match: its left side in every order of commutative arguments."""
+    """One rule, ready to match: its left side in every order of commutative arguments (`sides`)."""
 
     def __init__(self, rule: Rule):
         self.rule, self.limits = rule, Limits(rule)
@@ -271,8 +277,7 @@ class Matcher:
                 yield dict(zip(chosen, built, strict=True))
             return
         for node in pool[self.heads[len(chosen)]]:
-            # one order of the roots is enough where the rule is symmetric; programs list nodes in order
-            if node in chosen:
+            if node in chosen:  # each root is another node
                 continue
             trial = binding.copy()
             if match_term(side[len(chosen)], node, trial, self.dtypes):

@@ -31,7 +31,7 @@ MAX_COMPARED_LEAVES = 40
 __all__ = ["format_call", "can_join_nested", "nested_equation", "merge_split_attributes", "format_nodes"]
 
 PROVED_HERE = Proved("algebra", "at these sizes")
-TESTED_AT_USE = Tested("gf", "where it is used")
+TESTED_AT_USE = Tested("gf", "where it is used")  # an equation that is not proved is replayed in GF(p)
 LAW_DEPTH = 1000  # levels of nested calls that a law's text shows: all of them
 
 

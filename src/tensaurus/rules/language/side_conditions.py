@@ -2,8 +2,8 @@
 
 A value is an integer, a size over symbols (of a model with open sizes, or of a proof), a number that a proof
 does not know, a tuple or set of values, or a name.  Symbols may leave a comparison open: neither true nor
-false.  An expression that depends on an open comparison is Undefined; a proof is asked for the answer instead
-(`open_questions`).
+false.  An expression that depends on an open comparison is Undefined.  During a proof the answer is no
+instead, and the question is recorded (`open_questions`): the proof then tries both answers.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _any_holds(parts: Iterable[Thunk]) -> bool:
 def _are_equal(a: Any, b: Any) -> bool:
     """Return whether both are equal, sizes for all values of their symbols.
 
-    Raises Undefined where it depends on the symbols: "not equal for all" is not "unequal".  A proof is asked
-    for the answer instead.
+    Raises Undefined where it depends on the symbols: "not equal for all" is not "unequal".  During a proof
+    the answer is then no, and the question is recorded.
     """
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and _all_hold(partial(_are_equal, x, y) for x, y in zip(a, b, strict=True))

@@ -1,13 +1,15 @@
 """Find the values that an operator's attribute may have, so that a proof can cover all of them.
 
-    real, number   any real number, any whole number
-    size           any integer
-    sizes          any integers, as many as the rank asks for
-    listed         values one by one, where the expression must know them (axes, permutations, names)
+    real     any real number
+    number   any whole number, where numbers may be real but the expression takes no unknown real
+    size     any integer
+    sizes    any integers, as many as the rank asks for
+    listed   values one by one, where the expression must know them (axes, permutations, names)
 
-An attribute is unknown where the declaration computes with a symbol in its place.  This is tested on the
-operator's examples, so that no declaration has to state it.  The length of a tuple is a linear function of
-the first input's rank where all examples agree on one; otherwise all lengths up to MAX_RANK are tried.
+A proof may leave an attribute's value unknown where the operator's declaration computes with a symbol in its
+place: all kinds but `listed`.  This is tested on the operator's examples, so that no declaration has to state
+it.  The length of a tuple is a linear function of the first input's rank where all examples agree on one;
+otherwise all lengths up to MAX_RANK are tried.
 """
 
 from __future__ import annotations
@@ -121,23 +123,23 @@ def domain_of(op: Op, name: str) -> Domain:
 
 
 def _accepts_unknown(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]]) -> bool:
-    """Return whether the declaration accepts such unknown values in most examples.
+    """Return whether the declaration accepts these unknown values in most examples.
 
-    It may refuse some values, but not because they are unknown.
+    A refusal after a question about the value counts as accepting: some values are refused, others are not.
     """
-    taken = failed = 0
+    accepted = failed = 0
     for kinds, attrs, value in given:
         if value == ():
             continue
         try:
             with record_questions({}) as watch:
                 op.scopes(kinds, op.canonical(kinds, {**attrs, name: value}))
-            taken += 1
+            accepted += 1
         except Untypable:
-            taken += bool(watch.asked)
+            accepted += bool(watch.asked)
         except UNKNOWN_VALUE_ERRORS:
             failed += 1
-    return taken > failed
+    return accepted > failed
 
 
 @cache
@@ -152,7 +154,7 @@ def lower_bound(op: Op, name: str) -> int:
         return NO_LOWER_BOUND
 
     def accepts_below(bound: int) -> bool:
-        """Return whether a smaller number is accepted at any position."""
+        """Return whether a smaller number is accepted at any position: bound - 1, or an unknown one."""
         under = UnknownSize.of(bound - 1 - new_symbol(name, 0))
         return any(
             _accepts_some(op, kinds, {**attrs, name: (*rest[:place], number, *rest[place + 1 :])})

@@ -12,10 +12,10 @@ Every instance of these ranks and listed values belongs to a case, if
 1. an expression over symbols is the operator's expression at all values of the symbols.  Models with open
    sizes rely on the same property;
 2. an operator that refuses symbols after all its questions were answered by no also refuses all numbers with
-   these answers.  One in REFUSALS_PER_CHECK refusals is checked with small random numbers.  If these are
-   accepted, there is a gap; so there is where yes cannot be assumed, or code needs the value of a symbol.
+   these answers.  One in REFUSALS_PER_CHECK refusals is checked with small random numbers.
 
-A gap ends the proof.  A condition that holds whatever the answers are is not needed: the proof covers more.
+A *gap* is a set of instances that no case covers: numbers of such a check are accepted, or yes cannot be
+assumed, or code needs the value of a symbol.  A gap ends the proof.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class NotApplicable(ValueError):
     """The rule does not apply."""
 
 
-Run: TypeAlias = Callable[[State], Any]
+Run: TypeAlias = Callable[[State], Any]  # builds something in a state, and raises where it refuses
 
 
 class CaseSplit:
@@ -155,12 +155,12 @@ class CaseSplit:
                     raise
             dtype = self._dtype(now)
             _require_known_attributes(term, binding)
-            made = build_term(term, binding, dtype, every=True)
+            made = build_term(term, binding, dtype, all_outputs=True)
             assert made is not None
             for other, needed in self.right_calls:
                 if needed <= binding.nodes.keys() | binding.values.keys():
                     _require_known_attributes(other, binding)
-                    build_term(other, binding, dtype, every=True)
+                    build_term(other, binding, dtype, all_outputs=True)
             if is_open:
                 self._check_conditions(binding)
             return len(made.types)
@@ -228,7 +228,11 @@ class CaseSplit:
         then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]],
         replacements: int = 0,
     ) -> Iterator[Case | Gap]:
-        """Yield what `then` makes of each case in which `run` succeeds."""
+        """Yield what `then` makes of each case in which `run` succeeds.
+
+        Where `run` refuses, it is tried again with each question that it asked answered by yes, the latest
+        first; the questions tried before are then answered by no.
+        """
         self.steps.spend()
         if replacements > MAX_REPLACEMENTS:
             yield Gap("its sizes are nested too deeply")
@@ -245,9 +249,9 @@ class CaseSplit:
         rest = state
         for question in _order_questions(watch.asked):
             # a question of a condition has nothing to do with broadcasting
-            one = _asks_for_one(question) and isinstance(reason, Untypable)
-            self.broadcasts |= one
-            if one and not self.ones:
+            may_broadcast = _asks_for_one(question) and isinstance(reason, Untypable)
+            self.broadcasts |= may_broadcast
+            if may_broadcast and not self.ones:
                 pass
             elif question.kind in SIZE_QUESTIONS:
                 solutions, rest = rest.solve(question)

@@ -106,8 +106,8 @@ def variables_where(rule: Rule, function: str, value: int) -> frozenset[str]:
             case ast.Compare(
                 left=ast.Call(func=ast.Name(id=called), args=[ast.Name(id=name)]),
                 ops=[ast.Eq()],
-                comparators=[ast.Constant(value=said)],
-            ) if (called, said) == (function, value):
+                comparators=[ast.Constant(value=number)],
+            ) if (called, number) == (function, value):
                 names.add(name)
     return frozenset(names)
 

@@ -82,17 +82,17 @@ def _is_elementwise_for(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]
     full = [tuple(names[most - rank :]) for rank in range(most + 1)]
     for picked in product(*(list(representative_values(op, name, 0)) for name in op.attributes)):
         attrs = dict(zip(op.attributes, picked, strict=True))
-        wanted, met = _scalar_form(op, given, [()] * count, attrs, dtypes), set()
+        scalar, seen_shapes = _scalar_form(op, given, [()] * count, attrs, dtypes), set()
         for kinds in product(shapes, repeat=count):
             result = _scalar_form(op, given, kinds, attrs, dtypes)
             if result is None:
                 continue
-            if wanted is None or not all(result[1]) or result[0] != wanted[0]:
+            if scalar is None or not all(result[1]) or result[0] != scalar[0]:
                 return False
-            met.add(kinds[0])
-        if wanted is None and not met:
+            seen_shapes.add(kinds[0])
+        if scalar is None and not seen_shapes:
             continue
-        if not met.issuperset(full):
+        if not seen_shapes.issuperset(full):
             return False
         accepted = True
     return accepted

@@ -81,19 +81,19 @@ def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved 
     ordered = without_order_keepers(rule)
     if is_exchange(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
-    left = StepBudget(steps, means)
+    budget = StepBudget(steps, means)
     try:
         for each in (rule, ordered):
             if each is not None and (scalar := scalar_rule(each)) is not None:
                 with suppress(DifferentForms):  # the rule may need a condition that `scalar_rule` left out
-                    if isinstance(proved := _prove_scalar_rule(scalar, left), Proved):
+                    if isinstance(proved := _prove_scalar_rule(scalar, budget), Proved):
                         return proved
-        return _prove_by_ranks(rule, left)
+        return _prove_by_ranks(rule, budget)
     except ProofStopped as stopped:
         return Unproved(rule, str(stopped), isinstance(stopped, DifferentForms))
     except RecursionError:  # from quotients of quotients of sizes
         return Unproved(rule, "its sizes are nested too deeply")
-    except Untypable as error:  # the simplest form has numbers, the variables are booleans
+    except Untypable as error:  # a canonical form may have numbers where the variables are booleans
         return Unproved(rule, f"its simplest form does not type: {error}")
 
 
@@ -109,11 +109,11 @@ def _prove_scalar_rule(scalar: Rule, steps: StepBudget) -> Proved | Unproved:
 
 def states_not_proved(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
     """Yield symbolic types and values at which these methods prove no equality, within the steps."""
-    left = StepBudget(steps, means)
+    budget = StepBudget(steps, means)
     try:
         for rank in range(MAX_RANK + 1):
-            for case in CaseSplit(rule, rank, steps=left):
-                left.spend()
+            for case in CaseSplit(rule, rank, steps=budget):
+                budget.spend()
                 if isinstance(case, Case) and isinstance(prove_case(case, means), NotProved):
                     yield case.state
     except (ProofStopped, RecursionError, Untypable):  # as in `prove`
@@ -142,9 +142,10 @@ def _evidence_fields(used: Sequence[str], coverage: str) -> tuple[str, str]:
 def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
     names, types = rule.variables, _element_types(rule)
     uniform = [_types_by_variable(rule, [kind] * len(names)) for kind in types]
-    asked = _depends_on_type(rule)
-    few = len(types) ** len(names) <= MAX_TYPE_COMBINATIONS if asked else len(names) <= MAX_MIXED_VARIABLES
-    mixed = (_types_by_variable(rule, kinds) for kinds in product(types, repeat=len(names)) if few)
+    names_type = _depends_on_type(rule)
+    combinations, most = len(types) ** len(names), MAX_TYPE_COMBINATIONS
+    tries_mixed = combinations <= most if names_type else len(names) <= MAX_MIXED_VARIABLES
+    mixed = (_types_by_variable(rule, kinds) for kinds in product(types, repeat=len(names)) if tries_mixed)
     for kinds in chain(uniform, mixed):
         used, ones_rank = _prove_ranks(rule, kinds, steps)
         if any(used):
@@ -153,17 +154,17 @@ def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
         return Unproved(rule, NO_CASES)
     ranks = [rank for rank, found in enumerate(used) if found]
     moves = all(by == MOVED for found in used for by in found)
-    if asked and not few:
+    if names_type and not tries_mixed:
         count = len(names)
         raise ProofStopped(f"it asks for an element type, and {count} variables may have any of {len(types)}")
     for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
         # rules that only move elements do not depend on their type, unless a condition asks for it
-        most = ranks[-1] if asked else 1 if moves else MAX_RANK_OF_OTHER_TYPES
+        most = ranks[-1] if names_type else 1 if moves else MAX_RANK_OF_OTHER_TYPES
         for rank in range(ranks[0], max(ranks[0], most) + 1):
             used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
-    if len(names) > 1 and (asked or kinds in uniform):
+    if len(names) > 1 and (names_type or kinds in uniform):
         for other in mixed:
-            for rank in range(ranks[0], (ranks[-1] if asked else ranks[0]) + 1):
+            for rank in range(ranks[0], (ranks[-1] if names_type else ranks[0]) + 1):
                 used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
     coverage = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
     if ones_rank < ranks[-1]:
@@ -184,6 +185,7 @@ def _prove_ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tu
             if rank > MIN_PROVED_RANK and any(used):
                 break
             raise
+        # the next rank is expected to have now * now / before cases: the growth goes on by the same factor
         before, now = (len(found) for found in (*[[]], *used)[-2:])
         if ones_rank == MAX_RANK > rank and cases.broadcasts and now * now > MAX_CASES_WITH_ONES * before > 0:
             ones_rank = rank

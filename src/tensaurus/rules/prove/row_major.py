@@ -146,7 +146,7 @@ class _OrderKeeperRemoval:
         return None
 
     def _strip_elementwise(self, term: Apply) -> tuple[Term, Shape] | None:
-        """Return the same for a call of an elementwise operator."""
+        """Return a call of an elementwise operator with stripped arguments, and its shape, see `strip`."""
         operands = [None if arg is None else self.strip(arg) for arg in term.args]
         if any(known is None and arg is not None for known, arg in zip(operands, term.args, strict=True)):
             return None

@@ -92,6 +92,7 @@ def solve_question(question: Question) -> list[Values] | None:
 
 
 def _solve_zero(gap: Size) -> list[Values] | None:
+    """Return replacements that make a size, the difference of two equal ones, zero; see `solve_question`."""
     if isinstance(gap, int):
         return [{}] if gap == 0 else []
     if is_nonnegative(gap - 1) or is_nonnegative(-1 - gap):
@@ -100,25 +101,25 @@ def _solve_zero(gap: Size) -> list[Values] | None:
     if multiple is not None:
         top, bottom, left = multiple
         top = top - left
-        share = gcd(*(int(c) for _, c in terms_of(top)))
-        if isinstance(bottom, int) and gcd(share, bottom) == 1:
-            top = _divide_coefficients(top, share) or top
+        common_factor = gcd(*(int(c) for _, c in terms_of(top)))
+        if isinstance(bottom, int) and gcd(common_factor, bottom) == 1:
+            top = _divide_coefficients(top, common_factor) or top
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
         least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else NO_LOWER_BOUND
         return _solve_zero(top - bottom * new_symbol(hint, least))
     for signed in (gap, -gap):
         if is_nonnegative(signed):
             return _solve_sum_of_nonnegative(signed) or _solve_quotient(signed)
-    share = gcd(*(int(c) for _, c in gap.terms))
+    common_factor = gcd(*(int(c) for _, c in gap.terms))
     solution: Values | None = None
     for factors, coefficient in gap.terms:
-        if len(factors) == 1 and abs(coefficient) == share and _is_isolated(factors[0], gap):
+        if len(factors) == 1 and abs(coefficient) == common_factor and _is_isolated(factors[0], gap):
             (own,) = factors
             assert isinstance(own, Symbol)
             if own.high is not None:
                 continue
             value = (polynomial(own) * coefficient - gap) * (1 if coefficient > 0 else -1)
-            value = _divide_coefficients(value, share)
+            value = _divide_coefficients(value, common_factor)
             if value is None:
                 return None
             if own.low == NO_LOWER_BOUND or is_nonnegative(value - own.low):
@@ -177,10 +178,10 @@ def _solve_sum_of_nonnegative(gap: Poly) -> list[Values] | None:
     return [{m[0]: lows[m[0]] for m, _ in shifted}]
 
 
-def _divide_coefficients(value: Any, share: int) -> Size | None:
-    if any(c % share for _, c in terms_of(value)):
+def _divide_coefficients(value: Any, common_factor: int) -> Size | None:
+    if any(c % common_factor for _, c in terms_of(value)):
         return None
-    quotient: Size = sum((product(f) * (c // share) for f, c in terms_of(value)), 0)
+    quotient: Size = sum((product(f) * (c // common_factor) for f, c in terms_of(value)), 0)
     return quotient
 
 
@@ -231,6 +232,7 @@ def _common_refinement(gap: Poly) -> list[Values] | None:
 
 
 def _solve_nonnegative(size: Size) -> list[Values] | None:
+    """Return replacements that make a size nonnegative; see `solve_question`."""
     if isinstance(size, int):
         return [{}] if size >= 0 else []
     if is_nonnegative(size):

@@ -45,9 +45,9 @@ class Flushed:
     kept: Mapping[Node, str]
 
 
-def flush_subnormals(program: Program, within: bool = False) -> Flushed:
-    """Return the program without subnormal elements that no result depends on; `within` a body if so."""
-    return _flush(program, program, within)
+def flush_subnormals(program: Program, is_in_body: bool = False) -> Flushed:
+    """Return the program, or body of an If, Loop or Scan, without subnormals that no result depends on."""
+    return _flush(program, program, is_in_body)
 
 
 def flush_folded(program: Program) -> Flushed:
@@ -66,28 +66,28 @@ def _reads_tiny_constant(node: Node) -> bool:
     return any(smallest_magnitude(arg.attribute("data")) < NEARLY_SUBNORMAL for arg in read)
 
 
-def _flush(before: Program, program: Program, within: bool) -> Flushed:
+def _flush(before: Program, program: Program, is_in_body: bool) -> Flushed:
     found = {node: zeroed for node in program.nodes if (zeroed := _flush_constant(node)) is not None}
     kept = dict[Node, str]()
-    bounded = _bound_change(program, found, within)
+    bounded = _bound_change(program, found, is_in_body)
     if found and bounded is None:
-        spread = ChangeBound(program, LARGEST_VALUES[-1], within)
+        change_bound = ChangeBound(program, LARGEST_VALUES[-1], is_in_body)
         for node in list(found):  # each by itself, so that one refusal does not affect other constants
-            _drop_refused(spread, {node: found[node]}, found, kept)
-        while found and _drop_refused(spread, found, found, kept):
+            _drop_refused(change_bound, {node: found[node]}, found, kept)
+        while found and _drop_refused(change_bound, found, found, kept):
             pass
-        bounded = _bound_change(program, found, within)
+        bounded = _bound_change(program, found, is_in_body)
     if not found or bounded is None:
         return Flushed(before, None, kept)
     made = program.replace_nodes(found)
     return Flushed(made, _equation(before, made, found, bounded), kept)
 
 
-def _bound_change(program: Program, moved: Mapping[Node, Node], within: bool) -> Bounded | None:
+def _bound_change(program: Program, moved: Mapping[Node, Node], is_in_body: bool) -> Bounded | None:
     """Return how far the flushed constants move the outputs, for the largest values with a bound."""
     for reach in LARGEST_VALUES:
         try:
-            return Bounded("intervals", reach, ChangeBound(program, reach, within)(moved), within)
+            return Bounded("intervals", reach, ChangeBound(program, reach, is_in_body)(moved), is_in_body)
         except ChangeRefused:
             continue
     return None
@@ -117,7 +117,7 @@ def refute_flush(equation: Equation) -> str | None:
     else:
         return "more than subnormal elements of constants has changed"
     try:
-        furthest = ChangeBound(before, equation.evidence.reach, equation.evidence.within)(moved)
+        furthest = ChangeBound(before, equation.evidence.reach, equation.evidence.is_in_body)(moved)
     except ChangeRefused as error:
         return str(error)
     if furthest > equation.evidence.distance:
@@ -126,11 +126,11 @@ def refute_flush(equation: Equation) -> str | None:
 
 
 def _drop_refused(
-    spread: ChangeBound, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
+    change_bound: ChangeBound, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
 ) -> bool:
     """Return whether some of the tried constants are refused; move those from `found` to `kept`."""
     try:
-        spread(tried)
+        change_bound(tried)
     except ChangeRefused as error:
         for node in error.origins:
             del found[node]

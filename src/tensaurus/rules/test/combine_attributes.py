@@ -1,6 +1,4 @@
-"""Make instances that single changes do not reach: with several attributes right at once, or with a large
-size.
-"""
+"""Make instances that single changes do not reach: several attributes right at once, or one large size."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ MAX_ELEMENTS = 1 << 14  # of one tensor with a large size
 
 
 def combine_attributes(maker: InstanceMaker, tries: int) -> Iterator[Instance]:
-    """Yield instances with combinations of levels that no instance has had (`covering_array`)."""
+    """Yield instances with combinations of levels (see `covering_array`) that no instance has had."""
     waiting: list[Triple] = []
     while tries > 0 and maker.made:
         if not waiting:

@@ -1,5 +1,7 @@
-"""Draw elements for the leaves of an instance where laws are likely to break, and evaluate both sides on
-them.
+"""Draw elements for the leaves of an instance where laws are likely to break, and evaluate both sides.
+
+Laws break near the numbers that they write, and where a computed value *turns*: where a comparison, max or
+rounding in the computation changes its outcome (`turning_points`).
 """
 
 from __future__ import annotations

@@ -101,8 +101,7 @@ class Assignment:
         """Draw small shapes and small numbers as attributes; return whether the left side types.
 
         Each operator is tried with several draws.  Among hundreds of results some have rare coincidences,
-        such as a
-        shape attribute that copies a size, or a slice of everything.
+        such as a shape attribute that copies a size, or a slice of everything.
         """
         rank, most = (int(n) for n in self.rng.integers((1, 2), (SMALL_LIMIT + 1, SMALL_LIMIT + 2)))
         one_size = self.rng.random() < 0.5
@@ -113,7 +112,7 @@ class Assignment:
                 self._draw_small_parts(term, rank, most, one_size)
                 leaves = {name: source(name, kind) for name, kind in self.types.items()}
                 with suppress(*BUILD_ERRORS):
-                    build_term(term, Binding(leaves, self.values), "float32", every=True)
+                    build_term(term, Binding(leaves, self.values), "float32", all_outputs=True)
                     break
             else:
                 return False
@@ -166,7 +165,7 @@ class Assignment:
             return
         kinds, attrs = choices[chosen.setdefault(term.op, int(self.rng.integers(len(choices))))]
         given = dict(attrs)
-        loose = self.rng.random() < 0.3  # the attributes of the example, on other types
+        other_types = self.rng.random() < 0.3  # use only the attributes of the example, on other types
         for name, tree in term.attrs:
             if isinstance(tree, ast.Name) and tree.id not in self.values:
                 self.values[tree.id] = self._vary(term.op, name, given[name])
@@ -180,7 +179,7 @@ class Assignment:
         for arg, kind in zip(term.args, kinds, strict=False):
             if kind is None:
                 continue
-            if isinstance(arg, Variable) and arg.name not in self.types and not loose:
+            if isinstance(arg, Variable) and arg.name not in self.types and not other_types:
                 self.types[arg.name] = kind
             else:
                 self.known_types.append(kind)

@@ -48,7 +48,7 @@ TRIES_PER_EXAMPLE = 12  # tries of each example of each operator, before example
 FINAL_CHANGES = 100  # last changes of attributes that had one value in all instances
 DRAWS_PER_STATE = 30  # draws of sizes for a state of a proof
 CASES_PER_RANK = 6  # cases of a proof, for each rank, that are used where examples give no instance
-CASES_FOR_ALL = 8  # each case gives at least this fraction (1 / n) of the wanted instances
+CASES_FOR_ALL = 8  # a case gives at most 1/8 of the wanted instances, so that several cases are used
 MAX_UNTYPED_DRAWS = 200  # if so many small draws do not type, no more are made
 MANY_DRAWS = 300  # draws of sizes for a state where instances are rare
 CASE_STEPS = 3000  # steps (`StepBudget`) for finding the cases
@@ -78,9 +78,9 @@ class Instance:
         return tuple(self.nodes[name] for name in sorted(self.nodes))
 
     def __str__(self) -> str:
-        said = [f"{name} {self.nodes[name].type}" for name in sorted(self.nodes)]
-        said += [f"{name}={value}" for name, value in sorted(flatten_attributes(self.values).items())]
-        return ", ".join(said)
+        parts = [f"{name} {self.nodes[name].type}" for name in sorted(self.nodes)]
+        parts += [f"{name}={value}" for name, value in sorted(flatten_attributes(self.values).items())]
+        return ", ".join(parts)
 
 
 def _arguments_of(rule: Rule, *functions: str, negated: bool = False) -> set[str]:
@@ -334,7 +334,7 @@ def _is_canonical(term: Apply, binding: Binding, dtype: str) -> bool:
     given = {name: binding.values[tree.id] for name, tree in term.attrs if isinstance(tree, ast.Name)}
     if term.rest is not None:
         given |= binding.values[term.rest]
-    made = build_term(term, binding, dtype, every=True)
+    made = build_term(term, binding, dtype, all_outputs=True)
     assert made is not None
     own = dict(made.attrs)
     return all(own[n] == value or domain_of(term.op, n).kind == "sizes" for n, value in given.items())

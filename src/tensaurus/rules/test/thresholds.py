@@ -1,5 +1,4 @@
-"""Find the numbers and sizes at which a law may change: what attributes, elements and sizes are compared
-with.
+"""Find the numbers and sizes at which a law may change, those that its comparisons name or depend on.
 
 No small instance refutes a law that is wrong from 500 rows on.  So each number of a condition or an attribute
 is a size to try, and so is each size at which a comparison changes (500 for 3 * dim(x, 0) + 5 <= 1505).

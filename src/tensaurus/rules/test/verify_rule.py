@@ -1,12 +1,12 @@
 """Verify a rule: compare its two sides on typed instances, in each field that can tell them apart.
 
-`algebra`    a proof for all sizes, see `prove.proof` `reals`      float64 with values that break laws: zeros,
-signs, magnitudes, the limits of integer types `gf`         random points of GF(2^31-1): a false identity of
-degree d passes one trial with probability d/p `z3`         all real elements at the instances' shapes, with
-the constants that are pinned `rationals`  exact fractions with the true max and min, and with numbers near
-every constant of the rule
+    algebra    a proof for all sizes, see `prove.proof`
+    reals      float64 with values that break laws: zeros, signs, magnitudes, the limits of integer types
+    gf         random points of GF(2^31-1): a false identity of degree d passes one trial with probability d/p
+    z3         all real elements at the instances' shapes; constants on which conditions depend are pinned
+    rationals  exact fractions with the true max and min, and with numbers near every constant of the rule
 
-A rule that any of them shows to be wrong is refuted, with a counterexample.  A rule that none of them can
+A rule that any of these shows to be wrong is refuted, with a counterexample.  A rule that none of them can
 settle is undecided, and is not added to a library.
 """
 

@@ -50,7 +50,10 @@ def trace_tensors(
     makers: Mapping[str, onnx.NodeProto],
     inputs: AbstractSet[str],
 ) -> frozenset[str]:
-    """Return the tensors between a kernel's outputs and `stops`; none where a path leads to model inputs."""
+    """Return the tensors between a kernel's outputs and `stops`; none where a path leads to model inputs.
+
+    `makers` are the model's nodes by the tensors that they compute.
+    """
     computed: set[str] = set()
     stack = [name for name in outputs if name]
     while stack:

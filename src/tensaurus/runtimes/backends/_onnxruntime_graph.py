@@ -31,32 +31,31 @@ def trace_kernels(
     makers = {name: node for node in model.graph.node for name in node.output}
     renamed = any(name and name not in makers for node in running for name in node.output)
     # optimizing a model with thousands of outputs once more takes many seconds
-    plain = _earlier_names(running, earlier()) if renamed else {}
+    model_names = _earlier_names(running, earlier()) if renamed else {}
     inputs = {value.name for value in model.graph.input}
     known = makers.keys() | inputs
-    called = [[{plain.get(n, n) for n in names} for names in (node.input, node.output)] for node in running]
+    # by the model's names, the tensors that each node reads, and those that it makes
+    ends = [[{model_names.get(n, n) for n in names} for names in (x.input, x.output)] for x in running]
     kernels: list[Kernel] = []
-    for group, (node, own) in zip(
-        _linked_groups(called, known), zip(running, called, strict=True), strict=True
-    ):
-        tensors = trace_tensors(sorted(own[1]), own[0], makers, inputs)
+    for group, node, (read, made) in zip(_linked_groups(ends, known), running, map(tuple, ends), strict=True):
+        tensors = trace_tensors(sorted(made), read, makers, inputs)
         if not tensors and len(group) > 1:
-            stops, ends = (set[str]().union(*(called[k][side] for k in group)) & known for side in (0, 1))
-            tensors = trace_tensors(sorted(ends), stops, makers, inputs)
+            stops, outputs = (set[str]().union(*(ends[k][side] for k in group)) & known for side in (0, 1))
+            tensors = trace_tensors(sorted(outputs), stops, makers, inputs)
         moves = not tensors and node.op_type in CONVERSIONS
         kernels.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
     return kernels
 
 
-def _linked_groups(called: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
+def _linked_groups(ends: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
     """Return for each node the group of nodes that tensors unknown to the model connect with it.
 
     onnxruntime runs a matrix product with a sum as a Gemm between two Reshapes, which form such a group.
-    `called` holds the tensors that each node reads and makes.
+    `ends` holds the tensors that each node reads, and those that it makes.
     """
-    groups = [[place] for place in range(len(called))]
-    makers = {name: place for place, (_, made) in enumerate(called) for name in made - known if name}
-    for place, (read, _) in enumerate(called):
+    groups = [[place] for place in range(len(ends))]
+    makers = {name: place for place, (_, made) in enumerate(ends) for name in made - known if name}
+    for place, (read, _) in enumerate(ends):
         for name in read & makers.keys():
             one, other = groups[makers[name]], groups[place]
             if one is not other:
@@ -73,21 +72,22 @@ def _earlier_names(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.Nod
     for node in earlier:
         for name in dict.fromkeys(node.input):
             readers.setdefault(name, []).append(node)
-    plain = {name: name for name in (*readers, *(name for node in earlier for name in node.output))}
+    old_names = {name: name for name in (*readers, *(name for node in earlier for name in node.output))}
+    # onnxruntime names a node on blocked layouts after the first output of the node that it replaces
     twins = [before.get(node.name.removesuffix("_nchwc")) for node in running]
     for node, twin in reversed([*zip(running, twins, strict=True)]):
         if node.domain == BLOCKED and node.op_type == "ReorderOutput":
-            plain.setdefault(node.input[0], node.output[0])
+            old_names.setdefault(node.input[0], node.output[0])
             continue
         if twin is None and node.domain != BLOCKED:  # a part of a function has no name
-            twin = before.get(plain.get(node.output[0], ""))
+            twin = before.get(old_names.get(node.output[0], ""))
         for name, own in zip(node.input, twin.input if twin is not None else (), strict=False):
-            plain.setdefault(name, own)
+            old_names.setdefault(name, own)
     # a tensor that no twin reads is the sum that the kernel of a convolution computes, too
     for node, twin in zip(running, twins, strict=True):
         if twin is not None and (name := _end_of_fusion(node, twin, readers)):
-            plain.setdefault(node.output[0], name)
-    return plain
+            old_names.setdefault(node.output[0], name)
+    return old_names
 
 
 def _end_of_fusion(

@@ -16,7 +16,7 @@ LOOKS = (7, 10, 14, 20, 28, 40, 57, 80, 113, 160, 226)
 MISTAKE_PROBABILITY = 0.02  # of calling one of two equal models faster, over all looks together
 # No host changes its speed by a larger factor between the two runs of a pair, several times in a row.
 CERTAIN_RATIO = 5 / 3
-CERTAIN_PAIRS = 3  # so many pairs are enough where all of them are beyond CERTAIN_RATIO
+CERTAIN_PAIRS = 3  # this many pairs are enough where all ratios are beyond CERTAIN_RATIO
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,19 @@ class Comparison:
         return (self.high - self.low) / self.median
 
     @property
-    def void(self) -> bool:
+    def is_void(self) -> bool:
         """Whether the spread, or other processes, make the speedup worthless."""
         return self.disturbed or self.spread > VOID_SPREAD
 
     @property
     def doubt(self) -> str:
         """Why the comparison is void, in words; empty where it is not."""
-        if not self.void:
+        if not self.is_void:
             return ""
         return "other processes disturbed it" if self.disturbed else "the rounds disagree"
 
     @property
-    def tie(self) -> bool:
+    def is_tie(self) -> bool:
         """Whether the quartiles lie on both sides of 1, so that no difference shows."""
         return self.low <= 1 <= self.high
 
@@ -90,16 +90,16 @@ class Comparison:
         return self.shows(gain) and self.most - self.least <= PRECISE_WIDTH * self.median
 
     def refusal(self, gain: float) -> str:
-        """Return why a result that must gain so much is not kept, where the pairs do not show that gain."""
+        """Return why the second contender is not kept, where the pairs do not show this gain."""
         if self.least > 1:
-            return f"its speedup of {self.median:.3f}x is below the required {1 + gain:.2f}x ({self})"
+            return f"its median speedup of {self.median:.3f}x is below the required {1 + gain:.2f}x ({self})"
         found = "it is slower" if self.most < 1 else "no difference seen"
-        return f"{found} in {self}, {self.median:.3f}x"
+        return f"{found}: median speedup {self.median:.3f}x ({self})"
 
     def __str__(self) -> str:
         pairs = f"{self.pairs} pair{'s' * (self.pairs != 1)}"
-        known = "" if isnan(self.least) else f"; {self.least:.2f} to {self.most:.2f} beyond doubt"
-        return f"{pairs} of runs, half of them {self.low:.2f} to {self.high:.2f}{known}"
+        known = "" if isnan(self.least) else f"; {self.least:.2f}x to {self.most:.2f}x beyond doubt"
+        return f"{pairs} of runs, the middle half {self.low:.2f}x to {self.high:.2f}x{known}"
 
 
 def _bound_rank(look: int) -> int:

@@ -22,10 +22,9 @@ from tensaurus.runtimes.measure.worker import WorkerError
 
 __all__ = ["SECONDS", "contest_pairs", "contest_times"]
 
-SECONDS = 0.25  # each model runs for ROUNDS times so long
-ROUNDS = 8
+SECONDS, ROUNDS = 0.25, 8  # by default each model runs for ROUNDS * SECONDS, in turns of TURN_SECONDS
 TURN_SECONDS = 0.05  # time of one turn of a model: shorter than the spells in which a host keeps its speed
-PAIRS_PURPOSE = ", in pairs"  # marks workloads of comparisons by pairs, which confirm a choice
+PAIRS_PURPOSE = ", in pairs"  # part of the database key of comparisons by pairs, which confirm a choice
 CALM_LABEL, DISTURBED_LABEL = "calm", "disturbed"  # the label of a pair in the database, after its number
 
 
@@ -55,7 +54,7 @@ def contest_times(
     ]
     running = list(range(len(contenders)))
     turn = min(seconds, TURN_SECONDS)
-    compared = partial(
+    time_contenders = partial(
         compare,
         feeds=feeds,
         threads=machine.threads,
@@ -64,10 +63,10 @@ def contest_times(
         deadline=deadline,
     )
     try:
-        timings = compared(contenders)
-    except WorkerError:  # with sizes fixed, a runtime's own inference may refuse a dead branch
+        timings = time_contenders(contenders)
+    except WorkerError:  # with its sizes fixed, a model may have a branch that never runs and does not type
         running = [k for k in running if not k or not explain_refusal(contenders[k], feeds, machine.threads)]
-        timings = compared([contenders[k] for k in running])
+        timings = time_contenders([contenders[k] for k in running])
     taken = [timings[0].median] + [inf] * (len(contenders) - 1)
     for place, timing in zip(running[1:], timings[1:], strict=True):
         taken[place] = taken[0] / ratio(timings[0], timing).median
@@ -94,11 +93,11 @@ def contest_pairs(
     """
     key = _workload_key(first, second, feeds, machine, PAIRS_PURPOSE)
     rows = database.of(*key, machine.key)
-    if rows and (stored := _read_pairs(rows)).decide(gain, deadline):
+    if rows and (stored := _read_pairs(rows)).are_worth_storing(gain, deadline):
         return stored
     contenders = Contender("the model", *first), Contender("the result", *second)
     pairs = compare_pairs(*contenders, feeds, threads=machine.threads, gain=gain, deadline=deadline)
-    if rows or not pairs.decide(gain, deadline):  # rows of two comparisons would mix
+    if rows or not pairs.are_worth_storing(gain, deadline):  # rows of two comparisons would mix
         return pairs
     labels = (CALM_LABEL if calm else DISTURBED_LABEL for calm in pairs.calm)
     database.put_many(

@@ -17,7 +17,7 @@ import numpy as np
 
 __all__ = ["Peaks", "measure_peaks"]
 
-REPEATS = 8  # the best of so many measurements is the peak
+REPEATS = 8  # measurements of each rate, of which the best is the peak
 QUICK_REPEATS = 3  # enough to see whether the machine is at its peaks now
 SECONDS = 0.05  # about the time of one measurement
 CACHED_FLOATS = 64 * 1024  # copied within a second-level cache: 256 KiB read, and as much written

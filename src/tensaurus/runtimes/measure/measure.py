@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MIN_ROUNDS = 4  # of a comparison, however little time there is
-# Once the turns of one contender have taken so long together, fewer rounds than MIN_ROUNDS will do.
+# Once the turns of one contender have taken this long together, fewer rounds than MIN_ROUNDS are enough.
 ENOUGH_SECONDS = 2.0
 # Length of the turn of one model of a pair: a host keeps its speed for far longer.
 BURST_SECONDS = 0.03
@@ -106,8 +106,8 @@ class Pairs:
             return self.seconds
         return tuple(pair for pair, calm in zip(self.seconds, self.calm, strict=True) if calm)
 
-    def decide(self, gain: float, deadline: float = inf) -> bool:
-        """Return whether the pairs are worth storing: calm, and sure whether the second gains so much.
+    def are_worth_storing(self, gain: float, deadline: float = inf) -> bool:
+        """Return whether most pairs are calm, and they show whether the second contender gains `gain`.
 
         Without a deadline the comparison has run to its end, and its pairs are stored in any case.
         """
@@ -247,7 +247,7 @@ def time_in_turns(
 
 
 def min_rounds(turn: float) -> int:
-    """Return how many rounds a comparison has at least where a turn takes so many seconds."""
+    """Return how many rounds a comparison has at least, given the seconds of a turn."""
     return MIN_ROUNDS if MIN_ROUNDS * turn <= ENOUGH_SECONDS else ceil(ENOUGH_SECONDS / turn)
 
 

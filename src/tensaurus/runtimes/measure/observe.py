@@ -31,11 +31,11 @@ from tensaurus.system.errors import TensaurusError
 
 __all__ = ["PROFILE", "Observation", "Observer"]
 
-ROUNDS = 6  # of runs of a program in turns with the first program
-RUNS_PER_ROUND = 40  # as far as a turn then takes between the two times below
+ROUNDS = 6  # rounds in which a program and the first program each have a turn
+RUNS_PER_TURN = 40  # more or fewer where a turn would else not take between the two times below
 MIN_TURN_SECONDS, MAX_TURN_SECONDS = 0.02, 0.1
-PROFILE = "kernels (2) of model"  # begins the workloads in the database; the number is that of the method
-TIME_SHARE = 0.3  # of the time that is left, for the rounds of one program
+PROFILE = "kernels (2) of model"  # how database keys of observations begin; 2 is the version of the method
+TIME_SHARE = 0.3  # share of the time left for the rounds of one program
 PLACE_DIGITS = 6  # digits of a kernel's place in a workload's text
 
 _Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # tensors and seconds
@@ -117,7 +117,7 @@ class Observer:
         worker = self._live_worker()
         warm_up(worker, build, self._feeds, MIN_TURN_SECONDS)
         run = median(worker.time(MIN_TURN_SECONDS).samples)
-        turn = min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, RUNS_PER_ROUND * run))
+        turn = min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, RUNS_PER_TURN * run))
         seconds = self._seconds(build, worker, turn, run)
         charges = charge_kernels(worker.profile(build, self._feeds, 3 * turn) or [])
         if not charges:  # the program may take less than the runtime's clock resolves

@@ -15,7 +15,7 @@ MAX_OPERATORS = 12  # of one kernel; a larger set comes from a trace that went p
 
 
 def fused_pieces(nodes: Mapping[str, Node], kernels: Iterable[frozenset[str]]) -> list[Piece]:
-    """Return the pieces of several operators that a runtime runs as one kernel.
+    """Return the pieces of a program, of several operators each, that a runtime runs as one kernel.
 
     `kernels` holds the tensors that each kernel computes, `nodes` the node of each tensor
     (`TensorMap.written`).

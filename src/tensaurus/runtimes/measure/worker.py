@@ -27,8 +27,8 @@ CACHE_EFFECT_SECONDS = 0.1  # for longer runs the contents of the caches before 
 MIN_LOAD_SECONDS = 0.2  # in a shorter time, clock ticks of 0.01 s do not tell how much other processes ran
 RUN_LIMIT = 60.0  # seconds that a run of a model may take, by default
 RUN_LIMIT_REMEDY = "Raise --run-limit, or give smaller sizes with --shape."
-SLOW_SECONDS = 1.0  # runs that take so long together are enough for a timing
-COMPILED_BYTES_PER_SECOND = 2.0e7  # a runtime compiles at least so many bytes of a model in a second
+SLOW_SECONDS = 1.0  # runs that take this long together are enough for a timing
+COMPILED_BYTES_PER_SECOND = 2.0e7  # a runtime compiles at least this many bytes of a model in a second
 
 
 class WorkerError(ChildError):
@@ -99,8 +99,9 @@ class Worker(Child):
     ) -> tuple[float, bool]:
         """Return the median seconds of one run of a small model, and whether other processes disturbed it.
 
-        The model is compiled, warmed up, run for `seconds` and at least `runs` times (three after
-        5 * `seconds`, one after SLOW_SECONDS), run again where it was disturbed and is not slow, and dropped.
+        The model is compiled, warmed up, run for `seconds` and at least `runs` times (three runs are enough
+        once 5 * `seconds` have passed, one after SLOW_SECONDS), run again where it was disturbed and is not
+        slow, and dropped.
         """
         middle, disturbed = self.ask("measure", build, dict(feeds), seconds, runs, patience=seconds)
         return middle, disturbed
@@ -216,7 +217,7 @@ class WorkerServer:
         return backend.kernels(build) if isinstance(backend, Fusing) else []
 
     def _samples(self, seconds: float, runs: int) -> tuple[tuple[float, ...], float]:
-        """Run for `seconds` and `runs` times (three after 5 * `seconds`, one after SLOW_SECONDS).
+        """Run for `seconds` and `runs` times; for slow models fewer runs are enough, see `Worker.measure`.
 
         Returns the seconds of each run, and the share of the time that our threads waited for a core: below
         0.01 on a calm machine, even in 20 ms, and 0.5 to 1.6 beside one busy process on two cores.

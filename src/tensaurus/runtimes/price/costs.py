@@ -1,9 +1,9 @@
-"""Prices every choice of an extraction by all that is known so far.
+"""Prices every choice of an extraction (an e-node, or several that a runtime fuses) by all that is known.
 
 The price of a choice is the first of these that is known: its in-context cost, observed at its place or of
 equal operators elsewhere (`in_context_costs`); its time alone (`operator_times`); an optimistic estimate.
-The estimate is optimistic because extraction would never choose, and so never measure, what seems too dear.
-Constants have a price by the byte (`weight_costs`).
+The estimate is optimistic because extraction would never choose, and so never measure, a choice that seems
+too expensive.  Constants have a price by the byte (`weight_costs`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from tensaurus.runtimes.price.weight_costs import Allowance
 
 __all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
 
-TUNING_COST = 20  # to tune an eOperator takes as long as to measure so many operators of the runtime
-# An optimistic estimate is this part of the luckiest operator's share of its roofline estimate.
+# To tune an eOperator (an expression whose kernel is generated) takes as long as this many measurements.
+TUNING_COST = 20
+# Every measured operator took some multiple of its roofline estimate.  An optimistic estimate is the roofline
+# estimate times this fraction of the least multiple.
 OPTIMISM = 0.7
 
 
@@ -41,9 +43,10 @@ class StandaloneCosts(Protocol):
 
 
 class PricedChoices(Protocol):
-    """The choices of an extraction, as far as prices need them; each choice has a key.
+    """The choices of an extraction, as far as prices need them.
 
-    Choices of one key have the same cost wherever they were not observed.
+    Each choice has a key.  Choices of one key compute the same operators on the same types, so they have one
+    cost, except at places where they were observed in a program.
     """
 
     @property
@@ -55,12 +58,12 @@ class PricedChoices(Protocol):
         """For each key a piece that has it."""
 
     def place(self, number: int) -> Hashable:
-        """Return the place of a choice, the same in every extraction from one e-graph."""
+        """Return the place of a choice: its e-nodes, the same in every extraction from one e-graph."""
 
-    def keyed(self, costs: Sequence[float], byte: float) -> list[float]:
-        """Return the cost of each choice, from the costs of all keys and the price of a byte of constants."""
+    def price_choices(self, costs: Sequence[float], seconds_per_byte: float) -> list[float]:
+        """Return the cost of each choice, given the cost of each key and the price of a byte of constants."""
 
-    def footprint(self, choice: Mapping[int, int]) -> int:
+    def packed_bytes(self, choice: Mapping[int, int]) -> int:
         """Return the bytes of constants that the kernels of a program read."""
 
 
@@ -73,7 +76,7 @@ class Costs:
     measuring_deadline  when measuring ends (of `time.monotonic`); unknown costs are infinite afterwards
     in_context          costs observed within programs
     allowance           limits on bytes of constants, and the price of a byte
-    least_share         for each kind of operator, the least quotient of measured and estimated time
+    least_multiple      for each kind of operator, the least quotient of measured and estimated time
     largest_estimate    for each kind of operator, the largest estimate of a measured one
     """
 
@@ -82,31 +85,31 @@ class Costs:
     measuring_deadline: float = inf
     in_context: InContextCosts = field(default_factory=InContextCosts)
     allowance: Allowance = field(default_factory=Allowance)
-    least_share: dict[str, float] = field(default_factory=dict)
+    least_multiple: dict[str, float] = field(default_factory=dict)
     largest_estimate: dict[str, float] = field(default_factory=dict)
-    _answers: dict[str, float] = field(default_factory=dict)
+    _measured: dict[str, float] = field(default_factory=dict)
 
     def prices(self, choices: PricedChoices) -> Prices:
         """Return the prices of the choices by present knowledge."""
         return Prices(self, choices)
 
     def learn(
-        self, seen: Observation, parts: Mapping[int, frozenset[Node]], prices: Prices, read: int
+        self, run: Observation, computed: Mapping[int, frozenset[Node]], prices: Prices, read_bytes: int
     ) -> None:
         """Learn in-context costs from a run of a program.
 
-        `parts` are the nodes that each choice computes, `read` the bytes of constants that kernels read.
+        `computed` are the nodes that each choice computes, `read_bytes` those of constants that kernels read.
         """
         choices = prices.choices
         in_context = [
             PlacedChoice(
                 choices.place(n), choices.pieces[choices.keys[n]], prices.alone[choices.keys[n]], nodes
             )
-            for n, nodes in parts.items()
+            for n, nodes in computed.items()
         ]
-        self.in_context.note(seen, in_context, read)
+        self.in_context.learn(run, in_context, read_bytes)
 
-    def read(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
+    def standalone_seconds(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
         """Return the seconds of each piece alone, estimates included, and whether they were measured."""
         known = [self._known(piece) for piece in pieces]
         for piece, seconds in zip(pieces, known, strict=True):
@@ -118,8 +121,8 @@ class Costs:
 
     def _known(self, piece: Piece) -> float | None:
         seconds = self.alone.known(piece)
-        if seconds is None:  # pieces that run within the original only have an estimate as their answer
-            seconds = self._answers.get(piece.text, inf if self.is_measuring_over else None)
+        if seconds is None:  # of a piece that runs only within the original, `measure` gave an estimate
+            seconds = self._measured.get(piece.text, inf if self.is_measuring_over else None)
         return seconds
 
     @property
@@ -131,7 +134,7 @@ class Costs:
         """Measure a piece alone and return its seconds."""
         if self.is_measuring_over:
             return inf
-        seconds = self._answers[piece.text] = self.alone.measure(piece)
+        seconds = self._measured[piece.text] = self.alone.measure(piece)
         self._note(piece, seconds)
         return seconds
 
@@ -139,34 +142,34 @@ class Costs:
         estimate = self.alone.estimate(piece)
         if estimate > 0 and seconds < inf:
             name = piece.label
-            self.least_share[name] = min(self.least_share.get(name, inf), seconds / estimate)
+            self.least_multiple[name] = min(self.least_multiple.get(name, inf), seconds / estimate)
             self.largest_estimate[name] = max(self.largest_estimate.get(name, 0.0), estimate)
 
     def _optimistic_estimate(self, piece: Piece) -> float:
         """Return an estimate that is too low rather than too high.
 
-        The larger an operator, the smaller the share of its estimate that it takes.  So an operator larger
-        than all that were measured of its kind gets the least share of any kind, others that of their kind.
+        The larger an operator, the smaller the multiple of its estimate that it takes.  So an operator larger
+        than all measured ones of its kind gets the least multiple of any kind, others that of their kind.
         """
         name, estimate = piece.label, self.alone.estimate(piece)
-        least_share = min(self.least_share.values(), default=1.0)
+        least_multiple = min(self.least_multiple.values(), default=1.0)
         if estimate <= self.largest_estimate.get(name, 0.0):  # the estimate of an empty tensor may be 0
-            least_share = self.least_share.get(name, least_share)
-        return OPTIMISM * least_share * estimate
+            least_multiple = self.least_multiple.get(name, least_multiple)
+        return OPTIMISM * least_multiple * estimate
 
 
 class Prices:
     """The prices of one extraction's choices, which change as operators are measured.
 
-    alone  for each key, the seconds alone
-    sure   for each key, whether these seconds were measured
+    alone        for each key, the seconds alone, measured or estimated
+    is_measured  for each key, whether these seconds were measured
     """
 
     def __init__(self, costs: Costs, choices: PricedChoices) -> None:
         self._costs, self.choices = costs, choices
-        self.alone, self.sure = costs.read(choices.pieces)
+        self.alone, self.is_measured = costs.standalone_seconds(choices.pieces)
         places = costs.in_context.places
-        self._at = {
+        self._at_place = {
             number: places[place]
             for number, key in enumerate(choices.keys)
             if key >= 0 and places and (place := choices.place(number)) in places
@@ -176,14 +179,14 @@ class Prices:
     def of_choices(self, kernel_cost_factor: float | None = None) -> list[float]:
         """Return the price of each choice, with the bytes of constants that its kernels read.
 
-        Prices of eOperators are multiplied by `kernel_cost_factor`, that of the search where None.
+        Prices of eOperators are multiplied by `kernel_cost_factor`; None stands for the search's factor.
         """
         kernel_cost_factor = (
             self._costs.kernel_cost_factor if kernel_cost_factor is None else kernel_cost_factor
         )
-        byte = self._costs.allowance.byte + self._costs.in_context.byte
-        prices = self.choices.keyed(self._elsewhere, byte)
-        for number, seconds in self._at.items():
+        per_byte = self._costs.allowance.seconds_per_byte + self._costs.in_context.seconds_per_byte
+        prices = self.choices.price_choices(self._elsewhere, per_byte)
+        for number, seconds in self._at_place.items():
             prices[number] = seconds
         if kernel_cost_factor != 1:
             pieces = self.choices.pieces
@@ -192,14 +195,14 @@ class Prices:
         return prices
 
     @property
-    def sure_choices(self) -> list[bool]:
+    def measured_choices(self) -> list[bool]:
         """For each choice, whether its seconds alone were measured; True where it computes nothing."""
-        return [key < 0 or self.sure[key] for key in self.choices.keys]
+        return [key < 0 or self.is_measured[key] for key in self.choices.keys]
 
-    def unsure(self, gains: Mapping[int, float]) -> dict[int, float]:
-        """Return the keys of these choices with the sums of their gains, the best to measure first.
+    def keys_to_measure(self, gains: Mapping[int, float]) -> dict[int, float]:
+        """Return the keys of unmeasured choices with the sums of their gains, the best to measure first.
 
-        The order is by gain over the time that measuring takes.
+        `gains` are the seconds that each choice saves a program.  The order is by gain per effort.
         """
         gain_of_key: dict[int, float] = {}
         for number, gain in gains.items():
@@ -210,19 +213,20 @@ class Prices:
 
     def measure(self, key: int) -> None:
         """Measure the piece of a key alone."""
-        self.alone[key], self.sure[key] = self._costs.measure(self.choices.pieces[key]), True
+        self.alone[key], self.is_measured[key] = self._costs.measure(self.choices.pieces[key]), True
 
-    def settle(self) -> None:
+    def update(self) -> None:
         """Update prices after measurements; once measuring is over, unknown costs become infinite."""
         if self._costs.is_measuring_over:
-            pairs = zip(self.alone, self.sure, strict=True)
-            self.alone = [seconds if sure else inf for seconds, sure in pairs]
-            self.sure = [True] * len(self.sure)
+            pairs = zip(self.alone, self.is_measured, strict=True)
+            self.alone = [seconds if measured else inf for seconds, measured in pairs]
+            self.is_measured = [True] * len(self.is_measured)
         self._elsewhere = self._costs.in_context.elsewhere(self.choices.pieces, self.alone)
 
     def total(self, choice: Mapping[int, int]) -> float:
         """Return the expected seconds of a program, given as the choice of each e-class."""
         keys, in_context, allowance = self.choices.keys, self._costs.in_context, self._costs.allowance
-        seconds = sum(self._at.get(n, self._elsewhere[keys[n]]) for n in choice.values() if keys[n] >= 0)
-        beyond = max(0, self.choices.footprint(choice) - allowance.footprint)
-        return seconds + in_context.rest + in_context.byte * beyond
+        numbers = (n for n in choice.values() if keys[n] >= 0)
+        seconds = sum(self._at_place.get(n, self._elsewhere[keys[n]]) for n in numbers)
+        beyond = max(0, self.choices.packed_bytes(choice) - allowance.original_read_bytes)
+        return seconds + in_context.other_seconds + in_context.seconds_per_byte * beyond

@@ -1,8 +1,9 @@
 """Learns in-context costs: the times of choices within whole programs, which differ from their times alone.
 
-A choice of an extraction stands at a place: it reads certain e-classes, and others read it.  Its cost is the
-first of these that is known: its time at this place; the mean time of the same operators on the same types at
-other places; its time alone, multiplied by the mean ratio of times in context and alone of its operator.
+A choice of an extraction is an e-node, or several that a runtime fuses.  These e-nodes are its *place* in the
+e-graph: they read certain e-classes, and others read them.  The choice's cost is the first of these that is
+known: its time at this place; the mean time of the same operators on the same types at other places; its time
+alone, multiplied by the mean ratio of times in context and alone of its operator.
 
 A program whose constants no longer fit in the cache slows all operators down.  This slowdown must not be
 blamed on single choices: it is measured on the operators that the first program has, too, and divided out
@@ -23,15 +24,16 @@ from tensaurus.runtimes.measure.observe import Observation
 
 __all__ = ["PlacedChoice", "InContextCosts"]
 
-MIN_SECONDS = 1e-9  # an operator counts at least so much when a kernel's time is divided among operators
-MIN_COMMON_SHARE = 0.1  # share of a program's time in operators of the first program, to measure a slowdown
-# Weight of the mean over all operators in the mean of one operator, whose samples weigh 1.
+MIN_SECONDS = 1e-9  # least seconds alone that count when a kernel's time is divided among choices
+# A slowdown is measured if operators of the first program take at least this share of a program's time.
+MIN_COMMON_SHARE = 0.1
+# In the mean ratio of one operator the mean over all operators has this weight, each sample the weight 1.
 PRIOR_WEIGHT = 0.25
 
 
 @dataclass(frozen=True)
 class PlacedChoice:
-    """A choice in a program: its place, its piece, its seconds alone, and the nodes that it computes."""
+    """A choice in a program: its place, its operators (`piece`), its seconds alone, the nodes it computes."""
 
     place: Hashable
     piece: Piece
@@ -43,93 +45,96 @@ class PlacedChoice:
 class InContextCosts:
     """The costs that were learnt from the programs observed so far.
 
-    places  seconds of choices by place, the mean over the programs in which they were observed
-    rest    seconds of kernels of no choice (of opaque nodes), in the last program
-    byte    seconds of each byte of constants that kernels read beyond the first program's
+    places            seconds of choices by place, the mean over the programs in which they were observed
+    other_seconds     seconds of kernels that belong to no choice (of opaque nodes), in the last program
+    seconds_per_byte  price of each byte of constants that kernels read beyond the first program's
     """
 
     places: dict[Hashable, float] = field(default_factory=dict)
-    rest: float = 0.0
-    byte: float = 0.0
-    _first: dict[str, float] = field(default_factory=dict)  # seconds in the first program, by text of a piece
-    _footprint: int = 0  # bytes of constants that the first program's kernels read
-    _times: dict[Hashable, int] = field(default_factory=dict)  # in how many programs each place was
-    _likes: dict[str, list[float]] = field(default_factory=dict)  # seconds, by text of a piece
-    _shares: dict[str, list[float]] = field(default_factory=dict)  # log(seconds / seconds alone), by operator
+    other_seconds: float = 0.0
+    seconds_per_byte: float = 0.0
+    _first_seconds: dict[str, float] = field(default_factory=dict)  # in the first program, by text of a piece
+    _first_read_bytes: int = 0  # bytes of constants that the first program's kernels read
+    _visits: dict[Hashable, int] = field(default_factory=dict)  # in how many programs each place was
+    _seconds_by_text: dict[str, list[float]] = field(default_factory=dict)  # by text of a piece
+    _log_ratios: dict[str, list[float]] = field(default_factory=dict)  # log(in context / alone), by operator
 
-    def note(self, seen: Observation, parts: Sequence[PlacedChoice], footprint: int = 0) -> None:
-        """Learn from the observation of a program whose kernels read `footprint` bytes of constants.
+    def learn(self, run: Observation, choices: Sequence[PlacedChoice], read_bytes: int = 0) -> None:
+        """Learn from the observation of a program whose kernels read `read_bytes` bytes of constants.
 
         The time of a kernel of several choices is divided in proportion to their times alone; a choice
         without a kernel took no time.  A choice in several programs had other neighbours in each: its mean
         counts.
         """
         owners: dict[Node, list[int]] = {}
-        for number, part in enumerate(parts):
-            for node in part.nodes:
+        for number, choice in enumerate(choices):
+            for node in choice.nodes:
                 owners.setdefault(node, []).append(number)
-        taken = [0.0] * len(parts)
-        self.rest = 0.0
-        for nodes, seconds in seen.kernels:
+        spent = [0.0] * len(choices)
+        self.other_seconds = 0.0
+        for nodes, seconds in run.kernels:
             sharing = list(dict.fromkeys(number for node in nodes for number in owners.get(node, ())))
             if not sharing:
-                self.rest += seconds
+                self.other_seconds += seconds
                 continue
-            whole = sum(max(parts[number].alone, MIN_SECONDS) for number in sharing)
+            alone_sum = sum(max(choices[number].alone, MIN_SECONDS) for number in sharing)
             for number in sharing:
-                taken[number] += seconds * max(parts[number].alone, MIN_SECONDS) / whole
-        slowdown = self._slowdown(parts, taken, footprint)
-        for part, slowed in zip(parts, taken, strict=True):
+                spent[number] += seconds * max(choices[number].alone, MIN_SECONDS) / alone_sum
+        slowdown = self._slowdown(choices, spent, read_bytes)
+        for choice, slowed in zip(choices, spent, strict=True):
             seconds = slowed / slowdown
-            times = self._times[part.place] = self._times.get(part.place, 0) + 1
-            self.places[part.place] = self.places.get(part.place, 0.0) * (times - 1) / times + seconds / times
-            self._likes.setdefault(part.piece.text, []).append(seconds)
-            if seconds > 0 and part.alone > 0:
-                self._shares.setdefault(part.piece.label, []).append(log(seconds / part.alone))
+            times = self._visits[choice.place] = self._visits.get(choice.place, 0) + 1
+            mean = self.places.get(choice.place, 0.0)
+            self.places[choice.place] = mean * (times - 1) / times + seconds / times
+            self._seconds_by_text.setdefault(choice.piece.text, []).append(seconds)
+            if seconds > 0 and choice.alone > 0:
+                self._log_ratios.setdefault(choice.piece.label, []).append(log(seconds / choice.alone))
 
-    def _slowdown(self, parts: Sequence[PlacedChoice], taken: Sequence[float], footprint: int) -> float:
+    def _slowdown(self, choices: Sequence[PlacedChoice], spent: Sequence[float], read_bytes: int) -> float:
         """Return by which factor a program's operators are slower than in the first program.
 
         This is the median over the operators of both programs, weighted by their time in the first.
         """
-        if not self._first:
-            counts = Counter(part.piece.text for part in parts)
-            for part, seconds in zip(parts, taken, strict=True):
-                text = part.piece.text
-                self._first[text] = self._first.get(text, 0.0) + seconds / counts[text]
-            self._footprint = footprint
+        if not self._first_seconds:
+            counts = Counter(choice.piece.text for choice in choices)
+            for choice, seconds in zip(choices, spent, strict=True):
+                text = choice.piece.text
+                self._first_seconds[text] = self._first_seconds.get(text, 0.0) + seconds / counts[text]
+            self._first_read_bytes = read_bytes
             return 1.0
         both = [
             (seconds / first, first)
-            for part, seconds in zip(parts, taken, strict=True)
-            if (first := self._first.get(part.piece.text, 0.0)) > 0 and seconds > 0
+            for choice, seconds in zip(choices, spent, strict=True)
+            if (first := self._first_seconds.get(choice.piece.text, 0.0)) > 0 and seconds > 0
         ]
         common = sum(first for _, first in both)
-        if common < MIN_COMMON_SHARE * sum(taken):
+        if common < MIN_COMMON_SHARE * sum(spent):
             return 1.0
         passed, slowdown = 0.0, 1.0
         for ratio, first in sorted(both):
             passed, slowdown = passed + first, ratio
             if 2 * passed >= common:
                 break
-        if slowdown > 1 and footprint > self._footprint:
-            self.byte = max(self.byte, (1 - 1 / slowdown) * sum(taken) / (footprint - self._footprint))
+        if slowdown > 1 and read_bytes > self._first_read_bytes:
+            lost = (1 - 1 / slowdown) * sum(spent)
+            self.seconds_per_byte = max(self.seconds_per_byte, lost / (read_bytes - self._first_read_bytes))
         return slowdown
 
     def elsewhere(self, pieces: Iterable[Piece], alone: Iterable[float]) -> list[float]:
         """Return the cost of each piece at places where it was not observed, from its seconds `alone`."""
-        if not self._likes:
+        if not self._seconds_by_text:
             return list(alone)
-        mean = fmean(share for shares in self._shares.values() for share in shares) if self._shares else 0.0
+        every = [ratio for ratios in self._log_ratios.values() for ratio in ratios]
+        mean = fmean(every) if every else 0.0
         factors = {
-            name: exp((sum(shares) + PRIOR_WEIGHT * mean) / (len(shares) + PRIOR_WEIGHT))
-            for name, shares in self._shares.items()
+            name: exp((sum(ratios) + PRIOR_WEIGHT * mean) / (len(ratios) + PRIOR_WEIGHT))
+            for name, ratios in self._log_ratios.items()
         }
         costs = []
         for piece, seconds in zip(pieces, alone, strict=True):
-            likes = self._likes.get(piece.text)
-            if likes:
-                costs.append(fmean(likes))
+            seen = self._seconds_by_text.get(piece.text)
+            if seen:
+                costs.append(fmean(seen))
             else:
                 costs.append(seconds * factors.get(piece.label, exp(mean)))
         return costs

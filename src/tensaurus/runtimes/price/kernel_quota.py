@@ -1,4 +1,7 @@
-"""Limits how many generated kernels are measured: each must be compiled and tuned first, for seconds."""
+"""Limits how many generated kernels are measured: each must be compiled and tuned first, which takes seconds.
+
+An operator that such a kernel computes is an *eOperator*: an expression for which no runtime has a kernel.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,14 @@ __all__ = ["KernelQuota"]
 
 
 class KernelQuota:
-    """Returns standalone costs; measures eOperators only as long as `more()` holds.
+    """Returns standalone costs; measures eOperators only as long as `may_measure_more()` holds.
 
     After that an eOperator without a measurement costs infinity, so that no extraction chooses it.  Costs
     from the database do not use up the quota: a second run goes on where the first one ended.
     """
 
-    def __init__(self, alone: StandaloneCosts, more: Callable[[], bool]):
-        self.alone, self.more = alone, more
+    def __init__(self, alone: StandaloneCosts, may_measure_more: Callable[[], bool]):
+        self.alone, self.may_measure_more = alone, may_measure_more
 
     def known(self, piece: Piece) -> float | None:
         """Return the measured seconds, None where there are none yet, infinity where there never will be."""
@@ -37,4 +40,4 @@ class KernelQuota:
         return self.alone.estimate(piece)
 
     def _is_over_quota(self, piece: Piece) -> bool:
-        return piece.has_eoperators and not self.more()
+        return piece.has_eoperators and not self.may_measure_more()

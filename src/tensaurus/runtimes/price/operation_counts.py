@@ -62,7 +62,7 @@ def bytes_of(kind: Type) -> int:
 
 
 def is_free(node: Node) -> bool:
-    """Return whether a node costs nothing: it computes nothing in a run, or every candidate has it, too."""
+    """Return whether a node costs nothing: it computes nothing in a run, or is opaque and never replaced."""
     return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
 
 

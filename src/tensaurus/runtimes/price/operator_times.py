@@ -1,4 +1,7 @@
-"""Measures a node or a piece on a backend, once, as a model of its own; estimates it where that fails."""
+"""Measures an operator, or a piece of several that the runtime fuses, once, as a model of its own.
+
+A piece that runs within the original but not alone is estimated.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,18 @@ from tensaurus.system.timeline import record
 
 __all__ = ["OperatorCosts"]
 
-TIME_SHARE = 0.25  # of the time that is left, which exporting, compiling and measuring one piece may take
-MIN_LIMIT_SECONDS = 3.0  # that they may take at least: a process may have to be started
-CALL_SECONDS = 1e-6  # cost of a node that copies nothing: alone, a runtime would copy its input to an output
+TIME_SHARE = 0.25  # share of the time left that exporting, compiling and measuring one piece may take
+MIN_LIMIT_SECONDS = 3.0  # least time for these three: a process may have to be started
+# Assumed for a piece that copies nothing.  Alone it would copy: runtimes copy an input that is an output.
+CALL_SECONDS = 1e-6
 
 
 class OperatorCosts:
     """The seconds of single nodes and of pieces, from the database or measured now; a cost function of nodes.
 
-    A piece that only gives its input another shape costs CALL_SECONDS, whatever its size.  Leaves,
-    projections and nodes over constants only cost nothing.  Opaque nodes cost nothing, as every candidate has
-    the same.
+    A piece that only gives its input another shape costs CALL_SECONDS, whatever its size.  Leaves, outputs of
+    a call, and nodes over constants only cost nothing.  Opaque nodes cost nothing, as every candidate has the
+    same.
 
     A piece that the runtime refuses costs infinity.  A refused piece of operators that the original has, too,
     is estimated instead, and never counts as known: within the original these operators do run.
@@ -65,7 +69,7 @@ class OperatorCosts:
         builds     exports a program of one piece
         expand     expands operators that ONNX lacks
         measuring  is called before each measurement
-        weights    bytes of constants that the original reads in each run
+        weights    bytes of constants that the original reads in each run, see `copies_to_measure`
         supports   says whether the runtime can run a node at all (`Backend.supports`); others are not tried
         sizes      numbers for the symbolic sizes at which pieces are measured
         roofline   the machine's
@@ -83,17 +87,17 @@ class OperatorCosts:
         self.measured = 0
         self.deadline = inf  # of measuring (of `time.monotonic`)
         self._sizes = dict(sizes or {})
-        self._bound: dict[Piece, Piece] = {}
-        self._running = set() if original is None else set(self._operators(original))
+        self._at_numbers: dict[Piece, Piece] = {}
+        self._original_operators = set() if original is None else set(self._operators(original))
         self._aliased: dict[Piece, bool] = {}
-        self._known: dict[Node, float] = {}
-        self._texts: dict[str, float] = {}
+        self._seconds_of_node: dict[Node, float] = {}
+        self._seconds_of_text: dict[str, float] = {}
         self._exported: dict[Node, bool] = {}
 
     def __call__(self, node: Node) -> float:
-        seconds = self._known.get(node)
+        seconds = self._seconds_of_node.get(node)
         if seconds is None:
-            seconds = self._known[node] = 0.0 if is_free(node) else self.measure(Piece.of(node))
+            seconds = self._seconds_of_node[node] = 0.0 if is_free(node) else self.measure(Piece.of(node))
         return seconds
 
     def measure(self, piece: Piece) -> float:
@@ -149,10 +153,10 @@ class OperatorCosts:
 
     def _at_sizes(self, piece: Piece) -> Piece:
         """Return the piece with numbers for its symbolic sizes."""
-        bound = self._bound.get(piece)
+        bound = self._at_numbers.get(piece)
         if bound is None:
             bound = piece.with_sizes(lambda symbol: self._sizes.get(symbol, UNKNOWN_SIZE))
-            self._bound[piece] = bound
+            self._at_numbers[piece] = bound
         return bound
 
     def _has_kernel(self, node: Node) -> bool:
@@ -165,17 +169,17 @@ class OperatorCosts:
         return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights{kernels}: {piece.text}"
 
     def _stored(self, text: str) -> float | None:
-        if text not in self._texts:
+        if text not in self._seconds_of_text:
             stored = self.database.get(text, self.backend, self.device)
             if stored is None:
                 return None
-            self._texts[text] = stored.seconds
-        return self._texts[text]
+            self._seconds_of_text[text] = stored.seconds
+        return self._seconds_of_text[text]
 
     def _runs_in_original(self, piece: Piece) -> bool:
         """Return whether the original has all operators of the piece, too, on the same types."""
-        running = self._running
-        return all(is_free(node) or workload(node, ignore_values=True) in running for node in piece.inner)
+        original = self._original_operators
+        return all(is_free(node) or workload(node, ignore_values=True) in original for node in piece.inner)
 
     def _operators(self, program: Program) -> Iterator[str]:
         """Yield the text of every operator, those of bodies too."""
@@ -197,7 +201,7 @@ class OperatorCosts:
         record("operator", took_ms=value * 1e3, measuring_seconds=monotonic() - now, operator=piece.text)
         if value < inf or not (measuring.ended or self.stopwatch.ended):
             self.database.put(Measurement(text, self.backend, self.device, "", value))
-        self._texts[text] = value
+        self._seconds_of_text[text] = value
         return value
 
     def _measure_copies(self, piece: Piece) -> float | None:

@@ -12,7 +12,7 @@ from tensaurus.runtimes.price.operation_counts import bytes_of, operations
 
 __all__ = ["ONE_CORE", "Roofline", "estimate"]
 
-CACHE_BYTES = 1 << 20  # of a piece's tensors, that stay in the caches of each thread's core
+CACHE_BYTES = 1 << 20  # bytes of a piece's tensors that are taken to stay in the caches of one core
 OPERATIONS = "one float32 operation at the peak"
 BYTES = "one byte copied, {}"
 
@@ -21,16 +21,16 @@ BYTES = "one byte copied, {}"
 class Roofline:
     """The peaks of a machine, as seconds for one unit of work.  The defaults are roughly those of one core.
 
-    operation  seconds of one float32 operation
-    cached     seconds of one byte that stays in the caches
-    streamed   seconds of one byte that goes through memory
-    room       bytes that the caches hold
+    operation    seconds of one float32 operation
+    cached       seconds of one byte that stays in the caches
+    streamed     seconds of one byte that goes through memory
+    cache_bytes  bytes that the caches hold
     """
 
     operation: float = 1 / 2.0e10
     cached: float = 1 / 5.0e9
     streamed: float = 1 / 5.0e9
-    room: int = CACHE_BYTES
+    cache_bytes: int = CACHE_BYTES
 
     @classmethod
     def here(cls, database: Database, machine: Machine) -> Roofline:
@@ -48,7 +48,7 @@ class Roofline:
 
     def seconds(self, operations: float, moved: float) -> float:
         """Return the larger of the times of `operations` and of `moved` bytes."""
-        beyond = max(0.0, moved - self.room)
+        beyond = max(0.0, moved - self.cache_bytes)
         return max(operations * self.operation, (moved - beyond) * self.cached + beyond * self.streamed)
 
 

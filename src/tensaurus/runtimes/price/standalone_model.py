@@ -19,7 +19,7 @@ from tensaurus.runtimes.price.operation_counts import elements, number_of
 
 __all__ = ["standalone_model"]
 
-# So many random numbers are drawn; in larger tensors they repeat, which does not change an operator's time.
+# At most this many random numbers are drawn; in larger tensors they repeat, which costs an operator no time.
 RANDOM_NUMBERS = 1 << 20
 
 
@@ -34,9 +34,9 @@ def standalone_model(
     """
     rng = np.random.default_rng(0)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
-    shared = any(
+    has_own_weights = any(  # integers do not count: all are 0, so that copies would be one node
         leaf.static and elements(leaf) > 1 and leaf.tensor.dtype in REAL_TYPES for leaf in piece.leaves
-    )  # integers are all 0: their copies would be one node
+    )
     inputs: dict[str, Node] = {}
     outputs: list[tuple[str, Node]] = []
     for copy in range(copies):
@@ -44,7 +44,7 @@ def standalone_model(
         for place, leaf in enumerate(piece.leaves):
             kind = leaf.tensor
             shape = tuple(number_of(n) for n in kind.shape)
-            name = f"x{place}" if shared or not copy else f"x{place}_{copy}"
+            name = f"x{place}" if has_own_weights or not copy else f"x{place}_{copy}"
             if leaf.op is CONSTANT and prod(shape) == 1:
                 new[leaf] = leaf
             elif leaf.static:
@@ -74,6 +74,7 @@ def _value(name: str, kind: TensorType) -> onnx.ValueInfoProto:
 
 
 def _weights(leaf: Node, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """Return random weights, of which one in 2**rarity is subnormal, as in the leaf: those take longer."""
     made = _random(leaf.tensor.dtype, shape, rng)
     rarity = subnormal_rarity(leaf.attribute("data")) if leaf.op is CONSTANT else -1
     if rarity < 0:

@@ -183,38 +183,38 @@ def _resize(node: Rendered, x: Any, *more: Any) -> Any:
         values = [] if scales is None else scales.double().tolist()
         scale = dict(zip(axes, values, strict=True))
         size = {axis: int(shape[axis] * factor) for axis, factor in scale.items()}
-    moved = sorted(axis for axis in axes if size[axis] != shape[axis] or scale[axis] != 1)
-    return ways[node.attribute("mode")](node, x, {axis: (scale[axis], size[axis]) for axis in moved})
+    resized = sorted(axis for axis in axes if size[axis] != shape[axis] or scale[axis] != 1)
+    return ways[node.attribute("mode")](node, x, {axis: (scale[axis], size[axis]) for axis in resized})
 
 
-def _nearest(node: Rendered, x: Any, moved: Mapping[int, tuple[float, int]]) -> Any:
+def _nearest(node: Rendered, x: Any, resized: Mapping[int, tuple[float, int]]) -> Any:
     shape = node.shapes[0]
-    places = {axis: _nearest_places(node, shape[axis], *to) for axis, to in moved.items()}
-    out = [moved[axis][1] if axis in moved else shape[axis] for axis in range(len(shape))]
-    spatial = min(moved, default=2) >= 2 and len(shape) in (3, 4, 5) and node.dtypes[0].is_floating_point
+    places = {axis: _nearest_places(node, shape[axis], *to) for axis, to in resized.items()}
+    out = [resized[axis][1] if axis in resized else shape[axis] for axis in range(len(shape))]
+    spatial = min(resized, default=2) >= 2 and len(shape) in (3, 4, 5) and node.dtypes[0].is_floating_point
     for mode, offset in (("nearest", 0.0), ("nearest-exact", 0.5)):
-        theirs = {
+        torch_places = {
             axis: np.floor((np.arange(size) + offset) * (shape[axis] / size))
-            for axis, (_, size) in moved.items()
+            for axis, (_, size) in resized.items()
         }
-        if spatial and all(np.array_equal(places[axis], theirs[axis]) for axis in moved):
+        if spatial and all(np.array_equal(places[axis], torch_places[axis]) for axis in resized):
             return nn.interpolate(x, size=out[2:], mode=mode)
     for axis, chosen in places.items():
         x = _select_places(node, x, axis, chosen)
     return x
 
 
-def _nearest_places(node: Rendered, inner: int, scale: float, outer: int) -> Any:
+def _nearest_places(node: Rendered, input_size: int, scale: float, output_size: int) -> Any:
     """Return the input position for each output position of one axis."""
-    y = np.arange(outer)
+    y = np.arange(output_size)
     x: Any
     match _coordinates(node):
         case "asymmetric":
             x = y / scale
         case "half_pixel":
             x = (y + 0.5) / scale - 0.5
-        case "align_corners" if outer > 1:
-            x = y * (inner - 1) / (outer - 1)
+        case "align_corners" if output_size > 1:
+            x = y * (input_size - 1) / (output_size - 1)
         case other:
             raise Refused(f"coordinate_transformation_mode {other}")
     rounded = {
@@ -223,21 +223,21 @@ def _nearest_places(node: Rendered, inner: int, scale: float, outer: int) -> Any
         "floor": lambda: np.floor(x),
         "ceil": lambda: np.ceil(x),
     }[node.attribute("nearest_mode") or "floor"]()
-    return np.clip(rounded, 0, inner - 1).astype(np.int64)
+    return np.clip(rounded, 0, input_size - 1).astype(np.int64)
 
 
-def _linear(node: Rendered, x: Any, moved: Mapping[int, tuple[float, int]]) -> Any:
+def _linear(node: Rendered, x: Any, resized: Mapping[int, tuple[float, int]]) -> Any:
     shape, how = node.shapes[0], _coordinates(node)
     modes = {3: "linear", 4: "bilinear", 5: "trilinear"}
-    if how == "pytorch_half_pixel" and all(size > 1 for _, size in moved.values()):
+    if how == "pytorch_half_pixel" and all(size > 1 for _, size in resized.values()):
         how = "half_pixel"
     if how not in ("half_pixel", "align_corners"):
         raise Refused(f"coordinate_transformation_mode {how}")
-    if min(moved, default=2) < 2 or len(shape) not in modes:
+    if min(resized, default=2) < 2 or len(shape) not in modes:
         raise Refused("axes that are not spatial")
-    to = [moved.get(axis, (1.0, shape[axis])) for axis in range(2, len(shape))]
+    to = [resized.get(axis, (1.0, shape[axis])) for axis in range(2, len(shape))]
     mode, corners = modes[len(shape)], how == "align_corners"
-    if all(shape[axis] * scale == size for axis, (scale, size) in moved.items()):
+    if all(shape[axis] * scale == size for axis, (scale, size) in resized.items()):
         return nn.interpolate(x, size=[size for _, size in to], mode=mode, align_corners=corners)
     return nn.interpolate(x, scale_factor=[scale for scale, _ in to], mode=mode, align_corners=corners)
 

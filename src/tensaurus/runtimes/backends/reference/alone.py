@@ -19,9 +19,11 @@ from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.runtimes.backends import BackendError
 
-MAX_EVALUATOR_ELEMENTS = 1 << 20  # beyond so many, onnx's evaluator, written in Python, may take minutes
+MAX_EVALUATOR_ELEMENTS = 1 << 20  # for more, onnx's evaluator, which is written in Python, may take minutes
 
-_compiled: WeakKeyDictionary[Node, dict[bool, Any]] = WeakKeyDictionary()
+# Of each node the session of the runtime and that of onnx's evaluator, under these two names.
+RUNTIME, EVALUATOR = "runtime", "evaluator"
+_compiled: WeakKeyDictionary[Node, dict[str, Any]] = WeakKeyDictionary()
 
 
 def run_alone(node: Node, args: Sequence[Any], frame: Any) -> list[Any]:
@@ -98,24 +100,24 @@ def _model_of_node(node: Node, frame: Any) -> bytes:
     return bytes(export_model(program, folded=False).SerializeToString())
 
 
-def _on_runtime(node: Node, args: Sequence[Any], frame: Any, sessions: dict[bool, Any]) -> list[Any]:
+def _on_runtime(node: Node, args: Sequence[Any], frame: Any, sessions: dict[str, Any]) -> list[Any]:
     import onnxruntime as ort
 
-    if False not in sessions:
+    if RUNTIME not in sessions:
         options = ort.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
         providers = ["CPUExecutionProvider"]
-        sessions[False] = ort.InferenceSession(_model_of_node(node, frame), options, providers=providers)
+        sessions[RUNTIME] = ort.InferenceSession(_model_of_node(node, frame), options, providers=providers)
     feeds = {f"i{k}": v for k, (a, v) in enumerate(zip(node.args, args, strict=True)) if a is not None}
-    return list(sessions[False].run(None, feeds))
+    return list(sessions[RUNTIME].run(None, feeds))
 
 
-def _on_evaluator(node: Node, args: Sequence[Any], frame: Any, sessions: dict[bool, Any]) -> list[Any]:
+def _on_evaluator(node: Node, args: Sequence[Any], frame: Any, sessions: dict[str, Any]) -> list[Any]:
     from onnx.reference import ReferenceEvaluator
 
-    if True not in sessions:
-        sessions[True] = ReferenceEvaluator(ModelProto.FromString(_model_of_node(node, frame)))
+    if EVALUATOR not in sessions:
+        sessions[EVALUATOR] = ReferenceEvaluator(ModelProto.FromString(_model_of_node(node, frame)))
     narrow = _in_own_types(node, args)
     feeds = {}
     for k, (wide, own) in enumerate(zip(args, narrow, strict=True)):
@@ -123,7 +125,7 @@ def _on_evaluator(node: Node, args: Sequence[Any], frame: Any, sessions: dict[bo
             floats = isinstance(wide, np.ndarray) and wide.dtype.kind == "f"
             feeds[f"i{k}"] = wide if floats else own
     with np.errstate(all="ignore"):
-        return list(sessions[True].run(None, feeds))
+        return list(sessions[EVALUATOR].run(None, feeds))
 
 
 def _roughly_equal(wide: Any, own: Any) -> bool:

@@ -30,9 +30,8 @@ from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import Array, BackendError
 from tensaurus.runtimes.backends.reference.alone import run_alone
 
-# How many nodes of bodies one loop may evaluate, those of inner loops included.  Over the reals, evaluation
-# is
-# in a process with a time limit of its own, and nothing else can give the answer.
+# How many nodes of bodies one loop may evaluate, those of inner loops included.  Over the reals the limit is
+# higher: evaluation has a process with a time limit of its own, and nothing else can give the answer.
 MAX_LOOP_NODES, MAX_LOOP_NODES_OVER_REALS = 50_000, 1_000_000
 
 UNKNOWN_SIZE = 4  # of a dimension of an unknown function's result, where nothing else determines the size
@@ -61,9 +60,9 @@ def evaluate(
     """Return every output by name, in the field.  `feeds` are arrays of elements, ints or bools.
 
     Values are freed after their last use.  With a `cache`, values in it are not computed again and all
-    computed values are kept in it: as nodes are interned, a second program shares them.  The conditional
-    nodes that are evaluated are added to `taken`, with their conditions.  With `rounded`, floats are rounded
-    to the type of each node.  Raises BackendError for a node that cannot be evaluated.
+    computed values are kept in it: as nodes are interned, a second program shares them.  Each If that is
+    evaluated is added to `taken`, with its condition.  With `rounded`, floats are rounded to the type of each
+    node.  Raises BackendError for a node that cannot be evaluated.
     """
     return evaluate_all([program], feeds, field, cache=cache, taken=taken, rounded=rounded)[0]
 
@@ -114,7 +113,9 @@ class _Run:
         # how many nodes of bodies were evaluated; inner loops share the count
         self.loop_nodes: list[int] = [0] if outer is None else outer.loop_nodes
         self.max_loop_nodes = MAX_LOOP_NODES_OVER_REALS if field.name == "reals" else MAX_LOOP_NODES
+        # the number of each unknown function, by its opaque form or by its label
         self.forms: dict[Any, int] = {} if outer is None else outer.forms
+        # labels of nodes with an effect (such as random numbers): two of them equal each other only by label
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
         self.taken: set[tuple[Node, bool]] = set() if outer is None else outer.taken
         self.rounded: bool = outer is not None and outer.rounded
@@ -226,15 +227,16 @@ class _Run:
                 return self.unknown(node, form, args)
             except BackendError:
                 pass  # evaluate the node as a whole instead
-        own = [a for a in args if a is not None]
-        shaped = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in own)
-        if self.field.name == "reals" or shaped or not any(map(self.holds_elements, own)):
-            if shaped:
-                args = [np.zeros(a.shape, np.float32) for a in own]
+        given = [a for a in args if a is not None]
+        asks_shape = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in given)
+        if self.field.name == "reals" or asks_shape or not any(map(self.holds_elements, given)):
+            if asks_shape:
+                args = [np.zeros(a.shape, np.float32) for a in given]
             return [lift_value(v, self.field) for v in run_alone(node, args, self.frame)]
         return self.unknown(node, form, args)
 
     def holds_elements(self, value: Value) -> bool:
+        """Return whether a value depends on elements of the field, which onnx's evaluator cannot take."""
         if isinstance(value, list):
             return any(map(self.holds_elements, value))
         return isinstance(value, Token) or (isinstance(value, np.ndarray) and self.field.has_elements(value))
@@ -247,6 +249,7 @@ class _Run:
         return inner.values([node for _, node in program.outputs], held)
 
     def branch(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
+        """Evaluate the branch of an If that its condition chooses; None where the condition is unknown."""
         condition = args[0]
         if not isinstance(condition, np.ndarray) or condition.dtype.kind != "b":
             return None
@@ -261,28 +264,28 @@ class _Run:
         if self.outer is None:
             self.loop_nodes[0] = 0
         own, captured = [*args[: form.inputs], None, None], args[form.inputs :]
-        limit, going, *state = own[: max(form.inputs, 2)]
-        count, place = len(state), 0
-        rounds: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - count)]
-        flag = np.asarray(True) if going is None else going
+        limit, condition, *state = own[: max(form.inputs, 2)]
+        count, iteration = len(state), 0
+        stacked: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - count)]
+        going_on = np.asarray(True) if condition is None else condition
         while True:
-            if not isinstance(flag, np.ndarray) or flag.dtype.kind != "b" or isinstance(limit, Token):
+            if not isinstance(going_on, np.ndarray) or going_on.dtype.kind != "b" or isinstance(limit, Token):
                 return None
-            if not flag.item() or (limit is not None and place >= int(limit.item())):
+            if not going_on.item() or (limit is not None and iteration >= int(limit.item())):
                 break
             self.loop_nodes[0] += len(body.nodes)
             if self.loop_nodes[0] > self.max_loop_nodes:
                 raise _LoopTooLong(
                     f"reference: loops of more than {self.max_loop_nodes} nodes, one round after another"
                 )
-            flag, *found = self.body(body, [np.asarray(place), flag, *state], captured)
+            going_on, *found = self.body(body, [np.asarray(iteration), going_on, *state], captured)
             state = found[:count]
-            for part, value in zip(rounds, found[count:], strict=True):
+            for part, value in zip(stacked, found[count:], strict=True):
                 part.append(value)
-            place += 1
-        if rounds and not place:
+            iteration += 1
+        if stacked and not iteration:
             return None
-        return [*state, *(np.stack(part) for part in rounds)]
+        return [*state, *(np.stack(part) for part in stacked)]
 
     def unknown(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> list[Value]:
         """Return random outputs, which are the same for equal forms and equal arguments."""
