@@ -27,7 +27,7 @@ from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine, busy_seconds, default_threads, usable_threads
 from tensaurus.runtimes.measure.machine_peaks import Peaks
-from tensaurus.runtimes.measure.measure import Contender, Stopwatch, Timing, compare, ratio
+from tensaurus.runtimes.measure.measure import Contender, Stopwatch, Timing, compare, compare_timings
 from tensaurus.runtimes.measure.worker import Worker, WorkerError
 from tensaurus.runtimes.price import roofline
 from tensaurus.runtimes.price.roofline import Roofline
@@ -195,9 +195,9 @@ def test_compare() -> None:
     one, ten, again = compare(contenders, FEEDS, threads=1, rounds=4, seconds=0.05)
     assert [t.name for t in (one, ten, again)] == ["one", "ten", "ten again"]
     assert all(len(t.rounds) == 4 and 0 < t.minimum <= t.median and t.spread >= 0 for t in (one, ten, again))
-    assert ratio(ten, one).median > 2
-    assert ratio(one, ten).median < 0.5
-    assert 0.4 < ratio(ten, again).median < 2.5
+    assert compare_timings(ten, one).median > 2
+    assert compare_timings(one, ten).median < 0.5
+    assert 0.4 < compare_timings(ten, again).median < 2.5
     assert len(one.samples) > len(ten.samples)
 
 
@@ -213,10 +213,10 @@ def test_ratio_follows_drift_of_the_machine() -> None:
     drift = (1.0, 1.0, 1.5, 1.5, 1.5)
     a = Timing("a", tuple((2 * d, 2 * d, 9.0 * d) for d in drift), 0)
     b = Timing("b", tuple((d, d) for d in drift), 0)
-    assert ratio(a, b).median == 2 and ratio(a, b).spread == 0
+    assert compare_timings(a, b).median == 2 and compare_timings(a, b).spread == 0
     assert b.spread > 0 and a.median == 3 and a.minimum == 2
     with pytest.raises(ValueError):
-        ratio(a, Timing("b", b.rounds[:2], 0))
+        compare_timings(a, Timing("b", b.rounds[:2], 0))
 
 
 def test_other_processes_are_noticed() -> None:

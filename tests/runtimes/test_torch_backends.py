@@ -165,7 +165,7 @@ def test_what_has_no_rendering_is_named() -> None:
     for name in WAYS:
         with pytest.raises(backends.BackendError) as caught:
             backends.find(name).compile(one_node("Det", [2, 2]), threads=1)
-        assert str(caught.value) == "torch does not run it: no support for Det (node here)"
+        assert str(caught.value) == "torch does not run the model: no support for Det (node here)"
 
 
 def test_feeds_are_checked() -> None:

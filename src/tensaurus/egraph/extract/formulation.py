@@ -65,7 +65,7 @@ class Formulation:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a solver: a choice, maybe cyclic, or None; a lower bound; whether that proves the choice."""
+    """The answer of a solver: a choice, maybe cyclic, or None; a lower bound; if the choice is optimal."""
 
     choice: dict[int, int] | None
     bound: float

@@ -61,7 +61,7 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     covers, exclusions = Covers(problem), list(exclusion_rows(problem))
     best, bound, rounds = dict(start), 0.0, 0
     least = [0.0] * len(problem.costs)  # for each choice a bound of the programs that take it
-    mark, since = 0.0, 0
+    marked_bound, marked_round = 0.0, 0  # when the gap last became much smaller
     while linear.solve(deadline - monotonic()):
         rounds += 1
         objective, with_each = linear.bounds()
@@ -81,9 +81,9 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
         fresh += [*_violated_supports(problem, x, y, inner), *covers.violated_rows(x, y)]
         if not fresh or monotonic() > deadline:
             break
-        if bound - mark > MIN_PROGRESS * (cost - bound):
-            mark, since = bound, rounds
-        elif rounds - since >= STALL_ROUNDS:
+        if bound - marked_bound > MIN_PROGRESS * (cost - bound):
+            marked_bound, marked_round = bound, rounds
+        elif rounds - marked_round >= STALL_ROUNDS:
             break
         for row in fresh:
             linear.require(row)

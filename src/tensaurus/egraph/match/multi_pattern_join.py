@@ -23,7 +23,7 @@ from tensaurus.egraph.match.ruleset import RuleEntry
 
 __all__ = ["JointMatch", "Dependencies", "join_matches"]
 
-Merged: TypeAlias = tuple[int, ...]  # the roots that were merged into one e-node, by age
+Merged: TypeAlias = tuple[int, ...]  # the roots (e-nodes) that a rule has merged into one e-node, by age
 
 
 class JointMatch(NamedTuple):

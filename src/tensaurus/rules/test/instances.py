@@ -192,17 +192,18 @@ class InstanceMaker:
             return
 
     def instances_of_state(
-        self, state: State, draws: int = DRAWS_PER_STATE, again: bool = False
+        self, state: State, draws: int = DRAWS_PER_STATE, include_known: bool = False
     ) -> Iterator[Instance]:
         """Yield instances drawn at the types and values of a case of a proof.
 
-        With `again`, earlier instances are yielded, too, and sizes stay as they are written.
+        With `include_known`, earlier instances are yielded, too, and sizes stay as they are written.
         """
         for _ in range(draws):
             drawn = state.draw_numbers(self.rng)
             if drawn is None or any(isinstance(v, Body) for v in flatten_attributes(drawn.values).values()):
                 continue
-            instance = self.make_instance(drawn.types, drawn.values, written=again, again=again)
+            modes = {"written": include_known, "include_known": include_known}
+            instance = self.make_instance(drawn.types, drawn.values, **modes)
             if instance is not None:
                 yield instance
 
@@ -265,14 +266,14 @@ class InstanceMaker:
         values: Mapping[str, Any],
         written: bool = False,
         largest: int = MAX_TENSOR_ELEMENTS,
-        again: bool = False,
+        include_known: bool = False,
     ) -> Instance | None:
         """Return the instance at these types and values, None where the rule does not apply.
 
-        written   keep sizes in attributes as they are written, as programs over symbols do, instead of in the
-                  operators' canonical form; axes must then be counted from the start
-        largest   most elements of a leaf and of a result
-        again     whether an instance that exists already is returned, instead of None
+        written        keep sizes in attributes as they are written, as programs over symbols do, instead of
+                       in the operators' canonical form; axes must then be counted from the start
+        largest        most elements of a leaf and of a result
+        include_known  whether an instance that exists already is returned, instead of None
         """
         if not all(_is_usable(kind, self.rule, largest) for kind in types.values()):
             return None
@@ -299,7 +300,7 @@ class InstanceMaker:
         data = tuple(node.attribute("data") for node in pinned_nodes)
         key = (kinds, data, repr(sorted(flatten_attributes(bound.values).items())))
         if key in self.seen:
-            return self.seen[key] if again else None
+            return self.seen[key] if include_known else None
         # commutative arguments may have changed places
         pinned = frozenset(
             bound.nodes[n] for n in self.pinned_variables & {*bound.nodes} if bound.nodes[n].op is CONSTANT

@@ -104,8 +104,9 @@ def verify(
     unreached: State | None = None
     if proved is not None and proved.differs:
         for state in islice(states_not_proved(rule, steps, means), MAX_STATES_NOT_PROVED):
-            inside = list(maker.instances_of_state(state, again=True))
-            inside = inside or list(islice(maker.instances_of_state(state, MANY_DRAWS, again=True), 1))
+            inside = list(maker.instances_of_state(state, include_known=True))
+            if not inside:
+                inside = list(islice(maker.instances_of_state(state, MANY_DRAWS, include_known=True), 1))
             if found := _find_counterexample(inside, [Reals()] * TRIALS, draws):
                 return Refuted(rule, found)
             if unreached is None and not inside and not is_contradictory(state.assumed):

@@ -213,13 +213,13 @@ def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:
     stops = {value.name for value in model.graph.input}
     running = compiled.get_runtime_model().get_ordered_ops()
     ends = [[name for layer in _layers(node) for name in named.get(layer, ())] for node in running]
-    everyone = stops.union(*ends)
+    all_ends = stops.union(*ends)
     found = []
     for node, own in zip(running, ends, strict=True):
         name, kind = node.get_friendly_name(), node.get_rt_info()["layerType"].astype(str)
         inputs = tuple(port.get_node().get_friendly_name() for port in node.input_values())
         # layers that were folded into another have lost their names
-        tensors = trace_tensors(own, everyone.difference(own), makers, frozenset())
+        tensors = trace_tensors(own, all_ends.difference(own), makers, frozenset())
         found.append(Kernel(name, kind, inputs, (name,), tensors, conversion=not own))
     return found
 

@@ -16,7 +16,7 @@ from tensaurus.runtimes.measure.measure import (
     compare,
     compare_pairs,
     explain_refusal,
-    ratio,
+    compare_timings,
 )
 from tensaurus.runtimes.measure.worker import WorkerError
 
@@ -69,7 +69,7 @@ def contest_times(
         timings = time_contenders([contenders[k] for k in running])
     taken = [timings[0].median] + [inf] * (len(contenders) - 1)
     for place, timing in zip(running[1:], timings[1:], strict=True):
-        taken[place] = taken[0] / ratio(timings[0], timing).median
+        taken[place] = taken[0] / compare_timings(timings[0], timing).median
     rows = [Measurement(*key, machine.key, "", s) for key, s in zip(keys, taken, strict=True)]
     database.put_many(rows)
     return taken

@@ -28,7 +28,7 @@ __all__ = [
     "min_rounds",
     "time_in_pairs",
     "time_in_turns",
-    "ratio",
+    "compare_timings",
     "explain_refusal",
     "warm_up",
 ]
@@ -129,7 +129,7 @@ class Pairs:
         return self.before / self.comparison.median
 
 
-def ratio(a: Timing, b: Timing) -> Comparison:
+def compare_timings(a: Timing, b: Timing) -> Comparison:
     """Compare the time of a with that of b, round by round, so that drift of the machine cancels out.
 
     Both must come from one call of `compare`.  Raises ValueError where they differ in their number of rounds.

@@ -24,7 +24,7 @@ from tensaurus.graph.onnx.builds import Builds
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.measure.measure import ratio, time_in_turns, warm_up
+from tensaurus.runtimes.measure.measure import compare_timings, time_in_turns, warm_up
 from tensaurus.runtimes.measure.runtime_kernels import charge_kernels, fused_pieces
 from tensaurus.runtimes.measure.worker import Worker
 from tensaurus.system.errors import TensaurusError
@@ -157,7 +157,7 @@ class Observer:
         names = ["the first program", "the program"]
         rounds = self._rounds(max(turn, base) + max(turn, run))
         before, after = time_in_turns(names, [self._first_worker, worker], rounds, turn, self.deadline)
-        return base / ratio(before, after).median
+        return base / compare_timings(before, after).median
 
     def _rounds(self, seconds: float) -> int:
         """Return for how many rounds of so many seconds there is time."""

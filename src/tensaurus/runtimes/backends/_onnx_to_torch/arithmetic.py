@@ -80,8 +80,8 @@ def _pow(node: Rendered, x: Any, y: Any) -> Any:
         power = torch.pow(x, exponent.item())
     else:
         power = torch.pow(x, y)
-    same = torch.promote_types(node.dtypes[0], node.dtypes[1]) == node.dtypes[0]
-    return power if same else power.to(node.dtypes[0])
+    keeps_type = torch.promote_types(node.dtypes[0], node.dtypes[1]) == node.dtypes[0]
+    return power if keeps_type else power.to(node.dtypes[0])
 
 
 @renders("Clip")
@@ -89,7 +89,7 @@ def _clip(node: Rendered, x: Any, low: Any = None, high: Any = None) -> Any:
     old = (node.attribute("min"), node.attribute("max"))  # attributes before version 11
     dtype = node.dtypes[0]
     kind = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    ends: list[Any] = [kind.min, kind.max]  # which an absent bound is, so that infinities become numbers
+    ends: list[Any] = [kind.min, kind.max]  # the bounds where absent: infinities become numbers, as in ONNX
     try:
         parts = [known if known is None else known.item() for known in (node.known(1), node.known(2))]
         bounds = [part if given is None else given for part, given in zip(parts, old, strict=True)]
@@ -132,8 +132,8 @@ def _dropout(node: Rendered, x: Any, ratio: Any = None, training: Any = None) ->
 def _gemm(node: Rendered, a: Any, b: Any, c: Any = None) -> Any:
     alpha, beta = node.attribute("alpha"), node.attribute("beta")
     a = a.t() if node.attribute("transA") else a
-    row = c is None or (beta == 1 and len(node.shapes[2]) == 1 and node.shapes[2][0] != 1)
-    if node.attribute("transB") and alpha == 1 and row:
+    is_bias = c is None or (beta == 1 and len(node.shapes[2]) == 1 and node.shapes[2][0] != 1)
+    if node.attribute("transB") and alpha == 1 and is_bias:
         return nn.linear(a, b, c)
     b = b.t() if node.attribute("transB") else b
     if c is None:

@@ -11,7 +11,7 @@ __all__ = ["RENDERINGS", "Refused", "Rendered", "renders"]
 
 
 class Refused(Exception):
-    """The rendering does not cover this use of the operator; the text completes "no rendering of ..."."""
+    """The rendering does not cover this use of the operator; the text says which, such as "dilations"."""
 
 
 class Rendered(Protocol):

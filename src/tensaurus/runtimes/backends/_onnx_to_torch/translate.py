@@ -111,7 +111,7 @@ class _Translation:
     def __init__(self, model: onnx.ModelProto, types: Types) -> None:
         self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
         if self._opset < MIN_OPSET:
-            raise BackendError(f"torch does not run it: opset {self._opset} is not supported")
+            raise BackendError(f"torch does not run the model: opset {self._opset} is not supported")
         self._graph = torch.fx.Graph()
         self._tracer = torch.fx.proxy.GraphAppendingTracer(self._graph)
         self._root = torch.nn.Module()
@@ -176,7 +176,7 @@ class _Translation:
 
     def _refusal(self, proto: onnx.NodeProto, why: str = "") -> BackendError:
         named = f"{proto.op_type} (node {proto.name})" + (f": {why}" if why else "")
-        return BackendError(f"torch does not run it: no support for {named}")
+        return BackendError(f"torch does not run the model: no support for {named}")
 
 
 def _as_list(results: Any) -> list[Any]:
@@ -191,7 +191,7 @@ def _constant(proto: onnx.NodeProto) -> list[_Value]:
     value = _plain_value(attribute)
     if not isinstance(value, torch.Tensor):
         if attribute.type not in (attribute.INT, attribute.INTS, attribute.FLOAT, attribute.FLOATS):
-            raise BackendError(f"torch does not run it: no support for Constant (node {proto.name})")
+            raise BackendError(f"torch does not run the model: no support for Constant (node {proto.name})")
         value = torch.tensor(value)
     return [_Value(value)]
 
