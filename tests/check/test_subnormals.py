@@ -596,8 +596,8 @@ def test_what_runs_in_the_original_runs_without_subnormals() -> None:
     text, constants = GONE["weight of a convolution"]
     program = import_model(model(f"g ({text}", constants))
     costs = object.__new__(OperatorCosts)
-    costs._sizes, costs._bound = {}, {}
-    costs._running = set(costs._operators(program))
+    costs._sizes, costs._at_numbers = {}, {}
+    costs._original_operators = set(costs._operators(program))
     flushed_too = flush_program(program).program
     assert flushed_too is not program
     assert all(costs._runs_in_original(costs._at_sizes(Piece.of(node))) for node in flushed_too.active)

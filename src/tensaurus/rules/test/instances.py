@@ -202,8 +202,9 @@ class InstanceMaker:
             drawn = state.draw_numbers(self.rng)
             if drawn is None or any(isinstance(v, Body) for v in flatten_attributes(drawn.values).values()):
                 continue
-            modes = {"written": include_known, "include_known": include_known}
-            instance = self.make_instance(drawn.types, drawn.values, **modes)
+            instance = self.make_instance(
+                drawn.types, drawn.values, written=include_known, include_known=include_known
+            )
             if instance is not None:
                 yield instance
 

@@ -15,8 +15,8 @@ from tensaurus.runtimes.measure.measure import (
     Pairs,
     compare,
     compare_pairs,
-    explain_refusal,
     compare_timings,
+    explain_refusal,
 )
 from tensaurus.runtimes.measure.worker import WorkerError
 
