@@ -125,16 +125,17 @@ class Rewrite:
 
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
         self.rule, self.side, self.limits = rule, side, Limits(rule)
-        self.dtypes = None if "any" in rule.tags else REAL_TYPES
+        self.dtypes = None if "any" in rule.tags else REAL_TYPES  # element types of the variables; None: any
         roots = (*rule.lhs, *rule.rhs)
         written = [tree for root in roots for tree in occurrences.attribute_expressions(root)]
         self.asks_content = any(called_functions(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
-        self.once = "once" in rule.tags
+        self.once = "once" in rule.tags  # whether one order of the roots is enough
         gone = {name for root in rule.lhs for name in occurrences.variables(root)}
         gone -= {name for root in rule.rhs for name in occurrences.variables(root)}
         gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
         self.dropped = gone if self.dtypes is not None else set()  # rules for any types only move elements
         self.regrouped = regrouped_variables(side, rule.rhs)
+        # variables by which only the right side divides: they must not be integers
         self.divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
         self.names_other_roots = [self._names_other_roots(root) for root in side]
 

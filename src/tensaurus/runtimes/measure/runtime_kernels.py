@@ -24,7 +24,7 @@ def fused_pieces(nodes: Mapping[str, Node], kernels: Iterable[frozenset[str]]) -
 
 
 def nodes_of(names: Iterable[str], nodes: Mapping[str, Node]) -> set[Node]:
-    """Return the nodes that a run computes for these tensors, with the calls that projections read."""
+    """Return the nodes that a run computes for these tensors; with an output of a call, the call itself."""
     inner = {nodes[name] for name in names if name in nodes}
     inner |= {node.args[0] for node in inner if node.op is ITEM and node.args[0] is not None}
     return {node for node in inner if not node.static and node.op not in (INPUT, CONSTANT)}
