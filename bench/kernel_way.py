@@ -231,8 +231,8 @@ def of_chain(seed: int, number: int) -> Case:
         outputs = (size + pad + rng.randint(0, taps) - dilation * (taps - 1) - 1) // stride + 1
         windows.append(ConvolutionAxis(size, taps, outputs, stride, dilation, pad))
         own = windows[-1]
-        fast_too = own.phase_taps > 1 and rng.random() < 0.85
-        tile = rng.randint(2, max(2, min(6, 9 - own.phase_taps)))
+        fast_too = own.taps_per_residue > 1 and rng.random() < 0.85
+        tile = rng.randint(2, max(2, min(6, 9 - own.taps_per_residue)))
         algorithms.append(best_algorithm(tile, own.taps, own.step) if fast_too else None)
     channels = rng.choice((3, 4, 7, 8, 12, 16, 21, 22, 24, 32))
     filters = rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))

@@ -1,4 +1,4 @@
-"""Chooses fast algorithms that may speed up a convolution, by arithmetic, traffic and growth of errors."""
+"""Chooses fast algorithms that may speed up a convolution, by arithmetic, traffic and rounding errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_TILE_OUTPUTS = 6  # outputs of a tile along one dimension: errors of larger 
 MAX_TIME_RATIO = 0.9  # estimated time of a candidate, as a fraction of that of the direct sum
 MAX_GROWTH_RATIO = 0.7  # error growth of a candidate, as a fraction of that of the faster candidate before
 MAX_CANDIDATES = 2  # algorithms proposed for one convolution: each costs seconds of tuning
-MAX_TILE_PRODUCTS = 1024  # products of a tile: a kernel has unrolled code for each
-TRANSFORM_COST = 3  # multiply-adds of the products that take as long as one multiply-add of a transform
+MAX_TILE_PRODUCTS = 1024  # products of a tile: kernels have unrolled code for each product
+TRANSFORM_COST = 3  # one multiply-add of a transform takes as long as this many multiply-adds of the products
 
 
 def candidate_algorithms(
@@ -29,7 +29,7 @@ def candidate_algorithms(
     roofline: Roofline,
     allowed: Callable[[Algorithms], bool] = lambda algorithms: True,
 ) -> tuple[Algorithms, ...]:
-    """Returns the algorithms of least estimated time, then the fastest whose errors grow much less."""
+    """Returns the fastest allowed algorithms by estimate, then the fastest ones with much smaller errors."""
     limit = MAX_TIME_RATIO * estimate_seconds(convolution, (None,) * len(convolution.windows), roofline)
     timed = [(estimate_seconds(convolution, a, roofline), a) for a in _all_algorithms(convolution)]
     chosen: list[Algorithms] = []
@@ -50,19 +50,19 @@ def error_growth(algorithms: Algorithms) -> float:
 
 def estimate_seconds(convolution: Convolution, algorithms: Algorithms, roofline: Roofline) -> float:
     """Estimates the seconds of a convolution by these algorithms at the machine's peaks."""
-    lines = convolution.tilings(algorithms)
-    along = [line for line in lines if line.is_fast]
+    tilings = convolution.tilings(algorithms)
+    fast = [tiling for tiling in tilings if tiling.is_fast]
     used = [a for a in algorithms if a]
-    taps = prod(line.window.taps for line in lines if not line.is_fast)
-    products = prod(line.products for line in along)
-    places = convolution.batch * prod(line.product_places for line in lines)
+    taps = prod(tiling.window.taps for tiling in tilings if not tiling.is_fast)
+    products = prod(tiling.products for tiling in fast)
+    positions = convolution.batch * prod(tiling.product_positions for tiling in tilings)
     weights = products * convolution.filters * convolution.channels // convolution.groups * taps
-    tiles = convolution.batch * prod(line.tiles for line in lines)
+    tiles = convolution.batch * prod(tiling.tiles for tiling in tilings)
     data = tiles * convolution.channels * _transform_work([a.data for a in used])
-    output = places * convolution.filters * _transform_work([a.output for a in used])
+    output = positions * convolution.filters * _transform_work([a.output for a in used])
     results = convolution.batch * convolution.filters * prod(w.outputs for w in convolution.windows)
     moved = prod(convolution.x.shape) + weights + results
-    work = places * weights + TRANSFORM_COST * (data + output)
+    work = positions * weights + TRANSFORM_COST * (data + output)
     # weights are read before each block's products, so that arithmetic hides little of the traffic (measured)
     return roofline.seconds(2 * work, 0) + roofline.seconds(0, np.dtype(convolution.dtype).itemsize * moved)
 
@@ -78,10 +78,10 @@ def _transform_work(matrices: list[Matrix]) -> int:
 
 
 def _all_algorithms(convolution: Convolution) -> Iterator[Algorithms]:
-    """Yields every choice of an algorithm for each dimension, except the direct sum along all."""
+    """Yields every choice of an algorithm or None for each dimension, except None for all dimensions."""
     choices = []
     for window in convolution.windows:
-        limit = min(MAX_TILE_OUTPUTS, window.outputs) if window.phase_taps > 1 else 0
+        limit = min(MAX_TILE_OUTPUTS, window.outputs) if window.taps_per_residue > 1 else 0
         kinds = ((size, window.taps, window.step) for size in range(2, limit + 1))
         choices.append((None, *(best_algorithm(*kind) for kind in kinds if is_short(*kind))))
     for chosen in product(*choices):

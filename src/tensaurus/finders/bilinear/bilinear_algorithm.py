@@ -8,9 +8,9 @@ The product of two polynomials of degrees m - 1 and r - 1 is determined by its v
 of which may be infinity; F(m, r) is that interpolation, transposed (Winograd, Arithmetic Complexity of
 Computations, 1980, chapter IV).
 
-With a step s, y[k] = sum_i w[i] d[s k + i] is a sum of s correlations F(m, r'), one for every s-th tap and
-element from each of the first s on. For example, F(2, 3) in steps of 2 is F(2, 2) of the even taps plus F(2,
-1), which is two plain products, of the odd tap: 5 products instead of 6.
+With a step s, y[k] = sum_i w[i] d[s k + i] is a sum of s correlations F(m, r'), each over the taps and the
+elements with one remainder modulo s. For example, F(2, 3) in steps of 2 is F(2, 2) of the even taps plus F(2,
+1) of the odd tap, which is two plain products: 5 products instead of 6.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ MAX_FLOAT64_INTEGER = 1 << 53  # integers up to this are exact in float64
 
 @dataclass(frozen=True)
 class BilinearAlgorithm:
-    """F(outputs, taps) at finite points, and at infinity if there is one point less than products.
+    """F(outputs, taps) by interpolation at finite points, and at infinity if these are one too few.
 
     output   AT [outputs, products]
     weights  G [products, taps]
     data     BT [products, elements]
     step     elements from one output to the next
-    parts    for a step above 1, the algorithms whose sum this is
+    parts    for a step above 1, the algorithms of which this one is the sum
 
     Raises ValueError where the matrices do not multiply out to the correlation.
     """
@@ -89,7 +89,7 @@ class BilinearAlgorithm:
 
     @cached_property
     def transform_effort(self) -> int:
-        """The effort of transforming data and outputs."""
+        """The effort of transforming data and outputs (`transform_effort` gives the unit)."""
         return transform_effort(*self.data, *self.output)
 
     def __str__(self) -> str:
@@ -196,8 +196,10 @@ def find_wrong_product(output: Matrix, weights: Matrix, data: Matrix, step: int 
 
 
 def transform_effort(*rows: Sequence[Fraction]) -> int:
-    """Returns the effort of linear combinations with these coefficients: 2 for each addition, and for each
-    multiplication 1 by a power of two, 2 by another number that float32 holds, 4 by a number that it rounds.
+    """Returns the effort of linear combinations with these coefficients.
+
+    An addition counts 2; a multiplication counts 1 by a power of two, 2 by another number that float32 holds
+    exactly, and 4 by a number that float32 rounds.
     """
     return sum(2 * max(sum(map(bool, row)) - 1, 0) + sum(map(_multiplication_effort, row)) for row in rows)
 

@@ -23,7 +23,7 @@ from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 __all__ = ["Bilinear"]
 
 
-def _allow_all(of: Convolution, algorithms: Algorithms) -> bool:
+def _allow_all(convolution: Convolution, algorithms: Algorithms) -> bool:
     return True
 
 
@@ -31,8 +31,8 @@ def _allow_all(of: Convolution, algorithms: Algorithms) -> bool:
 class Bilinear:
     """Finds fast algorithms for convolutions, as a `Finder`, those with the largest estimated gain first.
 
-    roofline  of the machine
-    allowed   says whether the errors of algorithms are small enough for a convolution
+    roofline  the machine's peaks
+    allowed   returns whether the errors of algorithms are small enough for a convolution
     """
 
     roofline: Roofline = ONE_CORE
@@ -40,12 +40,12 @@ class Bilinear:
     _known: dict[Node, tuple[float, tuple[Equation, ...]]] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """Yields proposals for about `room` e-nodes."""
+        """Yields proposals that add about `room` e-nodes."""
         nodes = dict.fromkeys(node for program in graph.programs for node in program.active)
         ranked = [(node, *self._gain_and_equations(node)) for node in nodes]
         ranked.sort(key=lambda each: -each[1])
-        places = ((node, equation) for node, _, equations in ranked for equation in equations)
-        for node, equation in islice(places, max(room // 2, 0)):
+        proposals = ((node, equation) for node, _, equations in ranked for equation in equations)
+        for node, equation in islice(proposals, max(room // 2, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, Piece.of(node).leaves)))
 
     def variants(self, program: Program) -> Iterator[Program]:

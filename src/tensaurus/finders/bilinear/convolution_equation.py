@@ -19,7 +19,7 @@ __all__ = ["fast_convolution_equation", "format_algorithms"]
 
 
 def format_algorithms(algorithms: Algorithms) -> str:
-    """Formats outputs and taps along each dimension, 1 for direct ones: F(4x4, 3x3) in steps of 2x2."""
+    """Formats outputs and taps of each dimension, 1 without an algorithm: F(4x4, 3x3) in steps of 2x2."""
     sizes_of = [(a.outputs, a.taps, a.step) if a else (1, 1, 1) for a in algorithms]
     outputs, taps, steps = ("x".join(map(str, sizes)) for sizes in zip(*sizes_of, strict=True))
     stepping = any(a.step > 1 for a in algorithms if a)
@@ -29,8 +29,8 @@ def format_algorithms(algorithms: Algorithms) -> str:
 def fast_convolution_equation(node: Node, algorithms: Algorithms) -> Equation | None:
     """Returns the equation of a convolution node and an eOperator of its data and its transformed weights.
 
-    `algorithms` has one for each spatial dimension, None for a direct sum. Returns None where the node is no
-    convolution. Raises ValueError for an algorithm of other taps or steps than its dimension has.
+    `algorithms` has one entry for each spatial dimension, None for no algorithm. Returns None where the node
+    is no convolution. Raises ValueError for an algorithm of other taps or steps than its dimension has.
     """
     recognized = recognize_convolution(node)
     if recognized is None:
@@ -50,7 +50,7 @@ def fast_convolution_equation(node: Node, algorithms: Algorithms) -> Equation | 
 
 @dataclass(frozen=True)
 class _ConvolutionEquation(Equation):
-    """A fast convolution, which holds for all sizes: over other leaves the tiles are laid out again."""
+    """A fast convolution, which holds for all sizes: at other sizes the tiles' expression is built again."""
 
     algorithms: Algorithms = ()
 

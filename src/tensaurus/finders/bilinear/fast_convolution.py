@@ -44,9 +44,9 @@ class Convolution:
         return replace(self, batch=polynomial(Symbol("N", 1)), windows=tuple(windows))
 
     def depth(self, algorithms: Algorithms) -> int:
-        """Returns the number of products that are added up for each point."""
+        """Returns how many products are added up for each of an algorithm's multiplications."""
         return self.channels // self.groups * prod(
-            line.window.taps for line in self.tilings(algorithms) if not line.is_fast
+            tiling.window.taps for tiling in self.tilings(algorithms) if not tiling.is_fast
         )
 
     def tilings(self, algorithms: Algorithms) -> list[Tiling]:
@@ -55,29 +55,32 @@ class Convolution:
 
 
 def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope:
-    """Returns the transformed weights [products..., filters, channels / groups, direct taps...] of x0."""
-    lines = convolution.tilings(algorithms)
-    along = [line for line in lines if line.is_fast]
-    direct = tuple(line.window.taps for line in lines if line.is_summed)
+    """Returns the transform of the weights x0: [products..., filters, channels / groups, taps...].
+
+    The taps are those of summed dimensions; `tiling.py` says which dimensions are fast and which are summed.
+    """
+    tilings = convolution.tilings(algorithms)
+    fast = [tiling for tiling in tilings if tiling.is_fast]
+    summed_taps = tuple(tiling.window.taps for tiling in tilings if tiling.is_summed)
 
     def tap(f: Size, c: Size, *rest: Size) -> Body:
-        """Reads w by the taps of fast dimensions, then those of direct dimensions."""
-        inner, outer = iter(rest[: len(along)]), iter(rest[len(along) :])
-        places = (next(inner) if x.is_fast else next(outer) if x.is_summed else 0 for x in lines)
+        """Reads w by the taps of fast dimensions, then those of summed dimensions."""
+        inner, outer = iter(rest[: len(fast)]), iter(rest[len(fast) :])
+        places = (next(inner) if x.is_fast else next(outer) if x.is_summed else 0 for x in tilings)
         return convolution.w[(f, c, *places)]
 
     depth = convolution.channels // convolution.groups
-    shape = [convolution.filters, depth, *(line.window.taps for line in along), *direct]
+    shape = [convolution.filters, depth, *(tiling.window.taps for tiling in fast), *summed_taps]
     weights = compute(shape, tap)
-    for place, line in enumerate(along):
-        shape[2 + place] = line.products
-        weights = _apply_matrix(line.algorithm.weights, weights, 2 + place, shape)  # type: ignore[union-attr]
-    last = len(along)
+    for place, tiling in enumerate(fast):
+        shape[2 + place] = tiling.products
+        weights = _apply_matrix(tiling.algorithm.weights, weights, 2 + place, shape)  # type: ignore[union-attr]
+    last = len(fast)
 
     def moved(*place: Size) -> Body:
         return weights[(*place[last : last + 2], *place[:last], *place[last + 2 :])]
 
-    return compute((*shape[2 : 2 + last], convolution.filters, depth, *direct), moved)
+    return compute((*shape[2 : 2 + last], convolution.filters, depth, *summed_taps), moved)
 
 
 def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
@@ -88,61 +91,61 @@ def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
     M  [n, f, tiles..., products...]   sum[c] V * x1
     Z  [n, f, tiles..., outputs...]    AT applied to M, one dimension after the other
     """
-    lines = convolution.tilings(algorithms)
-    along = [line for line in lines if line.is_fast]
-    rank = len(lines)
+    tilings = convolution.tilings(algorithms)
+    fast = [tiling for tiling in tilings if tiling.is_fast]
+    rank = len(tilings)
 
     def element(n: Size, c: Size, *rest: Size) -> Body:
         places = iter(rest[rank:])
-        tiles = zip(lines, rest[:rank], strict=True)
-        spots = (line.element_index(tile, next(places) if line.is_fast else 0) for line, tile in tiles)
+        tiles = zip(tilings, rest[:rank], strict=True)
+        spots = (t.element_index(tile, next(places) if t.is_fast else 0) for t, tile in tiles)
         return convolution.x.padded(0)[(n, c, *spots)]
 
-    shape: list[Size] = [convolution.batch, convolution.channels, *(line.tiles for line in lines)]
-    shape += [line.elements for line in along]
+    shape: list[Size] = [convolution.batch, convolution.channels, *(tiling.tiles for tiling in tilings)]
+    shape += [tiling.elements for tiling in fast]
     stage = compute(shape, element)
-    for place, line in enumerate(along, 2 + rank):
-        shape[place] = line.products
-        stage = _apply_matrix(line.algorithm.data, stage, place, shape)  # type: ignore[union-attr]
-    stage, shape = _multiply(convolution, lines, stage)
-    for place, line in enumerate(along, 2 + rank):
-        shape[place] = line.outputs
-        stage = _apply_matrix(line.algorithm.output, stage, place, shape)  # type: ignore[union-attr]
+    for place, tiling in enumerate(fast, 2 + rank):
+        shape[place] = tiling.products
+        stage = _apply_matrix(tiling.algorithm.data, stage, place, shape)  # type: ignore[union-attr]
+    stage, shape = _multiply(convolution, tilings, stage)
+    for place, tiling in enumerate(fast, 2 + rank):
+        shape[place] = tiling.outputs
+        stage = _apply_matrix(tiling.algorithm.output, stage, place, shape)  # type: ignore[union-attr]
     bias = Tensor("x2", (convolution.filters,), convolution.dtype)
 
     def output(n: Size, f: Size, *place: Size) -> Body:
-        spots = [line.tile_and_place(y) for line, y in zip(lines, place, strict=True)]
-        inner = (i for line, (_, i) in zip(lines, spots, strict=True) if line.is_fast)
-        value = stage[(n, f, *(tile for tile, _ in spots), *inner)]
+        positions = [tiling.tile_and_position(y) for tiling, y in zip(tilings, place, strict=True)]
+        inner = (i for tiling, (_, i) in zip(tilings, positions, strict=True) if tiling.is_fast)
+        value = stage[(n, f, *(tile for tile, _ in positions), *inner)]
         return value + bias[f] if convolution.bias else value
 
     outputs = (window.outputs for window in convolution.windows)
     return compute((convolution.batch, convolution.filters, *outputs), output)
 
 
-def _multiply(convolution: Convolution, lines: Sequence[Tiling], data: Scope) -> tuple[Scope, list[Size]]:
+def _multiply(convolution: Convolution, tilings: Sequence[Tiling], data: Scope) -> tuple[Scope, list[Size]]:
     """Returns M (see `fast_scope`) and its shape."""
-    rank = len(lines)
-    products = [line.products for line in lines if line.is_fast]
+    rank = len(tilings)
+    products = [tiling.products for tiling in tilings if tiling.is_fast]
     depth, filters_in_group = data.shape[1] // convolution.groups, convolution.filters // convolution.groups
-    direct = [line.window.taps for line in lines if line.is_summed]
-    weights = Tensor("x1", (*products, convolution.filters, depth, *direct), convolution.dtype)
+    summed_taps = [tiling.window.taps for tiling in tilings if tiling.is_summed]
+    weights = Tensor("x1", (*products, convolution.filters, depth, *summed_taps), convolution.dtype)
 
     def element(n: Size, f: Size, *rest: Size) -> Body:
         tiles, points = rest[:rank], rest[rank:]
 
         def term(c: Size, *taps: Size) -> Body:
-            left = iter(taps)
+            remaining_taps = iter(taps)
             rows = [
-                line.row_index(tile, next(left)) if line.is_summed else tile
-                for line, tile in zip(lines, tiles, strict=True)
+                tiling.tile_at_tap(tile, next(remaining_taps)) if tiling.is_summed else tile
+                for tiling, tile in zip(tilings, tiles, strict=True)
             ]
             channel = c if convolution.groups == 1 else f // filters_in_group * depth + c
             return data[(n, channel, *rows, *points)] * weights[(*points, f, c, *taps)]
 
-        return total((depth, *direct), term)
+        return total((depth, *summed_taps), term)
 
-    places = (line.product_places for line in lines)
+    places = (tiling.product_positions for tiling in tilings)
     shape: list[Size] = [convolution.batch, convolution.filters, *places, *products]
     return compute(shape, element), shape
 

@@ -17,12 +17,12 @@ from tensaurus.kernels.stages.chain_layout import CHANNEL_GROUP
 __all__ = ["ErrorSample", "draw_sample"]
 
 SAMPLE_OUTPUTS = 1024  # outputs of each filter in a sample, about: enough for a mean square
-SAMPLE_FILTERS = 4
+SAMPLE_FILTERS = 4  # filters in a sample
 
 
 @dataclass(frozen=True)
 class ErrorSample:
-    """Data [tiles, depth, elements...] and weights [filters, depth, taps...] in float32."""
+    """Data [tiles, depth, elements...] and weights [filters, depth, taps...] in float32; depth: channels."""
 
     algorithms: tuple[BilinearAlgorithm, ...]
     data: NDArray[Any]

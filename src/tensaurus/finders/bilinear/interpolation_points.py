@@ -1,4 +1,4 @@
-"""Searches the points at which a short convolution is interpolated with the least effort and small errors.
+"""Searches the interpolation points that give a short convolution the least effort and small errors.
 
 Zero and infinity give rows with one nonzero coefficient, and a number and its negative share the even and odd
 parts of their rows. So the sets of points that are searched consist of such pairs, of zero or infinity or
@@ -32,8 +32,8 @@ DENOMINATORS = (1, 2, 3, 4, 5, 8)  # of points
 MAX_POINT = 3  # magnitude of points: powers of larger ones make large errors
 MAX_ERROR_RATIO = 1.1  # predicted error, as a multiple of the least, that is accepted for less effort
 MAX_POINT_SETS = 16  # sets of points whose effort is computed
-MAX_PRODUCTS = 8  # products of one phase: with more, errors grow too far for any use
-MAX_ROWS = 48  # products of all phases: the transforms are tables of that many rows, which are unrolled
+MAX_PRODUCTS = 8  # products for the taps of one remainder: with more, errors grow too far for any use
+MAX_ROWS = 48  # products in all: transforms are tables of that many rows, and their code is unrolled
 
 PointSet = tuple[Fraction, ...]
 
@@ -63,9 +63,9 @@ def best_algorithm(outputs: int, taps: int, step: int = 1) -> BilinearAlgorithm:
 
 
 def is_short(outputs: int, taps: int, step: int = 1) -> bool:
-    """Whether F(outputs, taps) has at most MAX_PRODUCTS products a phase and MAX_ROWS in all.
+    """Whether F(outputs, taps) has at most MAX_PRODUCTS products for each remainder and MAX_ROWS in all.
 
-    Only sizes are asked, as making a long algorithm takes minutes: F(3, 256) in steps of 128 is not short.
+    The sizes alone decide, as making a long algorithm takes minutes: F(3, 256) in steps of 128 is not short.
     """
     rows = min(step, taps) * (outputs - 1) + taps
     return outputs + ceil(taps / step) - 1 <= MAX_PRODUCTS and rows <= MAX_ROWS

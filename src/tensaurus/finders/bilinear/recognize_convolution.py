@@ -1,4 +1,4 @@
-"""Recognizes convolutions by the expressions of nodes, whatever their operators.
+"""Recognizes convolutions by the expressions of nodes, whatever their operators, in this form:
 
     sum[c, k...](x[n, f // F * C + c, y * stride + k * dilation - pad, ... | 0] * w[f, c, k, ...]) + b[f]
 """

@@ -2,8 +2,10 @@
 
 Let a dimension have stride s and dilation d, and g = gcd(s, d). Tap k and output y = (d/g) y' + q read
 element d ((s/g) y' + k) + s q - pad. So for each output phase q the convolution is one without dilation, in
-steps of s/g, over every d-th element; phases are numbered as tiles. Along a direct dimension nothing is
-transformed, and the product adds up the taps.
+steps of s/g, over every d-th element. A tile's number holds its phase, too: tile t is of phase t % (d/g).
+
+A dimension is fast (an algorithm transforms its tiles), summed (it has no algorithm, and the product adds up
+its taps) or plain (it has no algorithm and a single tap).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tensaurus.finders.bilinear.bilinear_algorithm import BilinearAlgorithm
 
 __all__ = ["Algorithms", "Tiling", "ConvolutionAxis"]
 
-Algorithms: TypeAlias = tuple[BilinearAlgorithm | None, ...]  # one for each dimension, None for a direct sum
+Algorithms: TypeAlias = tuple[BilinearAlgorithm | None, ...]  # one for each dimension; None: no algorithm
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class ConvolutionAxis:
 
     @property
     def step(self) -> int:
-        """The elements of one output phase from one output to the next."""
+        """The number of elements from one output of a phase to the next; every d-th element counts."""
         return self.stride // gcd(self.stride, self.dilation)
 
     @property
@@ -47,14 +49,14 @@ class ConvolutionAxis:
         return self.dilation // gcd(self.stride, self.dilation)
 
     @property
-    def phase_taps(self) -> int:
-        """The taps of one phase, which reads every `step`-th tap, rounded up."""
+    def taps_per_residue(self) -> int:
+        """The number of taps k with the same k % step, rounded up."""
         return ceil(self.taps / self.step)
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A dimension and its algorithm, None for a direct sum."""
+    """A dimension and its algorithm; without an algorithm a tile is one element or one output."""
 
     window: ConvolutionAxis
     algorithm: BilinearAlgorithm | None
@@ -90,33 +92,33 @@ class Tiling:
 
     @property
     def tiles(self) -> Any:
-        """The number of tiles in all output phases; of a direct sum, the number of elements that it reads."""
+        """The number of tiles in all phases; of elements that some tap reads (summed); of outputs (plain)."""
         window = self.window
         if self.is_fast:
             return window.phase_count * ((window.outputs - 1) // (window.phase_count * self.outputs) + 1)
         if self.is_summed:
-            return 1 + self.row_index(window.outputs - 1, window.taps - 1)
+            return 1 + self.tile_at_tap(window.outputs - 1, window.taps - 1)
         return window.outputs
 
     @property
-    def product_places(self) -> Any:
-        """The number of places where the product is computed: tiles, or outputs for a direct sum."""
+    def product_positions(self) -> Any:
+        """The number of positions where products are computed: tiles (fast), outputs (summed, plain)."""
         return self.tiles if self.is_fast else self.window.outputs
 
-    def element_index(self, tile: Size, place: Size) -> Size:
-        """Returns the index of the element at this place of a tile."""
+    def element_index(self, tile: Size, position_in_tile: Size) -> Size:
+        """Returns the index in the input of the element at this position in the tile."""
         window = self.window
         if not self.is_fast:
             return tile - window.pad if self.is_summed else tile * window.stride - window.pad
-        within = window.step * self.outputs * (tile // window.phase_count) + place
+        within = window.step * self.outputs * (tile // window.phase_count) + position_in_tile
         return window.dilation * within + window.stride * (tile % window.phase_count) - window.pad
 
-    def row_index(self, output: Any, tap: Any) -> Any:
-        """Returns the tile that an output reads at a tap, where the dimension is summed directly."""
+    def tile_at_tap(self, output: Any, tap: Any) -> Any:
+        """Returns the tile, which is one element, that an output of a summed dimension reads at a tap."""
         return output * self.window.stride + tap * self.window.dilation
 
-    def tile_and_place(self, output: Size) -> tuple[Size, Size]:
-        """Returns the tile of an output, and its place in the tile."""
+    def tile_and_position(self, output: Size) -> tuple[Size, Size]:
+        """Returns the tile of an output, and the output's position in the tile."""
         if not self.is_fast:
             return output, 0
         phase_count = self.window.phase_count
