@@ -1,4 +1,7 @@
-"""Schedules the loops of a bilinear chain: blocks of tiles, inside them blocks of results.
+"""Schedules the loops of a bilinear chain, which is a fast convolution such as Winograd's in one kernel.
+
+A tile is the part of the output that the algorithm computes at once, a point one of the algorithm's products,
+a result an output channel (`stages/bilinear_chain` has the formulas).
 
     for blocks of tiles:
         input combinations, for all channels
@@ -26,9 +29,10 @@ from tensaurus.kernels.stages.stage import Stage, extent
 
 __all__ = ["schedule_chain"]
 
+# where a block does not divide an axis: an `if` around each step, or masked vectors
 GUARDED_TAIL, MASKED_TAIL = hl.TailStrategy.GuardWithIf, hl.TailStrategy.Predicate
 STACK = hl.MemoryType.Stack
-CACHE_SET_BYTES = 1024  # rows at multiples of this distance fall into few sets of a cache
+CACHE_SET_BYTES = 1024  # rows that lie a multiple of this apart evict each other from a cache
 
 
 def schedule_chain(
@@ -51,26 +55,28 @@ class _ChainScheduler:
         return [self.lowered.variables[a] for a in stage.axes]
 
     def schedule_all(self) -> None:
-        around, results, turn, line = self.schedule_output()
-        self.schedule_output_combinations(turn, line)
-        self.schedule_products(results)
-        self.schedule_input_combinations(around)
+        tile_block_loop, result_block_loop, vectors_loop, line_loop = self.schedule_output()
+        self.schedule_output_combinations(vectors_loop, line_loop)
+        self.schedule_products(result_block_loop)
+        self.schedule_input_combinations(tile_block_loop)
 
     def schedule_output(self) -> tuple[Any, Any, Any, Any]:
-        """Schedules the output; returns its loops over blocks of tiles (None where there is one block),
-        blocks of results, rows of tiles, and lines of a row that are transposed.
+        """Schedules the output, and returns four of its loops, outermost first.
+
+        They go over blocks of tiles (None where one block holds all), over blocks of results, over vectors of
+        results in a row of tiles, and over the lines of that row, each of which is transposed at once.
         """
         chain, sketch, stage = self.chain, self.sketch, self.layout.output
         out = self.func(stage)
         loops = FuncLoops(out, self.variables(stage), [extent(a) for a in stage.axes])
-        places = {a: k for k, a in enumerate(stage.axes)}
-        f = places[chain.result_axis]
+        axis_numbers = {a: k for k, a in enumerate(stage.axes)}
+        f = axis_numbers[chain.result_axis]
         last = len(stage.axes) - 1
         blocks: list[Any] = []
         tiles: list[Any] = []
         row = chain.row_elements
         for tile, count in zip(chain.tiles, sketch.tile, strict=True):
-            place = places[tile.axis]
+            place = axis_numbers[tile.axis]
             size = -(-count * tile.size // row) * row if place == last else count * tile.size
             outer = loops.split(place, size, GUARDED_TAIL)
             blocks += [] if outer is None else [outer]
@@ -80,30 +86,31 @@ class _ChainScheduler:
         tiles += [] if (outer := loops.split(last, row, MASKED_TAIL)) is None else [outer]
         block_loop = loops.split(f, sketch.lanes * sketch.vectors, GUARDED_TAIL)
         vector_loop = loops.split(f, sketch.lanes, GUARDED_TAIL)
-        # where there is one vector of results: a loop of one step, which computes all transposed stages
-        turn = vector_loop if vector_loop is not None else self.unit_loop(loops, f)
+        # where one vector holds the results, a loop of one step in which transposed stages are computed
+        vectors_loop = vector_loop if vector_loop is not None else self.unit_loop(loops, f)
         indices = [chain.output_read.indices[k] for k in chain.result_places]
         group_axes = [a for i in indices for a in stage.axes if i == polynomial(a)]
         group_axes = [a for a in group_axes if a is not chain.result_axis]
         if block_loop is not None:
-            results = block_loop
+            result_block_loop = block_loop
         else:
-            results = loops.axes[places[group_axes[-1]]] if group_axes else self.unit_loop(loops, f)
+            group = axis_numbers[group_axes[-1]] if group_axes else None
+            result_block_loop = self.unit_loop(loops, f) if group is None else loops.axes[group]
         inner = [loops.axes[k] for k in range(last) if k != f and stage.axes[k] not in group_axes]
-        order = [loops.axes[last], loops.axes[f], *reversed(inner), turn, *reversed(tiles), results]
-        out.reorder(*order, *reversed(blocks))
+        order = [loops.axes[last], loops.axes[f], *reversed(inner), vectors_loop, *reversed(tiles)]
+        out.reorder(*order, result_block_loop, *reversed(blocks))
         out.unroll(loops.axes[f])
         size = loops.sizes[last]
         if size > 1:
             out.vectorize(loops.axes[last])
-        around = blocks[-1] if blocks else None
+        tile_block_loop = blocks[-1] if blocks else None
         if sketch.parallel == 1 and blocks:
             (fused,) = loops.fuse(list(reversed(blocks)))
             out.parallel(fused)
-            around = fused
+            tile_block_loop = fused
         elif sketch.parallel == 2:
-            out.parallel(results)
-        return around, results, turn, inner[-1] if inner else turn
+            out.parallel(result_block_loop)
+        return tile_block_loop, result_block_loop, vectors_loop, inner[-1] if inner else vectors_loop
 
     def unit_loop(self, loops: FuncLoops, place: int) -> Any:
         """Returns a new loop of one step around an axis."""
@@ -112,22 +119,22 @@ class _ChainScheduler:
         loops.axes[place] = inner
         return outer
 
-    def schedule_output_combinations(self, turn: Any, line: Any) -> None:
+    def schedule_output_combinations(self, vectors_loop: Any, line_loop: Any) -> None:
         """Schedules the stages between the products and the output, for a row of tiles."""
         out, lanes = self.func(self.layout.output), self.sketch.lanes
         first, *shuffles = self.layout.transposed
         for stage in self.layout.transposed:
             func = self.func(stage)
-            func.compute_at(out, line).store_in(STACK)
+            func.compute_at(out, line_loop).store_in(STACK)
             func.reorder(*reversed(self.variables(stage)))
         self.schedule_transposition(first, shuffles, lanes)
-        reader, level = out, turn
+        reader, level = out, vectors_loop
         for place, stage in reversed([*enumerate(self.layout.output_combinations)]):
             func = self.func(stage)
-            *own, f = self.variables(stage)
+            *variables, f = self.variables(stage)
             count = len(self.chain.tiles)
             end = count + len(self.chain.phase_places) + len(self.chain.point_places)
-            tiles, points, blocks = own[:count], own[count:end], own[end:]
+            tiles, points, blocks = variables[:count], variables[count:end], variables[end:]
             func.compute_at(reader, level).store_in(STACK)
             func.reorder(f, *reversed(points), *reversed(tiles), *reversed(blocks)).vectorize(f, lanes)
             for variable in points:
@@ -149,21 +156,22 @@ class _ChainScheduler:
                 width = row * shuffle_radix(stage)
             func.vectorize(element, width).unroll(element)
 
-    def schedule_products(self, results: Any) -> None:
+    def schedule_products(self, result_block_loop: Any) -> None:
         sketch, stage = self.sketch, self.layout.products[-1]
         func, sums = self.func(stage), self.lowered.accumulators[stage.tensor.name]
-        own = self.variables(stage)
+        variables = self.variables(stage)
         count = len(self.chain.point_places)
-        end = len(own) - 1 - len(self.chain.tiles)
-        points, blocks, tiles, lane = own[:count], own[count:end], own[end:-1], own[-1]
+        end = len(variables) - 1 - len(self.chain.tiles)
+        *_, lane = variables
+        points, blocks, tiles = variables[:count], variables[count:end], variables[end:-1]
         fixed = [*reversed(blocks), *reversed(points)]
-        func.compute_at(self.func(self.layout.output), results)
-        loops = FuncLoops(func, own, [extent(a) for a in stage.axes])
+        func.compute_at(self.func(self.layout.output), result_block_loop)
+        loops = FuncLoops(func, variables, [extent(a) for a in stage.axes])
         outer = []
         for place, size in enumerate(sketch.block, end):
             loop = loops.split(place, size)
             outer += [] if loop is None else [loop]
-        inner = [loops.axes[k] for k in range(end, len(own) - 1)]
+        inner = [loops.axes[k] for k in range(end, len(variables) - 1)]
         func.reorder(lane, *reversed(inner), *reversed(outer), *fixed)
         func.vectorize(lane, sketch.lanes).unroll(lane)
         for variable in inner:
@@ -173,13 +181,13 @@ class _ChainScheduler:
         for group in self.layout.products[:-1]:
             inner = self.lowered.accumulators[group.tensor.name]
             inner.compute_at(sums, last).store_in(hl.MemoryType.Register)
-            self.schedule_sums(group, inner, len(group.axes) - len(own))
-        inmost = self.layout.products[0]
-        self.lowered.accumulators[inmost.tensor.name].update().unroll(
-            self.lowered.variables[inmost.reduced[-1]], sketch.unrolled
+            self.schedule_sums(group, inner, len(group.axes) - len(variables))
+        innermost = self.layout.products[0]
+        self.lowered.accumulators[innermost.tensor.name].update().unroll(
+            self.lowered.variables[innermost.reduced[-1]], sketch.unrolled
         )
-        held = prod(sketch.tile) * sketch.lanes * sketch.vectors * 4
-        if tiles and held % CACHE_SET_BYTES == 0:
+        point_bytes = prod(sketch.tile) * sketch.lanes * sketch.vectors * 4
+        if tiles and point_bytes % CACHE_SET_BYTES == 0:  # pad, so that points fall into different sets
             func.align_storage(tiles[0], sketch.tile[0] + 1)
 
     def schedule_sums(self, stage: Stage, sums: Any, groups: int) -> Any:
@@ -187,10 +195,10 @@ class _ChainScheduler:
 
         Returns the innermost loop of the reduction.
         """
-        own = self.variables(stage)
-        end = len(own) - 1 - len(self.chain.tiles)
-        tiles, lane = own[end:-1], own[-1]
-        fixed = [*reversed(own[groups:end]), *reversed(own[:groups])]
+        variables = self.variables(stage)
+        end = len(variables) - 1 - len(self.chain.tiles)
+        tiles, lane = variables[end:-1], variables[-1]
+        fixed = [*reversed(variables[groups:end]), *reversed(variables[:groups])]
         reduced = [self.lowered.variables[a] for a in reversed(stage.reduced)]
         update = sums.update()
         sums.reorder(lane, *reversed(tiles), *fixed)
@@ -201,17 +209,17 @@ class _ChainScheduler:
                 each.unroll(variable)
         return reduced[0]
 
-    def schedule_input_combinations(self, around: Any) -> None:
+    def schedule_input_combinations(self, tile_block_loop: Any) -> None:
         out = self.func(self.layout.output)
         last = self.layout.input_combinations[-1]
         func = self.func(last)
         count = len(self.chain.input_combinations)
-        own = self.variables(last)
-        points, block, others, lane = own[:count], own[count], own[count + 1 : -1], own[-1]
-        if around is None:
+        *variables, lane = self.variables(last)
+        points, block, others = variables[:count], variables[count], variables[count + 1 :]
+        if tile_block_loop is None:
             func.compute_root()
         else:
-            func.compute_at(out, around)
+            func.compute_at(out, tile_block_loop)
         func.reorder(lane, *reversed(points), *reversed(others), block).vectorize(lane)
         for variable in points:
             func.unroll(variable)
@@ -221,18 +229,18 @@ class _ChainScheduler:
         innermost = others[-1] if others else block
         for stage in self.layout.input_combinations[:-1]:
             inner = self.func(stage)
-            *places, lane = self.variables(stage)
-            points, others = places[:count], places[count:]
+            *variables, lane = self.variables(stage)
+            points, others = variables[:count], variables[count:]
             inner.compute_at(func, innermost).store_in(STACK)
             inner.reorder(lane, *reversed(points), *reversed(others)).vectorize(lane)
             for variable in points:
                 inner.unroll(variable)
-        for padded, *turned in self.layout.copies:
-            whole = self.func(turned[-1])
-            own = self.variables(turned[-1])
-            whole.compute_at(func, block).reorder(*reversed(own))
+        for padded, *transposed in self.layout.copies:
+            copy = self.func(transposed[-1])
+            variables = self.variables(transposed[-1])
+            copy.compute_at(func, block).reorder(*reversed(variables))
             # a row at a time, so that the transposition reads the padded copy from the first-level cache
-            schedule_copy(padded, self.lowered, self.sketch.lanes, EnclosingLoops(whole, own[-3]))
-            for stage in turned[:-1]:
-                self.func(stage).compute_at(whole, own[-2]).store_in(STACK)
-            self.schedule_transposition(turned[0], turned[1:], self.sketch.lanes)
+            schedule_copy(padded, self.lowered, self.sketch.lanes, EnclosingLoops(copy, variables[-3]))
+            for stage in transposed[:-1]:
+                self.func(stage).compute_at(copy, variables[-2]).store_in(STACK)
+            self.schedule_transposition(transposed[0], transposed[1:], self.sketch.lanes)

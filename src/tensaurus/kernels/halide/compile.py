@@ -39,7 +39,9 @@ FOR_LINKING = ("no_runtime", "user_context")
 
 
 def halide_features(cpu: str) -> tuple[str, ...]:
-    """Returns the features of a processor that Halide may use: this one, or an x86-64 level. Raises KeyError.
+    """Returns the features of a processor that Halide may use: this one, or an x86-64 level.
+
+    Raises KeyError for another name.
     """
     if cpu != NATIVE:
         return FEATURES_OF_LEVEL[cpu]
@@ -79,8 +81,8 @@ def compile_object(
     """
     name = _kernel_name(scope, inputs, output, schedule, cpu)
     with temporary_folder() as folder, raising_lowering_errors():
-        types, own, _ = kernel_interface(scope, inputs, schedule)
-        stages, read_inputs = schedulable_stages(own, input_tensors(types), nest_changes(schedule))
+        types, packed_scope, _ = kernel_interface(scope, inputs, schedule)
+        stages, read_inputs = schedulable_stages(packed_scope, input_tensors(types), nest_changes(schedule))
         lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
         path = folder / "kernel.o"
         # metadata are left out, as Halide writes names into them that depend on what was compiled before
@@ -101,8 +103,8 @@ def kernel_with_code(
 ) -> Kernel:
     """Returns the kernel whose object code was compiled already."""
     name = _kernel_name(scope, inputs, output, schedule, cpu)
-    types, own, packing = kernel_interface(scope, inputs, schedule)
-    packed_scope = own if any(packing) else None
+    types, rewritten, packing = kernel_interface(scope, inputs, schedule)
+    packed_scope = rewritten if any(packing) else None
     return Kernel(name, types, output, code, " ".join(halide_features(cpu)), packed_scope, packing)
 
 
@@ -125,12 +127,12 @@ class KernelInterface(NamedTuple):
 def kernel_interface(
     scope: Scope, inputs: Sequence[TensorType], schedule: Schedule
 ) -> KernelInterface:
-    """Packs the inputs that the schedule says, and rewrites the scope to read them."""
-    wanted = {pack.tensor: pack for pack in select_packs(schedule)}
+    """Returns types, scope and packing with those inputs packed of which the schedule says so."""
+    pack_of = {pack.tensor: pack for pack in select_packs(schedule)}
     inputs_by_name = {x.name: x for x in input_tensors(inputs)}
     types, packing = [], []
     for name, kind in zip(inputs_by_name, inputs, strict=True):
-        pack = wanted.get(name)
+        pack = pack_of.get(name)
         types.append(kind if pack is None else packed_type(kind, pack))
         packing.append(None if pack is None else packing_scope(kind, pack))
     scope = pack_scope_inputs(scope, inputs_by_name, select_packs(schedule))
@@ -146,23 +148,23 @@ def jit(
     Raises as `compile_kernel`. With Halide's own `checks`, a run raises halide.HalideError where one fails.
     """
     with raising_lowering_errors():
-        types, own, packing = kernel_interface(scope, inputs, schedule)
-        stages, read_inputs = schedulable_stages(own, input_tensors(types), nest_changes(schedule))
+        types, packed_scope, packing = kernel_interface(scope, inputs, schedule)
+        stages, read_inputs = schedulable_stages(packed_scope, input_tensors(types), nest_changes(schedule))
         lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
         call = func.compile_to_callable(lowered.inputs, _target(cpu, () if checks else UNCHECKED))
     shape = stages[-1].tensor.shape
 
-    def bound(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
-        kept = [_pack_array(array, pack) for array, pack in zip(arrays, packing, strict=True)]
-        views = [_buffer(array, x.shape) for array, x in zip(kept, read_inputs, strict=True)]
+    def bind(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
+        packed_arrays = [_pack_array(array, pack) for array, pack in zip(arrays, packing, strict=True)]
+        views = [_buffer(array, x.shape) for array, x in zip(packed_arrays, read_inputs, strict=True)]
         views.append(_buffer(result, shape))
 
-        def run(keep: object = (kept, result)) -> None:
+        def run(keep: object = (packed_arrays, result)) -> None:  # the default keeps the arrays alive
             call(*views)
 
         return run
 
-    return bound
+    return bind
 
 
 def _pack_array(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[Any, Any]:

@@ -2,9 +2,9 @@
 
     s[i:4] = sum[r:8] x[i, r]   ->   s_sums(i) = 0;  s_sums(i) += x(r, i);  s(i) = s_sums(i)
 
-A tensor's last axis is a function's first argument, as Halide stores the first one densely. A read is in
-range wherever its value is used; elsewhere a select drops the value, and the index is clamped where bounds do
-not show that it is in range.
+A tensor's last axis is a function's first argument, as Halide stores the first one densely. Where a read has
+a value outside (`Read.outside`), a select chooses between both values; every index whose bounds do not show
+that it is in range is clamped, so that the memory access is valid even where the select drops its value.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def lower_stages(
     """Lowers the stages over these inputs.
 
     `orders` has, by the name of a stage, its reduced axes, innermost first. The order is fixed here because
-    Halide proves of few reductions that they may be reordered later.
+    Halide reorders a reduction later only where it can prove that this is right, which is seldom.
     """
     params = []
     for x in inputs:
@@ -100,9 +100,8 @@ def _define_func(stage: Stage, lowered: LoweredStages, order: Sequence[int]) -> 
         else:
             value = _BodyLowering(lowered).lower_body(stage.body, dtype)
         if free_axes(stage.body).isdisjoint(reduced):
-            value = hl.select(
-                domain[0] >= 0, value, value
-            )  # mentions the domain, without which this is no reduction
+            # the select mentions the domain: without it Halide would see no reduction
+            value = hl.select(domain[0] >= 0, value, value)
         if stage.monoid == "sum" and dtype.startswith("float"):
             sums[place] += value
         else:
@@ -151,14 +150,16 @@ def _define_filled_copy(stage: Stage, func: hl.Func, lowered: LoweredStages) -> 
     return True
 
 
-
 def _has_reciprocal(value: object) -> TypeGuard[int | Fraction]:
     """Whether a literal is a number other than 0."""
     return isinstance(value, (int, Fraction)) and not isinstance(value, bool) and value != 0
 
 
 def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
-    """Returns (m, t, k, rest) with size = rest + m * (t % k), as Halide can bound a remainder; or None."""
+    """Returns (m, t, k, rest) with size = rest + m * (t % k), or None.
+
+    Halide bounds t % k, but not the t - k * (t // k) that sizes have in its place.
+    """
     terms = terms_of(size)
     for factors, coefficient in terms:
         match factors:
@@ -175,7 +176,7 @@ def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
 
 
 def _quotients(top: Size, terms: Any, bottom: int) -> list[tuple[Size, int]]:
-    """Returns the quotients of `top` by divisors of `bottom` among the terms, and the missing factors."""
+    """Returns (top // d, bottom // d) for quotients of `top` by divisors d of `bottom` among the terms."""
     found: list[tuple[Size, int]] = []
     for factors, _ in terms:
         match factors:
@@ -209,8 +210,9 @@ class _BodyLowering:
         raise TypeError(type(body))
 
     def lower_summand(self, body: Body, dtype: str) -> hl.Expr:
-        """Lowers a body that is added up with Halide's own product, so that product and sum become one fused
-        multiply-add. A guard selects 0; it is decided at compile time where its axes are unrolled.
+        """Lowers a body that is added up by Halide's own product: both become a fused multiply-add.
+
+        Where a guard fails, 0 is added; unrolling the guard's axes decides it at compile time.
         """
         match body:
             case Call("mul", (a, b)):
@@ -241,7 +243,7 @@ class _BodyLowering:
         operand_dtype = kinds[-1]
         divisor = args[1].value if fn == "div" and isinstance(args[1], Const) else None
         if operand_dtype.startswith("float") and _has_reciprocal(divisor):
-            # a product is faster; it rounds once more than the quotient
+            # a product is faster than a quotient; it rounds once more, as the reciprocal is rounded, too
             fn, args = "mul", (args[0], Const(1 / Fraction(divisor)))
         lowered_args = [self.lower_argument(a, kind) for a, kind in zip(args, kinds, strict=True)]
         if not any(isinstance(part, hl.Expr) for part in lowered_args):
@@ -249,7 +251,7 @@ class _BodyLowering:
         return apply_function(fn, lowered_args, operand_dtype)
 
     def lower_argument(self, body: Body, dtype: str) -> Any:
-        """Lowers an argument of a function; literals stay, as functions have cheaper forms for them."""
+        """Lowers an argument of a function; literals stay, as some functions have cheaper forms for them."""
         plain = isinstance(body, Const) and not isinstance(body.value, Poly)
         return body.value if plain else self.lower_body(body, dtype)  # type: ignore[attr-defined]
 

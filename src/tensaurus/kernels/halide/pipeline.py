@@ -56,8 +56,9 @@ def schedulable_stages(
 ) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
     """Returns the stages of a scope that sketches refer to, and the inputs in the shapes that they read.
 
-    The stages are built, widened to packed inputs, freed of strided guards, blocked along bands (as `changes`
-    say), and their axes merged. Inputs keep their elements in row-major order, but may have fewer axes.
+    The stages are built, then rewritten in turn by `pad_to_blocks`, `split_phases`, `band_blocks` (packed
+    inputs and bands as `changes` say) and `merge_axes`. Inputs keep their elements in row-major order, but
+    may have fewer axes.
 
     Raises ValueError for bands of another scope, and LoweringError for element types that kernels do not
     support and for sizes that are symbolic or too large.
@@ -128,12 +129,12 @@ def _is_long_float_sum(stage: Stage) -> bool:
 class _PipelineBuilder:
     def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]):
         self.stages = {stage.tensor.name: stage for stage in stages}
-        # by stage: its copied operands, its partial sums or the groups that it adds up
-        self.operand_stages: dict[str, Sequence[Stage]] = {}
-        self.copies: dict[str, list[tuple[Stage, int]]] = {}
-        self.partials: dict[str, SplitReduction] = {}
-        self.groups: dict[str, Stage] = {}  # by stage: the groups that it adds up
-        self.orders: dict[str, Sequence[int]] = {}  # of reduced axes, innermost first
+        # by the name of a stage:
+        self.operand_stages: dict[str, Sequence[Stage]] = {}  # stages that are added before it
+        self.copies: dict[str, list[tuple[Stage, int]]] = {}  # its copied operands and their loop levels
+        self.partials: dict[str, SplitReduction] = {}  # its partial results along a row
+        self.groups: dict[str, Stage] = {}  # the stage of the groups that it adds up
+        self.orders: dict[str, Sequence[int]] = {}  # its reduced axes, innermost first
         self.nests = find_nests(stages)
         if len(self.nests) != len(schedule):
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
@@ -159,33 +160,34 @@ class _PipelineBuilder:
             copies: list[Stage] = []
             levels: list[tuple[Stage, int]] = []
             vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
-            exact = extent(vector) >= width or extent(vector) % sketch.lanes == 0
+            # else vectors reach beyond the axis, and only a copy that is longer can be read by them
+            fills_vectors = extent(vector) >= width or extent(vector) % sketch.lanes == 0
             for source, level in sketch.copies:
                 operand_reads = (r for r in reads(main.body) if isinstance(r.source, Tensor))
-                wanted = next((r for r in operand_reads if r.source.name == source), None)  # type: ignore[union-attr]
-                filled = 1 if exact else width
+                operand = next((r for r in operand_reads if r.source.name == source), None)  # type: ignore[union-attr]
+                multiple = 1 if fills_vectors else width
                 copied = f"{name}_{source}"
-                result = None if wanted is None else copy_operand(main, wanted, vector, copied, filled)
+                result = None if operand is None else copy_operand(main, operand, vector, copied, multiple)
                 if result is None:
                     raise ValueError(f"{source} cannot be copied")
                 new_copies, main = result
                 copies += new_copies
                 levels += [(copy, level) for copy in new_copies]
             copied_names = {copy.tensor.name for copy in copies}
-            if not exact and any(
+            if not fills_vectors and any(
                 isinstance(r.source, Tensor) and r.source.name not in copied_names and vector in free_axes(r)
                 for r in reads(main.body)
             ):
-                raise ValueError("a vector that reaches beyond what is no copy")
+                raise ValueError("a vector reaches beyond an operand that is not copied")
             self.orders[name] = sketch.order
-            before = copies
+            added_stages = copies
             is_long = _is_long_float_sum(main)
             if is_long and (parts := group_long_sum(main, sketch.order, GROUP_TERMS, sketch.unrolled)):
                 self.groups[name], main = parts
-                before = [*copies, parts[0]]
+                added_stages = [*copies, parts[0]]
                 for stage in parts:
                     self.orders[stage.tensor.name] = range(len(stage.reduced))[::-1]
-            self.operand_stages[name], self.copies[name], self.stages[name] = before, levels, main
+            self.operand_stages[name], self.copies[name], self.stages[name] = added_stages, levels, main
 
     def build(self) -> tuple[LoweredStages, Any]:
         output = self.nests[-1].output
@@ -205,23 +207,23 @@ class _PipelineBuilder:
         """Schedules the loops of one nest, and returns those over its first `shared_axes` axes."""
         sketch = self.sketches[nest.output.tensor.name]
         main = None if nest.main is None else self.stages[nest.main.tensor.name]
-        now = Nest(self.stages[nest.output.tensor.name], main)
+        scheduled = Nest(self.stages[nest.output.tensor.name], main)
         if isinstance(sketch, BlockSketch):
             copies = () if main is None else self.copies.get(main.tensor.name, ())
             groups = None if main is None else self.groups.get(main.tensor.name)
-            return schedule_block(now, sketch, self.lowered, copies, groups, shared_axes, around)
+            return schedule_block(scheduled, sketch, self.lowered, copies, groups, shared_axes, around)
         func = self.lowered.funcs[nest.output.tensor.name]
 
-        def inside(found: Sequence[Any], count: int) -> EnclosingLoops:
-            return EnclosingLoops(func, found[count - 1], (1,) * count) if count else AT_ROOT
+        def inside(loops: Sequence[Any], count: int) -> EnclosingLoops:
+            return EnclosingLoops(func, loops[count - 1], (1,) * count) if count else AT_ROOT
 
         if isinstance(sketch, FlatSketch):
             count = min(sketch.around or shared_axes, shared_axes)
-            return inside(schedule_flat(now, sketch, self.lowered, count, around), count)
+            return inside(schedule_flat(scheduled, sketch, self.lowered, count, around), count)
         assert main is not None
-        rank = len(now.output.axes)
-        outer = schedule_flat(now, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
-        is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(now.output))
+        rank = len(scheduled.output.axes)
+        outer = schedule_flat(scheduled, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
+        is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(scheduled.output))
         level = around if is_single else inside(outer, rank)
         schedule_row(self.partials[main.tensor.name], self.lowered, level, sketch.lanes)
         return inside(outer, shared_axes)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 EXACT_TAIL = hl.TailStrategy.RoundUp  # for factors that divide the extent
-SHIFTED_TAIL = hl.TailStrategy.ShiftInwards
+SHIFTED_TAIL = hl.TailStrategy.ShiftInwards  # the last step begins earlier, and overlaps the one before
 PARALLEL_COPY_ELEMENTS = 1 << 16  # elements from which on a copy is computed by several threads
 MAX_TASKS = 64  # tasks of one parallel loop: starting a task takes as long as some hundred elements
 
@@ -60,8 +60,9 @@ AT_ROOT = EnclosingLoops()
 
 
 def tail_strategy(size: int, factor: int) -> Any:
-    """Returns how a split ends: where the factor does not divide the size, the last step begins earlier, if
-    the loop has room for a whole step.
+    """Returns how a split ends where the factor does not divide the size.
+
+    The last step begins earlier and recomputes elements, if the loop has room for a whole step.
     """
     if size % factor == 0:
         return EXACT_TAIL
@@ -106,13 +107,13 @@ class FuncLoops:
             remaining[:2] = [fused]
         return remaining
 
-    def split_tasks(self, loop: Any, turns: int) -> tuple[Any, Any]:
-        """Splits a long loop of `turns` steps into a loop over tasks and one inside a task."""
-        if turns <= MAX_TASKS:
+    def split_tasks(self, loop: Any, steps: int) -> tuple[Any, Any]:
+        """Splits a long loop of `steps` steps into a loop over tasks and one inside a task."""
+        if steps <= MAX_TASKS:
             return loop, loop
-        task, inside = self.new_variable(), self.new_variable()
-        self.func.split(loop, task, inside, -(-turns // MAX_TASKS), hl.TailStrategy.GuardWithIf)
-        return task, inside
+        task, step = self.new_variable(), self.new_variable()
+        self.func.split(loop, task, step, -(-steps // MAX_TASKS), hl.TailStrategy.GuardWithIf)
+        return task, step
 
 
 def schedule_block(
@@ -135,19 +136,20 @@ def schedule_block(
     variables = [lowered.variables[a] for a in nest.output.axes]
     sizes = around.sizes_inside(nest.output)
     if sketch.vector < len(around.sizes) and sizes[sketch.vector] % (sketch.lanes * sketch.vectors):
-        raise ValueError("a vector beyond what is computed at once")
+        raise ValueError("a vector is longer than the chunk that the enclosing loops compute at once")
     loops = FuncLoops(func, variables, sizes)
     tiles: list[Any] = []
-    turns: list[int] = []  # steps of the loops over tiles
-    shared, inside = 0, sizes[:rows]
+    steps: list[int] = []  # steps of the loops over tiles
+    # tile loops that go over the first `rows` axes alone, and the sizes of these axes inside the loops
+    row_tile_count, row_sizes = 0, sizes[:rows]
     for place, (a, n) in enumerate(sketch.tile):
         whole = loops.sizes[a]
         if (loop := loops.split(a, n)) is not None:
             tiles.append(loop)
-            turns.append(-(-whole // n))
+            steps.append(-(-whole // n))
         before = [b for b, _ in sketch.tile[:place]]
         if a not in before and all(b < rows for b in (*before, a)):
-            shared, inside[a] = len(tiles), loops.sizes[a]
+            row_tile_count, row_sizes[a] = len(tiles), loops.sizes[a]
     blocked = dict(sketch.block)
     block_loops = []
     lane = sketch.vector
@@ -165,7 +167,7 @@ def schedule_block(
     inner = [loops.axes[a] for a in reversed(free) if a in tiled]
     untiled = [a for a in free if a not in tiled]
     outermost = [loops.axes[a] for a in reversed(untiled)]
-    turns = [*(sizes[a] for a in untiled), *turns]
+    steps = [*(sizes[a] for a in untiled), *steps]
     order = [loops.axes[lane], *unrolled_loops, *block_loops, *inner, *reversed(tiles), *outermost]
     func.reorder(*order)
     _vectorize(func, loops.axes[lane], loops.sizes[lane], sketch.lanes)
@@ -176,7 +178,7 @@ def schedule_block(
     if sketch.parallel and levels:
         count = min(sketch.parallel, len(levels))
         (one,) = loops.fuse(list(reversed(levels[:count])))
-        task, one = loops.split_tasks(one, prod(turns[:count]))
+        task, one = loops.split_tasks(one, prod(steps[:count]))
         func.parallel(task)
         level_vars = [one] * count + levels[count:]
     after = [*block_loops, *inner, *reversed(level_vars)]
@@ -209,9 +211,9 @@ def schedule_block(
     if not rows or any(a >= rows for a in untiled):
         return AT_ROOT
     for a in untiled:
-        inside[a] = 1
-    count = len(untiled) + shared
-    return EnclosingLoops(func, level_vars[count - 1], tuple(inside)) if count else AT_ROOT
+        row_sizes[a] = 1
+    count = len(untiled) + row_tile_count
+    return EnclosingLoops(func, level_vars[count - 1], tuple(row_sizes)) if count else AT_ROOT
 
 
 def _schedule_accumulators(
@@ -289,7 +291,7 @@ def schedule_copy(
         rest, sizes = variables[1:], [extent(a) for a in axes[1:]]
     if parallel and stage.points >= PARALLEL_COPY_ELEMENTS and rest:
         loops = FuncLoops(func, rest, sizes)
-        loops.count = len(axes) + 2  # so that its variables have new names
+        loops.count = len(axes) + 2  # new variables are numbered on from here, so that no name is used twice
         (one,) = loops.fuse(rest)
         func.parallel(loops.split_tasks(one, prod(sizes))[0])
 

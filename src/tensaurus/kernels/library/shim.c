@@ -1,8 +1,8 @@
-/* Kernels as custom operators of onnxruntime.
+/* Makes kernels custom operators of onnxruntime.
 
-   It includes kernels.inc, which `library` writes: the kernels, their tensors, what they need of a processor.
-   Declared here is what is used of onnxruntime's C API and of Halide's runtime. onnxruntime's table of functions
-   only ever grows: what has a place in it keeps it. */
+   It includes kernels.inc, which shared_library.py writes: the kernels, their tensors, and the processor features
+   that they require. The parts of onnxruntime's C API and of Halide's runtime that are used are declared here.
+   onnxruntime's table of functions only ever grows: a function keeps its position in the table. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -142,42 +142,43 @@ typedef struct Kernel {
     int inputs;
     const Tensor *tensors; /* of the inputs, then of the output */
     int (*run)(void *strand, Buffer *buffers);
-    int flushing;
+    int flushing; /* whether subnormal numbers count as 0 */
 } Kernel;
 
 typedef struct Feature {
     const char *name;
-    uint32_t leaf, part, reg, bit, saved;
+    uint32_t leaf, part, reg, bit, saved; /* as in `CpuidBit` of cpu_features.py */
 } Feature;
 
 enum { WORDS = 480, MOST_RANK = 64 };
 
-/* KERNELS, KERNEL_COUNT, MOST_TENSORS, FEATURES (the last without a name), DOMAIN_NAME */
+/* defines KERNELS, KERNEL_COUNT, MOST_TENSORS, FEATURES (the last one without a name) and DOMAIN_NAME */
 #include "kernels.inc"
 
-/* What one run of a kernel is about. */
+/* One run of a kernel. */
 typedef struct Call {
     const Api *api;
     const Context *context;
     int flushing;
-    unsigned before; /* what the processor was told before it */
-    atomic_int failed; /* set by the first failure, whose words are kept */
-    char words[WORDS];
+    unsigned before; /* the control register (MXCSR) of the calling thread before the run */
+    atomic_int failed; /* set by the first failure, whose message is kept */
+    char message[WORDS];
 } Call;
 
 typedef struct Block Block;
 
-/* The part of a run that one thread computes; kernels hand it to all that they call.
+/* The part of a run that one thread computes; kernels pass it to every function that they call.
 
-   Kernels look neither whether there was memory nor whether a loop ended well: what fails does not return to
-   them. They are plain C frames that hold nothing but blocks of memory, which are held here. */
+   Kernels do not check whether they got memory or whether a loop failed, so a function that fails must not
+   return to them: it jumps to `end`. This is safe because a kernel owns nothing but the blocks of memory in
+   `held`, which are freed after the jump. */
 typedef struct Strand {
     Call *call;
     Block *held;
     jmp_buf end;
 } Strand;
 
-static Status *refused(const Api *api, int code, const char *form, ...)
+static Status *make_status(const Api *api, int code, const char *form, ...)
 {
     char words[2 * WORDS];
     va_list rest;
@@ -193,7 +194,7 @@ static void fail(Call *call, const char *form, ...)
         return;
     va_list rest;
     va_start(rest, form);
-    vsnprintf(call->words, sizeof call->words, form, rest);
+    vsnprintf(call->message, sizeof call->message, form, rest);
     va_end(rest);
 }
 
@@ -204,8 +205,8 @@ static int has_failed(Call *call)
 
 /* ---------------------------------------------------------------------------------------- subnormal numbers */
 
-/* A thread is the runtime's: what a kernel asks of the processor for its own arithmetic ends with its task, and is
-   not there while the runtime shares out a loop. */
+/* Threads belong to the runtime: the mode in which the processor flushes subnormal numbers to 0 is set only while a
+   kernel computes, and is reset when its task ends and while the runtime distributes a parallel loop. */
 #ifdef __x86_64__
 enum { FLUSH_TO_ZERO = 0x8000, DENORMALS_ARE_ZERO = 0x0040 };
 
@@ -238,19 +239,19 @@ static void end_flushing(const Call *call, unsigned before)
 
 /* ------------------------------------------------------------------------------------------ scratch memory */
 
-/* A block belongs to one of four sizes between powers of two, and is kept for the next of its size that the same
-   thread wants: what another one wrote there lies in the cache of another core, and has to come from it.  Others'
-   blocks are taken when much is kept. */
+/* Blocks come in four sizes from one power of two to the next. A returned block is kept for the thread that used it:
+   what another thread wrote lies in the cache of another core, and would have to come from there. Once MUCH_KEPT
+   bytes are kept, a thread that has no block of its own takes another thread's. */
 enum { ALIGNMENT = 128, SMALLEST = 12 /* bits */, SIZES = 4 * 19 + 1 /* up to 2 GiB */ };
-static const size_t MOST_KEPT = (size_t)1 << 30, MUCH_KEPT = (size_t)1 << 28;
+static const size_t MOST_KEPT = (size_t)1 << 30, MUCH_KEPT = (size_t)1 << 28; /* bytes */
 
 struct Block {
-    Block *before, *next; /* of those that a strand holds, or that are kept */
-    const void *thread;   /* that gave it back */
+    Block *before, *next; /* neighbours in the list of a strand's blocks, or (next) of kept blocks */
+    const void *thread;   /* the thread that returned it */
     int size;
 };
 
-static _Thread_local char here; /* its address tells threads apart */
+static _Thread_local char thread_mark; /* its address tells threads apart */
 
 static Block *kept[SIZES];
 static size_t bytes_kept;
@@ -280,14 +281,14 @@ static int size_for(size_t bytes)
     return size;
 }
 
-static Block *taken(size_t bytes)
+static Block *take_block(size_t bytes)
 {
     int size = size_for(bytes);
     if (size == SIZES)
         return NULL;
     lock();
     Block **place = &kept[size];
-    while (*place && (*place)->thread != &here)
+    while (*place && (*place)->thread != &thread_mark)
         place = &(*place)->next;
     if (!*place && bytes_kept > MUCH_KEPT)
         place = &kept[size];
@@ -307,10 +308,10 @@ static Block *taken(size_t bytes)
     return block;
 }
 
-static void given_back(Block *block)
+static void return_block(Block *block)
 {
     size_t bytes = bytes_of(block->size);
-    block->thread = &here;
+    block->thread = &thread_mark;
     lock();
     int keep = bytes_kept + bytes <= MOST_KEPT;
     if (keep) {
@@ -326,7 +327,7 @@ static void given_back(Block *block)
 void *halide_malloc(void *user, size_t bytes)
 {
     Strand *own = user;
-    Block *block = taken(bytes);
+    Block *block = take_block(bytes);
     if (!block) {
         fail(own->call, "no memory for scratch of %zu bytes", bytes);
         longjmp(own->end, 1);
@@ -351,7 +352,7 @@ void halide_free(void *user, void *memory)
         own->held = block->next;
     if (block->next)
         block->next->before = block->before;
-    given_back(block);
+    return_block(block);
 }
 
 __attribute__((destructor)) static void empty_pool(void)
@@ -375,17 +376,17 @@ typedef struct Loop {
     int first;
 } Loop;
 
-static void end(Strand *own)
+static void free_held_blocks(Strand *own)
 {
     while (own->held)
         halide_free(own, (char *)own->held + ALIGNMENT);
 }
 
-/* Its frame is not that of the strand: what changes in this one is known after a jump. */
+/* setjmp is called in a function of its own: locals of its caller keep their values after a jump. */
 static void run_strand(Strand *own, const Loop *loop, int number)
 {
     if (setjmp(own->end))
-        end(own);
+        free_held_blocks(own);
     else if (loop->task(own, number, loop->closure))
         fail(own->call, "it failed");
 }
@@ -414,7 +415,7 @@ int halide_do_par_for(void *user, Task task, int first, int count, uint8_t *clos
     }
     Call *call = own->call;
     Loop loop = {task, call, closure, first};
-    unsigned within = begin_flushing(call); /* as it is already */
+    unsigned within = begin_flushing(call); /* the mode is set already; this reads the register */
     end_flushing(call, call->before);
     Status *status = call->api->KernelContext_ParallelFor(call->context, run_task, (size_t)count, 0, &loop);
     end_flushing(call, within);
@@ -441,16 +442,16 @@ typedef struct Instance {
 
 static Operator operators[KERNEL_COUNT];
 static Domain *domain;
-static const Api *latest; /* for shape inference, which is given none */
+static const Api *latest; /* for shape inference, to which onnxruntime passes no API */
 
-static const Kernel *of(const CustomOp *op)
+static const Kernel *kernel_of(const CustomOp *op)
 {
     return ((const Operator *)op)->kernel;
 }
 
 static const char *name_of(const CustomOp *op)
 {
-    return of(op)->name;
+    return kernel_of(op)->name;
 }
 
 static const char *provider(const CustomOp *op)
@@ -461,18 +462,18 @@ static const char *provider(const CustomOp *op)
 
 static int input_type(const CustomOp *op, size_t place)
 {
-    return of(op)->tensors[place].element;
+    return kernel_of(op)->tensors[place].element;
 }
 
 static size_t input_count(const CustomOp *op)
 {
-    return (size_t)of(op)->inputs;
+    return (size_t)kernel_of(op)->inputs;
 }
 
 static int output_type(const CustomOp *op, size_t place)
 {
     (void)place;
-    return of(op)->tensors[of(op)->inputs].element;
+    return kernel_of(op)->tensors[kernel_of(op)->inputs].element;
 }
 
 static size_t output_count(const CustomOp *op)
@@ -481,14 +482,14 @@ static size_t output_count(const CustomOp *op)
     return 1;
 }
 
-static int zero(const CustomOp *op, size_t place) /* required; in the default memory */
+static int default_memory(const CustomOp *op, size_t place) /* inputs and outputs are required, in the default memory */
 {
     (void)op;
     (void)place;
     return 0;
 }
 
-static int one(const CustomOp *op)
+static int return_one(const CustomOp *op)
 {
     (void)op;
     return 1;
@@ -500,9 +501,9 @@ static int last_version(const CustomOp *op)
     return INT32_MAX;
 }
 
-static Status *infer(const CustomOp *op, ShapeContext *context)
+static Status *infer_shape(const CustomOp *op, ShapeContext *context)
 {
-    const Tensor *output = &of(op)->tensors[of(op)->inputs];
+    const Tensor *output = &kernel_of(op)->tensors[kernel_of(op)->inputs];
     const char *no_names[MOST_RANK];
     for (int place = 0; place < output->rank; place++)
         no_names[place] = "";
@@ -519,13 +520,13 @@ static Status *infer(const CustomOp *op, ShapeContext *context)
     return status;
 }
 
-static Status *create(const CustomOp *op, const Api *api, const void *info, void **made)
+static Status *create_kernel(const CustomOp *op, const Api *api, const void *info, void **made)
 {
     (void)info;
     Instance *instance = malloc(sizeof *instance);
     if (!instance)
-        return refused(api, FAIL, "%s: out of memory", of(op)->name);
-    *instance = (Instance){api, of(op)};
+        return make_status(api, FAIL, "%s: out of memory", kernel_of(op)->name);
+    *instance = (Instance){api, kernel_of(op)};
     *made = instance;
     return NULL;
 }
@@ -539,8 +540,8 @@ static char *shape_text(char *text, size_t length, const int64_t *sizes, size_t 
     return text;
 }
 
-/* NULL where the value has the shape that the kernel is for. */
-static Status *check(const Instance *own, int place, const Value *value)
+/* Returns NULL where the value has the shape that the kernel was compiled for. */
+static Status *check_shape(const Instance *own, int place, const Value *value)
 {
     const Api *api = own->api;
     const Tensor *tensor = &own->kernel->tensors[place];
@@ -558,7 +559,7 @@ static Status *check(const Instance *own, int place, const Value *value)
     if (rank == (size_t)tensor->rank && !memcmp(sizes, tensor->sizes, rank * sizeof *sizes))
         return NULL;
     char found[WORDS / 2], wanted[WORDS / 2];
-    return refused(api, INVALID_ARGUMENT, "%s: its input %d has the shape [%s], the kernel was compiled for [%s]",
+    return make_status(api, INVALID_ARGUMENT, "%s: its input %d has the shape [%s], the kernel was compiled for [%s]",
                    own->kernel->name, place,
                    shape_text(found, sizeof found, sizes, rank <= MOST_RANK ? rank : 0),
                    shape_text(wanted, sizeof wanted, tensor->sizes, (size_t)tensor->rank));
@@ -577,10 +578,10 @@ static Buffer buffer_of(const Tensor *tensor, void *data)
     return made;
 }
 
-static void run_whole(Strand *own, const Kernel *kernel, Buffer *buffers)
+static void run_kernel(Strand *own, const Kernel *kernel, Buffer *buffers)
 {
     if (setjmp(own->end))
-        end(own);
+        free_held_blocks(own);
     else if (kernel->run(own, buffers))
         fail(own->call, "it failed");
 }
@@ -596,7 +597,7 @@ static Status *compute(void *kernel, Context *context)
     for (int place = 0; place < own->kernel->inputs; place++) {
         const Value *value;
         if ((status = api->KernelContext_GetInput(context, (size_t)place, &value)) ||
-            (status = check(own, place, value)) || (status = api->GetTensorMutableData((Value *)value, &data)))
+            (status = check_shape(own, place, value)) || (status = api->GetTensorMutableData((Value *)value, &data)))
             return status;
         buffers[place] = buffer_of(&tensors[place], data);
     }
@@ -612,9 +613,9 @@ static Status *compute(void *kernel, Context *context)
     strand.call = &call;
     strand.held = NULL;
     call.before = begin_flushing(&call);
-    run_whole(&strand, own->kernel, buffers);
+    run_kernel(&strand, own->kernel, buffers);
     end_flushing(&call, call.before);
-    return has_failed(&call) ? refused(api, FAIL, "%s: %s", own->kernel->name, call.words) : NULL;
+    return has_failed(&call) ? make_status(api, FAIL, "%s: %s", own->kernel->name, call.message) : NULL;
 }
 
 /* --------------------------------------------------------------------------------------------- the processor */
@@ -653,8 +654,8 @@ static Status *check_processor(const Api *api)
             end += (size_t)snprintf(lacking + end, sizeof lacking - end, end ? ", %s" : "%s", feature->name);
     if (!end)
         return NULL;
-    return refused(api, FAIL, "these kernels cannot run here: this processor lacks %s, for which they were compiled",
-                   lacking);
+    return make_status(api, FAIL,
+                       "these kernels cannot run here: this processor lacks %s, for which they were compiled", lacking);
 }
 
 /* ----------------------------------------------------------------------------------------------- registration */
@@ -676,17 +677,17 @@ static Status *make_domain(const Api *api)
             .GetOutputType = output_type,
             .GetOutputTypeCount = output_count,
             .KernelDestroy = free,
-            .GetInputCharacteristic = zero,
-            .GetOutputCharacteristic = zero,
-            .GetInputMemoryType = zero,
-            .GetVariadicInputMinArity = one,
-            .GetVariadicInputHomogeneity = one,
-            .GetVariadicOutputMinArity = one,
-            .GetVariadicOutputHomogeneity = one,
-            .CreateKernelV2 = create,
+            .GetInputCharacteristic = default_memory,
+            .GetOutputCharacteristic = default_memory,
+            .GetInputMemoryType = default_memory,
+            .GetVariadicInputMinArity = return_one,
+            .GetVariadicInputHomogeneity = return_one,
+            .GetVariadicOutputMinArity = return_one,
+            .GetVariadicOutputHomogeneity = return_one,
+            .CreateKernelV2 = create_kernel,
             .KernelComputeV2 = compute,
-            .InferOutputShapeFn = infer,
-            .GetStartVersion = one,
+            .InferOutputShapeFn = infer_shape,
+            .GetStartVersion = return_one,
             .GetEndVersion = last_version,
         };
         if ((status = api->CustomOpDomain_Add(made, &operators[place].op)))
@@ -701,7 +702,7 @@ __attribute__((visibility("default"))) Status *RegisterCustomOps(SessionOptions 
     const Api *api = base->GetApi(OLDEST);
     if (!api) {
         const Api *first = base->GetApi(1);
-        return first ? refused(first, FAIL, "these kernels need onnxruntime 1.%d or newer, this is %s", OLDEST,
+        return first ? make_status(first, FAIL, "these kernels need onnxruntime 1.%d or newer, this is %s", OLDEST,
                                base->GetVersionString())
                      : NULL;
     }
@@ -710,7 +711,7 @@ __attribute__((visibility("default"))) Status *RegisterCustomOps(SessionOptions 
         return status;
     lock();
     latest = api;
-    if (!domain) /* one for all sessions: nothing is left behind by each */
+    if (!domain) /* one domain serves all sessions, so that a session leaves nothing behind */
         status = make_domain(api);
     unlock();
     return status ? status : api->AddCustomOpDomain(options, domain);

@@ -1,7 +1,7 @@
-"""Builds Halide expressions of the bits, signs and bounds of floats, and of polynomials.
+"""Builds Halide expressions: bits, signs and tests of floats, conversions, clamping, polynomials.
 
-Several of these read bits where a comparison would do, because the compiler may assume that floats are
-numbers.
+Several functions test bits where a comparison would do, because the compiler may assume that floats are no
+NaN, and then drops the comparison.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def apply_sign(value: hl.Expr, x: hl.Expr) -> hl.Expr:
 
 
 def is_nan(x: hl.Expr) -> hl.Expr:
-    """Tests for NaN by bits: the compiler takes the result of operations that are not strict, such as a sum
-    of products, for a number, and would drop `x != x`.
+    """Tests for NaN by bits.
+
+    Operations that are not strict, such as a sum of products, let the compiler assume that their result is no
+    NaN; it would then drop `x != x`.
     """
     return bits(absolute(x)) > bits(float_constant(inf, x))
 
@@ -76,9 +78,9 @@ def clamp_keeping_nan(x: hl.Expr, low: float, high: float) -> hl.Expr:
 def round_to_float32(domain: hl.Expr, value: hl.Expr, elsewhere: hl.Expr) -> hl.Expr:
     """Rounds a float64 to float32 where `domain` holds; elsewhere returns the float32 `elsewhere`.
 
-    Even in strict expressions the compiler assumes that conversions meet only numbers, and drops comparisons
-    that only NaN or infinities would fail. So the caller says by other comparisons where the value is a
-    number.
+    Even in strict expressions the compiler assumes that a converted value is neither NaN nor infinite, and
+    drops comparisons of it that only these would fail. So the caller passes `domain`, which it computed
+    without comparing the value itself: where it holds, the value is no NaN.
     """
     infinity = hl.select(value > hl.f64(0), hl.f32(inf), hl.f32(-inf))
     # below this bound a number is rounded to float32's largest number, from it on to infinity
@@ -87,6 +89,7 @@ def round_to_float32(domain: hl.Expr, value: hl.Expr, elsewhere: hl.Expr) -> hl.
 
 
 def is_finite(x: hl.Expr) -> hl.Expr:
+    """Tests that a float32 is neither NaN nor infinite; for strict code, in which the comparison is kept."""
     return absolute(x) < hl.f32(inf)
 
 

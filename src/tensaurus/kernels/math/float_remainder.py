@@ -31,5 +31,5 @@ def remainder(x: hl.Expr, y: hl.Expr) -> hl.Expr:
 def modulo(x: hl.Expr, y: hl.Expr) -> hl.Expr:
     """Returns x minus a multiple of y, with the sign of y (the `%` of Python and numpy)."""
     rest, zero = remainder(x, y), hl.f32(0)
-    turned = hl.select((rest < zero) != (y < zero), rest + y, rest)
-    return hl.select(rest == zero, apply_sign(zero, y), turned)
+    shifted = hl.select((rest < zero) != (y < zero), rest + y, rest)
+    return hl.select(rest == zero, apply_sign(zero, y), shifted)

@@ -6,7 +6,7 @@ do otherwise). No operation is reassociated or contracted, except Horner's rule 
 function. A caller that wants fused multiply-adds writes plain Halide, `f[x] += a * b`; in code that reads
 such a sum before it is stored, the compiler drops comparisons that only NaN or an infinity would fail.
 
-All functions of float32 are vectorized; transcendental functions of float64, except erf, call the C library.
+All functions of float32 are vectorized. Transcendental functions of float64, except erf, call the C library.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Computes with integers as every runtime does: results wrap around, quotients are rounded towards zero.
 
 Halide assumes that sums of int32 and int64 do not overflow, so sums are computed in the unsigned type.
-Halide's `/` rounds so that remainders are not negative, and its division towards zero traps where the
-processor's does.
+Halide's `/` rounds so that remainders are not negative. Its division towards zero traps where the
+processor's does: for a divisor 0, and for the least integer divided by -1.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def wrapping(function: Callable[..., hl.Expr]) -> Callable[..., hl.Expr]:
 
     def wrapped(*args: hl.Expr) -> hl.Expr:
         kind = args[0].type()
-        natural = hl.UInt(kind.bits())
-        return hl.reinterpret(kind, function(*(hl.reinterpret(natural, a) for a in args)))
+        unsigned = hl.UInt(kind.bits())
+        return hl.reinterpret(kind, function(*(hl.reinterpret(unsigned, a) for a in args)))
 
     return wrapped
 
@@ -39,9 +39,9 @@ def quotient(a: hl.Expr, b: hl.Expr) -> hl.Expr:
     if b.type().is_uint():
         return hl.select(b == zero, zero, a / hl.select(b == zero, one, b))
     # the least integer has no negative, so division by -1 must wrap around instead of trapping
-    minus = integer_constant(-1, b)
-    whole = hl.div_round_to_zero(a, hl.select((b == zero) | (b == minus), one, b))
-    return hl.select(b == zero, zero, hl.select(b == minus, negate(a), whole))
+    minus_one = integer_constant(-1, b)
+    truncated = hl.div_round_to_zero(a, hl.select((b == zero) | (b == minus_one), one, b))
+    return hl.select(b == zero, zero, hl.select(b == minus_one, negate(a), truncated))
 
 
 def remainder(a: hl.Expr, b: hl.Expr) -> hl.Expr:
@@ -49,8 +49,8 @@ def remainder(a: hl.Expr, b: hl.Expr) -> hl.Expr:
     zero, one = integer_constant(0, b), integer_constant(1, b)
     if b.type().is_uint():
         return hl.select(b == zero, zero, a % hl.select(b == zero, one, b))
-    nothing = (b == zero) | (b == integer_constant(-1, b))
-    return hl.select(nothing, zero, hl.mod_round_to_zero(a, hl.select(nothing, one, b)))
+    is_zero = (b == zero) | (b == integer_constant(-1, b))
+    return hl.select(is_zero, zero, hl.mod_round_to_zero(a, hl.select(is_zero, one, b)))
 
 
 def modulo(a: hl.Expr, b: hl.Expr) -> hl.Expr:
@@ -58,8 +58,8 @@ def modulo(a: hl.Expr, b: hl.Expr) -> hl.Expr:
     rest, zero = remainder(a, b), integer_constant(0, b)
     if b.type().is_uint():
         return rest
-    turned = (rest != zero) & ((rest < zero) != (b < zero))
-    return hl.select(turned, add(rest, b), rest)
+    needs_shift = (rest != zero) & ((rest < zero) != (b < zero))
+    return hl.select(needs_shift, add(rest, b), rest)
 
 
 def sign(a: hl.Expr) -> hl.Expr:

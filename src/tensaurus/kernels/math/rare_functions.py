@@ -1,6 +1,6 @@
 """Computes the rarer transcendental functions of float32, vectorized, by way of float64.
 
-In float64 truncated Taylor series and textbook formulas are accurate beyond float32, so that the result is
+In float64 truncated Taylor series and textbook formulas are more accurate than float32, so that the result is
 off by little more than the half ulp of the last rounding, and no intermediate value overflows or is
 subnormal.
 """
@@ -44,7 +44,7 @@ _SINH = [1 / factorial(2 * k + 1) for k in range(5)]
 
 
 def _exp(x: hl.Expr) -> hl.Expr:
-    """Returns exp(x) in float64 for finite x, clamped to -700..700."""
+    """Returns exp(x) in float64 for finite x, clamped to -700..700, as `transcendental` does in float32."""
     magic = hl.f64(1.5 * 2**52)
     x = clamp_keeping_nan(x, -700, 700)
     shifted = x * hl.f64(1 / log(2)) + magic
@@ -140,7 +140,7 @@ def asin(x: hl.Expr) -> hl.Expr:
 @strict
 def acos(x: hl.Expr) -> hl.Expr:
     d, one = to_float64(x), hl.f64(1)
-    # atan(1e9) is that of infinity, to more than float32
+    # where 1 + x is 0 the ratio is about 1e18, whose root 1e9 has the arc tangent of infinity in float32
     ratio = (one - d) / clamp_keeping_nan(one + d, 1e-18, 2)
     return round_to_float32(at_most(absolute(x), hl.f32(1)), hl.f64(2) * _atan(hl.sqrt(ratio)), hl.f32(nan))
 

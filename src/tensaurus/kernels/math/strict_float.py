@@ -3,13 +3,13 @@
 By default Halide lets LLVM reassociate, contract, and assume that no operand is NaN or infinite (all
 operations are `reassoc nnan ninf nsz contract afn`, and Halide's own simplifier replaces x * 0 by 0). Under
 `hl.strict_float(e)` every operation below e follows IEEE 754, and a product and a sum never become one fused
-multiply-add; only conversions between floats stay `nnan ninf`. A kernel wants the one in its scalar functions
-and the other in its sums of products.
+multiply-add; only conversions between floats stay `nnan ninf`. A kernel needs strict arithmetic in its scalar
+functions, and the fast default in its sums of products.
 
 `hl.strict_float` stops at calls of Funcs, whose arguments are int32. So a function of floats becomes a Func
-of the bits of its arguments; Halide inlines the Func, and the conversions leave no instruction. That takes
-time in proportion to the number of calls, whereas `hl.strict_float` would walk the expression tree, in which
-a shared subexpression occurs once for each of its readers.
+of the bits of its arguments; Halide inlines the Func, and the conversions leave no instruction. That compiles
+in time proportional to the number of calls, whereas `hl.strict_float` of the whole kernel would walk the
+expression tree, in which a shared subexpression occurs once for each of its readers.
 """
 
 from __future__ import annotations

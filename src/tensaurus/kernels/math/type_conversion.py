@@ -1,8 +1,7 @@
 """Converts Halide expressions between element types.
 
-Floats become integers by truncation. ONNX does not define the result where the target type has no such
-integer (too large, NaN); here it is that of x86: the least int32 or int64, and for a narrower type the last
-bits of these.
+Floats become integers by truncation. For a NaN, and a number that the target type cannot hold, ONNX defines
+no result; here it is that of x86: the least int32 or int64, and for a narrower type the last bits of these.
 """
 
 from __future__ import annotations

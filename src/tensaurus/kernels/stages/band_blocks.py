@@ -1,10 +1,11 @@
-"""Computes banded products in blocks of rows, which read mostly the same places of one operand.
+"""Computes banded products, such as sliding-window attention, in blocks of rows that share their reads.
 
     s[i:32, j:9] = sum[r:64] q[i, r] * k[i + j, r]
  -> b[p:4, q:8, l:16] = sum[r:64] q[8*p + q, r] * k[8*p + l, r] | 0,   s[p:4, q:8, j:9] = b[p, q, q + j]
 
-A block of rows is a dense product, a little wider than the band; no reader uses its elements outside the
-band. In a dilated band rows that share places lie `step` apart, and the rows of each phase form the blocks.
+Neighbouring rows of s read mostly the same rows of k. A block of rows is a dense product, a little wider
+than the band; no reader uses its elements outside the band. In a dilated band, k[i + 2*j, r], the rows that
+share reads lie `step` = 2 apart: i is split by its remainder first, and rows of one remainder form blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ __all__ = ["BandedProduct", "block_band", "find_banded_products"]
 
 @dataclass(frozen=True)
 class BandedProduct:
-    """A banded product: the places that axis `column` of a stage reads shift by one in `step` rows."""
+    """A reduction in which a row at column c reads what the row `step` rows below reads at column c - 1.
+
+    `row` and `column` number axes of the stage.
+    """
 
     stage: str
     row: int
@@ -42,7 +46,7 @@ def find_banded_products(stages: Sequence[Stage]) -> Iterator[BandedProduct]:
         axes = (*stage.axes, *stage.reduced)
         coefficients = [[axis_coefficients(i, axes) for i in read.indices] for read in operand_reads]
         forms = [[form for form in of_read if form is not None] for of_read in coefficients]
-        if any(len(places) < len(read.indices) for places, read in zip(forms, operand_reads, strict=True)):
+        if any(None in of_read for of_read in coefficients):
             continue
         for row, i in enumerate(stage.axes):
             for column, j in enumerate(stage.axes):
@@ -51,12 +55,12 @@ def find_banded_products(stages: Sequence[Stage]) -> Iterator[BandedProduct]:
 
 
 def _row_step(i: Axis, j: Axis, forms: Sequence[Sequence[dict[Axis, int]]]) -> int:
-    """Returns how far apart two rows are that are shifted by one column, or 0 where this is no band."""
+    """Returns the `step` of a banded product with rows i and columns j, or 0 where this is none."""
     steps: set[int] = set()
     shared = False  # whether an operand that does not slide is read by rows
-    for places in forms:
-        with_row = [form for form in places if i in form]
-        with_column = [form for form in places if j in form]
+    for index_forms in forms:
+        with_row = [form for form in index_forms if i in form]
+        with_column = [form for form in index_forms if j in form]
         if not with_column:
             shared |= bool(with_row)
             continue
@@ -71,15 +75,15 @@ def _row_step(i: Axis, j: Axis, forms: Sequence[Sequence[dict[Axis, int]]]) -> i
 
 def block_band(stages: Sequence[Stage], band: BlockedBand) -> tuple[Stage, ...]:
     """Computes a banded product in blocks of rows. Raises ValueError where there is no such band."""
-    skew = next(
+    product = next(
         (s for s in find_banded_products(stages) if (s.stage, s.row) == (band.stage, band.axis)), None
     )
     stage = next((s for s in stages if s.tensor.name == band.stage), None)
-    if skew is None or stage is None or extent(stage.axes[band.axis]) % (band.rows * skew.step):
+    if product is None or stage is None or extent(stage.axes[band.axis]) % (band.rows * product.step):
         raise ValueError(f"{band.text} of another expression")
     result = tuple(stages)
-    if skew.step > 1:
-        result = split_axis(result, stage, stage.axes[band.axis], skew.step)
+    if product.step > 1:
+        result = split_axis(result, stage, stage.axes[band.axis], product.step)
         stage = next(s for s in result if s.tensor.name == band.stage)
     if band.rows < extent(stage.axes[band.axis]):
         result = split_axis(result, stage, stage.axes[band.axis], band.rows)
@@ -88,7 +92,7 @@ def block_band(stages: Sequence[Stage], band: BlockedBand) -> tuple[Stage, ...]:
     else:
         row = stage.axes[band.axis]
     added = len(stage.axes) - _axis_count(stages, band.stage)
-    column = stage.axes[skew.column + (added if skew.column > skew.row else 0)]
+    column = stage.axes[product.column + (added if product.column > product.row else 0)]
     return tuple(made for s in result for made in (_split_off_block(s, row, column) if s is stage else (s,)))
 
 
@@ -100,9 +104,9 @@ def _split_off_block(stage: Stage, row: Axis, column: Axis) -> tuple[Stage, Stag
     """Returns the stage of the dense block, and the stage that reads the band from it."""
     width = extent(column) + extent(row) - 1
     fresh = {a: axis(width if a is column else extent(a)) for a in stage.axes}
-    places: dict[Atom, Size] = {a: polynomial(b) for a, b in fresh.items()}
-    places[column] = polynomial(fresh[column]) - polynomial(fresh[row])
-    body = _with_zero_edges(replace_axes(stage.body, places), fresh[column])
+    values: dict[Atom, Size] = {a: polynomial(b) for a, b in fresh.items()}
+    values[column] = polynomial(fresh[column]) - polynomial(fresh[row])
+    body = _with_zero_edges(replace_axes(stage.body, values), fresh[column])
     order = [fresh[a] for a in stage.axes if a is not row and a is not column] + [fresh[row], fresh[column]]
     tensor = replace(stage.tensor, name=f"{stage.tensor.name}_block", shape=tuple(a.extent for a in order))
     block = Stage(tensor, tuple(order), body, stage.reduced, stage.monoid)

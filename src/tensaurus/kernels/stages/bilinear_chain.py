@@ -1,11 +1,13 @@
 """Recognizes bilinear chains among stages: input combinations, products at points, output combinations.
 
-Fast convolution algorithms (Winograd's and others) have this form; the chain is compiled to one kernel.
+Fast convolution algorithms (Winograd's and others) have this form; the chain is compiled to one kernel. A
+tile i is the part of the output that the algorithm computes at once, a point p one of the algorithm's
+products, c a channel, and f a result: an output channel.
 
     t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         input combinations, by literal tables
     s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point p
     z[f, i, j]    = sum[p] A[j, p] * s[f, i, p]                output combinations
-    y[f, k]       = z[f, k // 4, k % 4] + b[f]                 the output, tile by tile
+    y[f, k]       = z[f, k // 4, k % 4] + b[f]                 the output, here 4 elements a tile
 """
 
 from __future__ import annotations
@@ -48,20 +50,23 @@ class Tile:
 
 @dataclass(frozen=True)
 class BilinearChain:
-    """The stages of a bilinear chain. Places number the axes of `products`, whose order combinations keep.
+    """The stages of a bilinear chain.
+
+    A place is the position of an axis among the axes of `products`; combinations keep the order of the axes.
 
     prologue           computed stages that the first combination reads; they are inlined in its copies
     products           the sum of products over `channel_axis` and perhaps other axes
     data_read          the factor that reads the last input combination
     weights_read       the factor that reads an input, with no axis of tiles
-    result_places      places of the axes that only the weights have
-    lane_place         the place among them whose axis is the last dimension of the weights
+    result_places      places of the axes that only the weights have: results, perhaps in blocks
+    lane_place         of these, the place of the axis that is the last dimension of the weights
     result_axis        the axis of the output that goes over results, within one block or over all blocks
     point_places       places of the axes that both factors have
-    tiles              axes that only the data has, in their order
-    phase_places       places of data axes that number the interleaved parts of one tile
+    tiles              axes that only the data has and that number tiles, in their order
+    phase_places       places of the other axes of the data: an output axis modulo their extent, as in a
+                       dilated convolution, whose tiles interleave
     channel_axis       the reduced axis that vectors of the input combinations lie along
-    channel_dimension  the dimension of `data_read` that contains it, perhaps beside an axis over groups
+    channel_dimension  the dimension of `data_read` whose index contains `channel_axis`, perhaps beside groups
     output_read        the output's read of the last output combination
     """
 
@@ -129,7 +134,7 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
 
 
 def _inline_final_maps(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """Inlines elementwise stages before the output in the output, if it reads them place by place.
+    """Inlines elementwise stages before the output in the output, if it reads them element by element.
 
         a[i] = s[i] + b[i],  y[i] = a[i] * sigmoid(a[i])   ->   y[i] = (s[i] + b[i]) * sigmoid(s[i] + b[i])
     """
@@ -171,8 +176,8 @@ def _recognize_combination(stage: Stage) -> Combination | None:
     return None
 
 
-def _reads_place_by_place(combination: Combination, source: Tensor) -> bool:
-    """Whether the combination reads the source place by place, except along the axis that it combines."""
+def _reads_own_indices(combination: Combination, source: Tensor) -> bool:
+    """Whether the combination reads the source at its own indices, except along the axis that it combines."""
     stage, (a,) = combination.stage, combination.stage.reduced
     own = tuple(polynomial(a if k == combination.place else b) for k, b in enumerate(stage.axes))
     return combination.body == Read(source, own)
@@ -197,7 +202,7 @@ def _assemble_chain(
     tensors = [products.tensor, *(c.stage.tensor for c in outputs)]
     steps = [*zip(inputs[1:], (c.stage.tensor for c in inputs), strict=False)]
     steps += zip(outputs, tensors, strict=False)
-    if not all(_reads_place_by_place(combination, source) for combination, source in steps):
+    if not all(_reads_own_indices(combination, source) for combination, source in steps):
         return None
     axes, with_weights = products.axes, free_axes(weights_read)
     for channel, dimension in _channel_candidates(inputs[0], data_read, products):
@@ -248,7 +253,7 @@ def _result_axis(
 
 
 def _is_remainder(index: Size, axis_: Axis, output: Stage) -> bool:
-    """Whether the index is the remainder of an axis of the output modulo the extent of `own`."""
+    """Whether the index is the remainder of an axis of the output modulo the extent of `axis_`."""
     return any(index == mod(polynomial(a), axis_.extent) for a in output.axes if a.extent != axis_.extent)
 
 
@@ -271,7 +276,7 @@ def _recognize_tile(
 def _channel_candidates(first: Combination, data_read: Read, products: Stage) -> list[tuple[Axis, int]]:
     """Returns (reduced axis, dimension) for axes that may be the channels, the longest first.
 
-    Along such an axis the first combination reads a dimension of its operand one by one.
+    Along such an axis the first combination reads one dimension of its operand, element by element.
     """
     candidates: list[tuple[Axis, int]] = []
     axes = (*first.stage.axes, *first.stage.reduced)

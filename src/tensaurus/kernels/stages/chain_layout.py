@@ -1,6 +1,6 @@
 """Rewrites the stages of a bilinear chain so that vectors lie along channels, then along results.
 
-    s[f, l, i, j, p, q]   ->   s[p, q, f, i, j, l]
+    s[f, l, i, j, p, q]   ->   s[p, q, f, i, j, l]        result 16*f + l of tile (i, j) at point (p, q)
 
 Operands are copied with the channel last, combinations are written out without their tables, products and
 sums have the vector's axis last, and the result is transposed at the end.
@@ -72,13 +72,15 @@ def channels_per_vector(channels: int, channel_lanes: int) -> int:
 
 
 class _LayoutBuilder:
-    def __init__(self, chain: BilinearChain, deep: int, lanes: int, row: int):
-        self.chain, self.channel_lanes, self.lanes, self.row_elements = chain, deep, lanes, row
+    def __init__(self, chain: BilinearChain, channel_lanes: int, lanes: int, row_elements: int):
+        self.chain, self.channel_lanes = chain, channel_lanes
+        self.lanes, self.row_elements = lanes, row_elements
         # `filled_lanes` of the `channel_lanes` of a vector hold channels, the others zeros
         channels = extent(chain.channel_axis)
-        self.filled_lanes = channels_per_vector(channels, deep)
-        if self.filled_lanes < deep and (chain.all_channels > channels or not is_transposable(deep)):
-            raise ValueError(f"blocks of {deep} of {channels} channels")
+        self.filled_lanes = channels_per_vector(channels, channel_lanes)
+        has_groups = chain.all_channels > channels
+        if self.filled_lanes < channel_lanes and (has_groups or not is_transposable(channel_lanes)):
+            raise ValueError(f"blocks of {channel_lanes} of {channels} channels")
         self.channel = chain.channel_dimension
 
     def build(self) -> ChainLayout:
@@ -94,9 +96,9 @@ class _LayoutBuilder:
             source = outputs[-1].tensor if outputs else products[-1].tensor
             order = self.output_order if outputs else self.product_order
             outputs.append(self.lay_out_output_combination(write_out(combination), source, order))
-        turned, output = self.transpose_result(outputs[-1])
+        transposed, output = self.transpose_result(outputs[-1])
         parts = tuple(copies), tuple(inputs), products, tuple(outputs)
-        return ChainLayout(chain.prologue, *parts, turned, output)
+        return ChainLayout(chain.prologue, *parts, transposed, output)
 
     def copy_first_operands(self, first: Combination) -> tuple[list[tuple[Stage, ...]], Combination]:
         """Copies the operands that the first combination reads by the channel: padded, channels last."""
@@ -110,7 +112,7 @@ class _LayoutBuilder:
                 copies.append(stages)
         others = replace_reads(first.body, dict.fromkeys(replacements, Const(0)))
         if self.filled_lanes < self.channel_lanes and c in free_axes(others):
-            raise ValueError("channels that are counted, in vectors that are not full")
+            raise ValueError("vectors that are not full, of channels whose number is used as a value")
         return copies, replace(first, body=replace_reads(first.body, replacements))
 
     def copy_channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
@@ -120,7 +122,7 @@ class _LayoutBuilder:
         dimension = next(d for d, index in enumerate(read.indices) if c in axes_in(index))
         last = len(read.indices) - 1
         if dimension == last:
-            raise ValueError("channels that lie side by side")
+            raise ValueError("channels that are the last dimension already")
         deep, row = self.channel_lanes, self.lanes
         lows, sizes = map(list, zip(*map(index_range, read.indices), strict=True))
         sizes[last] = -(-sizes[last] // row) * row
@@ -183,18 +185,18 @@ class _LayoutBuilder:
     def lay_out_products(self, last: Stage) -> Stage:
         chain = self.chain
         old, c = chain.products, chain.channel_axis
-        deep, step, own = digit_axes(c, self.filled_lanes, "r")
-        within: dict[Any, Any] = {c: polynomial(deep) * self.channel_lanes + polynomial(step)}
+        block, lane, own = digit_axes(c, self.filled_lanes, "r")
+        within: dict[Any, Any] = {c: polynomial(block) * self.channel_lanes + polynomial(lane)}
         others = (i for k, i in enumerate(chain.data_read.indices) if k != self.channel)
         if self.filled_lanes < self.channel_lanes and any(c in axes_in(index) for index in others):
-            raise ValueError("channels that move tiles, in vectors that are not full")
+            raise ValueError("vectors that are not full, of channels that also shift tiles")
 
         def moving(indices: Sequence[Size]) -> Read:
             return Read(last.tensor, self.split_channel_index([substitute(i, within) for i in indices]))
 
         body = replace_axes(_map_reads(old.body, last.tensor.name, moving), {c: own})
         axes = self.product_order(old.axes)
-        reduced = (*(a for a in old.reduced if a is not c), deep, step)
+        reduced = (*(a for a in old.reduced if a is not c), block, lane)
         tensor = replace(old.tensor, shape=tuple(a.extent for a in axes))
         return Stage(tensor, axes, body, reduced, old.monoid)
 
@@ -260,7 +262,7 @@ class _LayoutBuilder:
 
 
 def _map_reads(body: Body, name: str, replacement: Any) -> Body:
-    """Replaces reads of the tensor of this name by what `made` returns for their indices."""
+    """Replaces reads of the tensor of this name by what `replacement` returns for their indices."""
     if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
         result: Body = replacement(body.indices)
         return result

@@ -1,4 +1,7 @@
-"""Copies operands for vectors: padded, strides split into phases, the vector's dimension last.
+"""Copies an operand so that a vector reads elements that lie side by side.
+
+The copy is padded, its last dimension is the one that vectors go along, and a strided dimension is split in
+two by quotient and remainder of the index: the remainders are called phases.
 
     s[i:28] = sum[r:3] x[2*i + r - 1] | 0
  -> c[p:2, q:29] = x[2*q + p - 1] | 0,   s[i:28] = sum[r:3] c[r % 2, i + r // 2]
@@ -19,9 +22,8 @@ from tensaurus.kernels.stages.stage import Stage
 
 __all__ = ["copy_operand", "replace_reads", "axis_coefficients", "index_range"]
 
-# The largest stride (in elements) whose vectors are gathered from dense ones where they are used, without a
-# copy by phases: that makes a depthwise convolution of stride 2 twice as fast, and costs one of many channels
-# nothing.
+# The largest stride, in elements, without a copy by phases: its vectors are gathered from dense vectors where
+# they are used. A depthwise convolution of stride 2 is twice as fast so, and one of many channels as fast.
 MAX_GATHER_STEP = 4
 
 
@@ -41,7 +43,7 @@ def copy_operand(
 
     One copy adds the edges, the next splits phases and reorders dimensions. Copies also hold the elements
     that the last vector of `width` elements reads beyond its axis. Returns None where an index is not affine,
-    or where several dimensions move with the vector's axis.
+    or where the vector's axis occurs in several indices.
     """
     axes = (*stage.axes, *stage.reduced)
     forms = [axis_coefficients(index, axes) for index in read.indices]
@@ -56,7 +58,7 @@ def copy_operand(
     filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
     lows, counts = zip(*(index_range(substitute(index, filled)) for index in read.indices), strict=True)
     is_reordered = any(d != len(forms) - 1 or steps[d] > MAX_GATHER_STEP for d in moving_dimensions)
-    # all phases are as long as the longest one, although no reader needs the ends of the others
+    # every phase is as long as the longest one, although no reader needs the ends of shorter ones
     phase_steps = [step if is_reordered else 1 for step in steps]
     spans = [-(-n // step) * step for n, step in zip(counts, phase_steps, strict=True)]
     sizes = map(_number, read.source.shape)

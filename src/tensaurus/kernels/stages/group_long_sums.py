@@ -2,8 +2,8 @@
 
     s[i] = sum[r:1024] x[i, r]   ->   g[q:4, i] = sum[w:256] x[i, 256*q + w],   s[i] = sum[q:4] g[q, i]
 
-A sum of n terms one after the other may be off by n roundings, which is real where equal terms all round the
-same way. A sum of n/k groups of k terms is off by at most n/k + k (Higham, Accuracy and Stability of
+A sum of n terms one after the other may be off by n roundings, which does happen where equal terms all round
+the same way. A sum of n/k groups of k terms is off by at most n/k + k (Higham, Accuracy and Stability of
 Numerical Algorithms, section 4.2).
 """
 
@@ -30,8 +30,8 @@ def group_long_sum(
 ) -> tuple[Stage, Stage] | None:
     """Returns the stage of groups of at most `max_terms` terms, and the stage that adds up the groups.
 
-    `order` numbers the reduced axes, innermost first; the first `unsplit` axes stay whole. Reduced axes of
-    both results stand outermost first; groups have the axes over groups before the axes of the stage.
+    `order` numbers the reduced axes, innermost first; the first `unsplit` axes of these stay whole. Both
+    results have their reduced axes outermost first; the stage of groups begins with the axes over groups.
     Returns None where one group would hold all terms, or no fitting group size divides an axis.
     """
     axes = [stage.reduced[k] for k in order]

@@ -5,8 +5,8 @@
     e = x0 + 2*x2,  y[0] = e + 3*x1,  y[1] = e - 3*x1
 
 Points of a fast algorithm come in pairs, a and -a, whose powers differ only in sign: in rows of the input
-combinations and in columns of the output combinations. A shared sum is written in each place; the compiler's
-common subexpression elimination computes it once.
+combinations and in columns of the output combinations. A shared sum is written out wherever it is used; the
+compiler's common subexpression elimination computes it once.
 """
 
 from __future__ import annotations

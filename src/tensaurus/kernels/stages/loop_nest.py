@@ -2,8 +2,8 @@
 
     s0[i:4] = sum[r:8] x[i, r],  s1[i:4] = exp(s0[i])   ->   one nest that stores s1
 
-A reduction whose only reader reads it place by place is finished in that reader's loops. Other stages that
-compute little are inlined in each of their readers; those that compute much, and would be computed
+A reduction whose only reader reads it element by element is finished in that reader's loops. Of other stages,
+those that compute little are inlined in each of their readers; those that compute much, and would be computed
 repeatedly, are stored.
 """
 
@@ -20,9 +20,8 @@ from tensaurus.kernels.stages.stage import Stage
 
 __all__ = ["Nest", "find_nests", "count_shared_axes"]
 
-CHEAP_FUNCTIONS = (
-    FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS
-)  # scalar functions that take no longer than a read, and may be inlined
+# scalar functions that take no longer than a read, and may be inlined
+CHEAP_FUNCTIONS = FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
         if not stage.reduced:
             continue
         last = stage
-        while len(after := readers[last.tensor.name]) == 1 and _reads_place_by_place(after[0], last):
+        while len(after := readers[last.tensor.name]) == 1 and _reads_own_indices(after[0], last):
             last = after[0]
         if last.tensor.name in reductions:
             last = stage
@@ -65,8 +64,8 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
     return tuple(nests)
 
 
-def _reads_place_by_place(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of the reader reads the element of the stage at the same place, and no other."""
+def _reads_own_indices(reader: Stage, stage: Stage) -> bool:
+    """Whether each element of the reader reads the stage's element of the same indices, and no other."""
     if reader.reduced or len(reader.axes) != len(stage.axes):
         return False
     places = tuple(map(polynomial, reader.axes))
@@ -89,8 +88,9 @@ def _has_expensive_function(stage: Stage) -> bool:
 
 
 def count_shared_axes(stages: Sequence[Stage], nests: Sequence[Nest]) -> int:
-    """Returns how many leading axes of the output all nests share: along them, each nest reads of the other
-    nests only elements at its own place, so that one loop can compute all nests.
+    """Returns how many leading axes of the output all nests share.
+
+    Along these axes each nest reads other nests at its own indices only, so that one loop can compute all.
     """
     computed = {stage.tensor.name for stage in stages}
     reductions = [nest.main for nest in nests if nest.main is not None]

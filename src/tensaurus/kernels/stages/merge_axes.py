@@ -28,8 +28,9 @@ def merge_axes(
 ) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
     """Returns the stages with merged axes, and the inputs with the shapes in which these stages read them.
 
-    All pairs of neighbouring dimensions and reduced axes are candidates; those that some stage uses apart are
-    dropped until a fixed point is reached.
+    Candidates are all pairs (d, d + 1) of dimensions of a tensor, and of reduced axes of a stage. A pair is
+    dropped if some stage uses one of its axes without the other. That may separate further pairs, so this is
+    repeated until nothing changes.
     """
     tensors = {x.name: x for x in (*inputs, *(s.tensor for s in stages))}
     pairs = {(x.name, d) for x in tensors.values() for d in range(len(x.shape) - 1)}
@@ -37,21 +38,22 @@ def merge_axes(
     while True:
         kept_pairs, kept_reduced = set(pairs), set(reduced)
         for stage in stages:
-            together = _adjacent(stage, pairs, reduced)
-            apart = {b for pair in _separated_pairs(stage, together, pairs, tensors) for b in pair}
+            candidates = _candidate_axis_pairs(stage, pairs, reduced)
+            separated = {b for pair in _separated_pairs(stage, candidates, pairs) for b in pair}
             for place, (a, b) in enumerate(pairwise(stage.axes)):
-                if (a, b) in apart or (a, b) not in together:
+                if (a, b) in separated or (a, b) not in candidates:
                     kept_pairs.discard((stage.tensor.name, place))
             for place, (a, b) in enumerate(pairwise(stage.reduced)):
-                if (a, b) in apart or (a, b) not in together:
+                if (a, b) in separated or (a, b) not in candidates:
                     kept_reduced.discard((stage.tensor.name, place))
             for body in _tensor_reads(stage):
-                for place, (e, f) in enumerate(pairwise(body.indices)):
-                    pairs_read = ((a, b) for a, b in together if polynomial(a) == e and polynomial(b) == f)
+                for place, indices in enumerate(pairwise(body.indices)):
+                    pairs_read = (p for p in candidates if (polynomial(p[0]), polynomial(p[1])) == indices)
                     match = next(pairs_read, None)
                     assert isinstance(body.source, Tensor)
+                    # the inner axis must cover its dimension, or the merged index would leave the row
                     fits = match is not None and body.source.shape[place + 1] == match[1].extent
-                    if not fits or match in apart:
+                    if not fits or match in separated:
                         kept_pairs.discard((body.source.name, place))
         if (kept_pairs, kept_reduced) == (pairs, reduced):
             break
@@ -70,27 +72,32 @@ def _tensor_reads(stage: Stage) -> Iterator[Read]:
             yield body
 
 
-def _adjacent(stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair]) -> set[tuple[Axis, Axis]]:
+def _candidate_axis_pairs(
+    stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair]
+) -> set[tuple[Axis, Axis]]:
+    """Returns the neighbouring axes of the stage that may be merged as its dimensions or reduced axes."""
     name = stage.tensor.name
     first = {p for d, p in enumerate(pairwise(stage.axes)) if (name, d) in pairs}
     return first | {p for d, p in enumerate(pairwise(stage.reduced)) if (name, d) in reduced}
 
 
 def _separated_pairs(
-    stage: Stage, together: set[tuple[Axis, Axis]], pairs: set[DimensionPair], tensors: dict[str, Tensor]
+    stage: Stage, candidates: set[tuple[Axis, Axis]], pairs: set[DimensionPair]
 ) -> Iterator[set[tuple[Axis, Axis]]]:
     """Yields sets of axis pairs of which a stage uses one axis without the other."""
     for body in bodies(stage.body):
         if isinstance(body, Read) and isinstance(body.source, Tensor):
-            for place, (e, f) in enumerate(pairwise(body.indices)):
-                for a, b in together:
-                    if e == polynomial(a) and f == polynomial(b) and (body.source.name, place) in pairs:
+            # case 1: a read by both axes side by side, and by one of them in another dimension, too
+            for place, (index, next_index) in enumerate(pairwise(body.indices)):
+                for a, b in candidates if (body.source.name, place) in pairs else ():
+                    if index == polynomial(a) and next_index == polynomial(b):
                         for d, other in enumerate(body.indices):
                             if d not in (place, place + 1) and {a, b} & set(axes_in(other)):
                                 yield {(a, b)}
-            for d, index in enumerate(body.indices):
-                inside = set(axes_in(index))
-                for a, b in together:
+            # case 2: an index with one of the axes, unless the neighbouring index is the other axis
+            for d, single_index in enumerate(body.indices):
+                inside = set(axes_in(single_index))
+                for a, b in candidates:
                     paired = any(
                         d in (p, p + 1)
                         and (body.source.name, p) in pairs
@@ -102,8 +109,9 @@ def _separated_pairs(
                     if {a, b} & inside and not paired:
                         yield {(a, b)}
         else:
+            # case 3: a guard or a number that depends on one of the axes
             inside = {x for size in sizes(body) for x in axes_in(size)}
-            yield {pair for pair in together if set(pair) & inside}
+            yield {pair for pair in candidates if set(pair) & inside}
 
 
 def _group_in_runs(count: int, joined: Any) -> list[list[int]]:
@@ -126,9 +134,9 @@ def _merge_stage(
     stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair], shapes: dict[str, Tensor]
 ) -> Stage:
     name = stage.tensor.name
-    places: dict[Axis, Axis] = {}  # the first axis of a run -> the merged axis
-    axes = _merge_axis_runs(stage.axes, lambda d: (name, d) in pairs, places)
-    inner = _merge_axis_runs(stage.reduced, lambda d: (name, d) in reduced, places)
+    merged_axes: dict[Axis, Axis] = {}  # the first axis of a run -> the merged axis
+    axes = _merge_axis_runs(stage.axes, lambda d: (name, d) in pairs, merged_axes)
+    inner = _merge_axis_runs(stage.reduced, lambda d: (name, d) in reduced, merged_axes)
 
     def changed(body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Tensor):
@@ -138,7 +146,7 @@ def _merge_stage(
             for run in runs:
                 index = body.indices[run[0]]
                 if len(run) > 1:
-                    index = next(polynomial(b) for a, b in places.items() if polynomial(a) == index)
+                    index = next(polynomial(b) for a, b in merged_axes.items() if polynomial(a) == index)
                 indices.append(index)
             return Read(shapes[source.name], tuple(indices), body.outside)
         return rebuild_body(body, changed, lambda size: size)
@@ -146,12 +154,12 @@ def _merge_stage(
     return Stage(shapes[name], axes, changed(stage.body), inner, stage.monoid)
 
 
-def _merge_axis_runs(axes: Sequence[Axis], joined: Any, places: dict[Axis, Axis]) -> tuple[Axis, ...]:
+def _merge_axis_runs(axes: Sequence[Axis], joined: Any, merged_axes: dict[Axis, Axis]) -> tuple[Axis, ...]:
     merged = []
     for run in _group_in_runs(len(axes), joined):
         merged_axis = axes[run[0]]
         if len(run) > 1:
             merged_axis = axis(prod(extent(axes[d]) for d in run), "m")
-            places[axes[run[0]]] = merged_axis
+            merged_axes[axes[run[0]]] = merged_axis
         merged.append(merged_axis)
     return tuple(merged)

@@ -3,7 +3,7 @@
     w[r, i, s]   ->   p[i // 16, r, s, i % 16]
 
 Zeros fill the last block where the block size does not divide the dimension. The kernel reads the packed
-tensors in place of the original ones; packing is an expression itself, which is computed once, at export.
+tensors in place of the original ones. Packing is an expression itself, which is computed once, at export.
 """
 
 from __future__ import annotations

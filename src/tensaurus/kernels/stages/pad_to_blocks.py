@@ -1,4 +1,4 @@
-"""Widens axes to whole blocks of a packed input whose last block is filled up with zeros.
+"""Widens axes to whole blocks of a packed input, whose last block `pack_weights` filled up with zeros.
 
     s[i:4, f:24] = sum[c:8] x[i, c] * w[f // 16, c, f % 16]        where w was packed from 24 by blocks of 16
  -> s[i:4, f:32] = ...
@@ -23,7 +23,7 @@ __all__ = ["widen_to_blocks"]
 
 
 def widen_to_blocks(stages: Sequence[Stage], packs: Sequence[PackedInput]) -> tuple[Stage, ...]:
-    """Widens axes of reductions that read packed inputs by blocks, and of the readers of these.
+    """Widens axes of reductions that read packed inputs by blocks, and of the readers of these reductions.
 
     An axis is widened only if no read of another tensor leaves its range; the output, the last stage, stays.
     """
@@ -62,7 +62,7 @@ def _block_extents(read: Read, pack: PackedInput) -> dict[Axis, int]:
 def _widen_axis(
     stages: Sequence[Stage], name: str, place: int, size: int, pack: PackedInput
 ) -> tuple[Stage, ...] | None:
-    """Widens an axis of one stage to `size`, and the axes that read it place by place.
+    """Widens an axis of one stage to `size`, and the axes of other stages that read it element by element.
 
     Returns None where a stage would read another tensor beyond its edge.
     """

@@ -1,6 +1,8 @@
 """Transposes rows within registers by perfect shuffles, each of which interleaves a few vectors.
 
-    t[k:256] = s[k // 4 + 64 * (k % 4)]        applied twice, element 16 * r + c goes to 16 * c + r
+    t[k:256] = s[k // 4 + 64 * (k % 4)]        one shuffle, which interleaves 4 parts of 64 elements
+
+Two such shuffles move element 16 * r + c to 16 * c + r, and so transpose 16 rows of 16 elements.
 
 Reading a vector with a stride takes as many loads as the vector has elements; a shuffle takes two
 instructions for each vector.

@@ -1,13 +1,14 @@
 """Represents schedules as data: for each loop nest a sketch with its parameters filled in (ETO section 4.1).
 
-    block(v=2*16x2, u=0:7, t=1:8, k=2!1!0, c=x0@1, p=1)      a register block of an output
+    block(v=2*16x2, u=0:7, t=1:8, k=2!1!0., c=x0@1, p=1)     a register block of an output
     row(w=64/16, p=1)                                        partial results of a reduction along a row
     flat(u=4*16, p=1)                                        one vector after the other
     transform(v=16x2, u=1:14, t=7:14, c=16, k=4, p=1)        a bilinear chain
     pack(x1=0/16)                                            a constant input in blocks, packed ahead of time
     band(s0=1/16)                                            a banded product in blocks of rows
 
-Axes are numbered: by their places in the output of a nest, or in the reduced axes of its reduction.
+An axis is a number here: its position among the axes of a nest's output, or among the axes that the nest
+reduces. `t=1:8` in the first line means tiles of 8 along axis 1; the classes below explain every parameter.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ __all__ = [
 class BlockSketch:
     """Keeps accumulators in registers: vectors along one axis times an unrolled block of other axes.
 
-    vector    the axis that vectors lie along
+    vector    the axis that vectors lie along; v=2*16x2: along axis 2, of 16 elements, two side by side
     lanes     elements of a vector
     vectors   vectors side by side
-    block     (axis, places): how far other axes are unrolled
-    tile      (axis, size): the tiles of the output, outermost loop first
-    order     the reduced axes, innermost loop first
+    block     (axis, count): by how much other axes are unrolled; u=0:7
+    tile      (axis, size): the tiles of the output, outermost loop first; t=1:8
+    order     the reduced axes, innermost loop first; k=2!1!0., with ! for unrolled ones
     unrolled  how many axes of `order`, from the innermost, are unrolled
-    copies    (tensor, level): operands that are copied, at the root (level 0) or inside that loop
-    parallel  how many of the outermost loops are fused to one parallel loop
+    copies    (tensor, level): operands that are copied, at the root (level 0) or inside loop `level`; c=x0@1
+    parallel  how many of the outermost loops are fused to one parallel loop; p=1
     """
 
     vector: int
@@ -87,7 +88,7 @@ class RowSketch:
 
 @dataclass(frozen=True)
 class FlatSketch:
-    """Computes vectors along the last axis, `unroll` of them side by side.
+    """Computes vectors along the last axis, `unroll` of them side by side, without a register block.
 
     Other nests are computed in the loops over the first `around` axes; 0 stands for all axes that nests
     share.
@@ -134,7 +135,7 @@ class ChainSketch:
 
 @dataclass(frozen=True)
 class PackedInput:
-    """Packs an input of the kernel in blocks of `width` along one dimension; a block comes last."""
+    """Packs an input of the kernel in blocks of `width` along one dimension; the block comes last."""
 
     tensor: str
     dimension: int
@@ -160,9 +161,7 @@ class BlockedBand:
 
 NestChange: TypeAlias = PackedInput | BlockedBand
 Sketch: TypeAlias = BlockSketch | RowSketch | FlatSketch | ChainSketch
-Schedule: TypeAlias = tuple[
-    NestChange | Sketch, ...
-]  # first all changes of nests, then a sketch for each nest
+Schedule: TypeAlias = tuple[NestChange | Sketch, ...]  # all changes of nests, then a sketch for each nest
 
 
 def nest_changes(schedule: Schedule) -> tuple[NestChange, ...]:
@@ -220,8 +219,8 @@ def _parse_sketch(text: str) -> NestChange | Sketch:
     if match[1] == "transform":
         lanes, vectors = values["v"].split("x")
         block, tile = (tuple(map(int, filter(None, values[key].split(":")))) for key in "ut")
-        deep, unrolled = int(values["c"]), int(values["k"])
-        return ChainSketch(int(lanes), int(vectors), block, tile, deep, unrolled, parallel)
+        channel_lanes, unrolled = int(values["c"]), int(values["k"])
+        return ChainSketch(int(lanes), int(vectors), block, tile, channel_lanes, unrolled, parallel)
     vector, shape = values["v"].split("*")
     lanes, vectors = shape.split("x")
     order = re.findall(r"(\d+)([!.])", values.get("k", ""))

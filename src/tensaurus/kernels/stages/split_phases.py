@@ -3,8 +3,8 @@
     s[i:8] = sum[r:4] (x[(i + r) // 2] if (i + r) % 2 == 0) * w[r]
  -> s[i:4, p:2] = sum[r:3] (x[i + r] * w[2*r - p] if 0 <= 2*r - p < 4)
 
-Transposed convolutions need this: each phase of the output reads its own phase of the weights (ETO section
-4.1 splits them so by hand).
+Transposed convolutions need this. A phase is a remainder modulo s: each phase p of the output needs only the
+terms of one phase of r (ETO section 4.1 splits them so by hand).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def split_phases(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 
 
 def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
-    """Yields (stage, axis, s, reduced axis) where a guard holds at every s-th place of the reduced axis only,
-    and the axis decides at which.
+    """Yields (stage, axis, s, reduced axis) where a guard holds at one remainder modulo s of the reduced axis
+    only, and the axis decides at which.
     """
     for stage in stages:
         for guard in _guards(stage) if stage.reduced else ():
@@ -65,7 +65,7 @@ def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int,
                     for r in inner:
                         _, low, whole = digit_axes(a, atom.bottom)
                         if (
-                            _place_where_guard_holds(substitute(guard, {a: whole}), low, r, atom.bottom)
+                            _remainder_where_guard_holds(substitute(guard, {a: whole}), low, r, atom.bottom)
                             is not None
                         ):
                             yield stage, a, atom.bottom, r
@@ -113,10 +113,10 @@ def _guards(stage: Stage) -> Iterator[Size]:
             yield from body.guard
 
 
-def _place_where_guard_holds(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
-    """Returns the residue of the reduced axis modulo `step`, by `low`, at which the guard always holds.
+def _remainder_where_guard_holds(guard: Size, low: Axis, r: Axis, step: int) -> Size | None:
+    """Returns the remainder of the reduced axis r modulo `step` at which the guard holds, as a size of `low`.
 
-    Returns None unless the guard holds at no other residue.
+    `low` is the remainder of the other axis. Returns None unless the guard holds at just one remainder.
     """
     quotient = axis(1, "q")  # stands for r // step; its bound is not used
     for slope in range(step):
@@ -152,9 +152,9 @@ def _is_neutral_outside(stage: Stage, body: Body, guard: Size) -> bool:
 def split_axis(
     stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None = None
 ) -> tuple[Stage, ...]:
-    """Splits an axis of a stage in blocks of `step` places, and the axes by which readers read it.
+    """Splits an axis of a stage in blocks of `step` elements, and the axes of readers that it is read by.
 
-    If a reduced axis r is given, the reduction goes over r in steps, at the places where the guard holds.
+    If a reduced axis r is given, the reduction only goes over the values of r at which its guard holds.
     """
     chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
     for reader in stages:
@@ -194,7 +194,7 @@ def _place_of_axis(stages: Sequence[Stage], name: str, a: Axis) -> int:
 def _step_reduced_axis(
     stage: Stage, body: Body, low: Axis, r: Axis, step: int
 ) -> tuple[Body, tuple[Axis, ...]]:
-    """Replaces r by an axis over the places, `step` apart, where the guard holds."""
+    """Replaces r by an axis over the values of r, `step` apart, at which the guard holds."""
     guard = next(
         g
         for inner in bodies(body)
@@ -202,9 +202,9 @@ def _step_reduced_axis(
         for g in inner.guard
         if r in atoms(g)
         and _is_neutral_outside(stage, body, g)
-        and _place_where_guard_holds(g, low, r, step) is not None
+        and _remainder_where_guard_holds(g, low, r, step) is not None
     )
-    shift = _place_where_guard_holds(guard, low, r, step)
+    shift = _remainder_where_guard_holds(guard, low, r, step)
     lowest, highest = interval(shift)
     assert isinstance(lowest, int) and isinstance(highest, int)
     first = -(highest // step)

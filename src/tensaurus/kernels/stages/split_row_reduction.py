@@ -3,7 +3,7 @@
     s[i] = sum[r:768] x[i, r]
  -> a[i, l:64] = sum[q:12] x[i, 64*q + l],  b[i, l:32] = a[i, l] + a[i, l + 32],  ...  s[i] = z[i, 0]
 
-This changes the order of a sum, as every runtime does.
+This changes the order in which a sum is added up, as every runtime does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction
     others = tuple(a for a in stage.reduced if a is not along)
     blocks, remaining = divmod(count, width)
 
-    def summed(place: Size, axes: tuple[Axis, ...], reduced: tuple[Axis, ...], suffix: str) -> Stage:
+    def sum_along(place: Size, axes: tuple[Axis, ...], reduced: tuple[Axis, ...], suffix: str) -> Stage:
         own = tuple(axis(extent(a)) for a in stage.axes)
         inner = tuple(axis(extent(a), "r") for a in others)
         values: dict[Atom, Any] = dict(
@@ -62,7 +62,7 @@ def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction
     parts: list[Body] = []
     if blocks:
         lane, block = axis(width, "l"), axis(blocks, "q")
-        sums = summed(polynomial(block) * width + polynomial(lane), (lane,), (block,), "lanes")
+        sums = sum_along(polynomial(block) * width + polynomial(lane), (lane,), (block,), "lanes")
         source, size = sums.tensor, width
         while size > 1:
             size //= 2
@@ -76,7 +76,7 @@ def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction
         parts.append(Read(source, (*map(polynomial, stage.axes), 0)))
     if remaining:
         step = axis(remaining, "r")
-        rest = summed(polynomial(step) + blocks * width, (), (step,), "rest")
+        rest = sum_along(polynomial(step) + blocks * width, (), (step,), "rest")
         parts.append(Read(rest.tensor, tuple(map(polynomial, stage.axes))))
     body = parts[0] if len(parts) == 1 else Call(MONOID_FUNCTIONS[stage.monoid], tuple(parts))
     return SplitReduction(sums, rest, tuple(halves), Stage(stage.tensor, stage.axes, body))

@@ -5,7 +5,8 @@
     s0[i:4] = sum[r:8] exp(x[i, r])
     s1[i:4] = s0[i] * 2
 
-Scopes that only move elements are substituted into their readers, and axes of extent 1 are dropped.
+A stage becomes a loop nest later. Scopes that only move elements are substituted into their readers, and axes
+of extent 1 are dropped.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Stage:
 
 
 def format_stages(stages: Sequence[Stage]) -> str:
-    """Return one line for each stage: the tensor and the expression of its loop nest."""
+    """Returns one line for each stage: the tensor and the expression of its loop nest."""
     lines = []
     for stage in stages:
         body = Reduce(stage.monoid, stage.reduced, stage.body) if stage.reduced else stage.body
@@ -221,9 +222,7 @@ class _StageBuilder:
             if isinstance(inner, Scope):
                 places: dict[Atom, Any] = dict(zip(inner.axes, indices, strict=True))
                 value = _substitute_axes(inner.body, places)
-                if (
-                    literal_dtype(value) in LITERAL_DTYPES
-                ):  # keeps the scope's type, whatever operand it meets
+                if literal_dtype(value) in LITERAL_DTYPES:  # keep the scope's type, whatever stands beside it
                     value = Call(f"to_{dtype_of(source)}", (value,))
             else:
                 value = Read(inner, tuple(i for i, n in zip(indices, source.shape, strict=True) if n != 1))

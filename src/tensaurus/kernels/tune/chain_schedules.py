@@ -30,11 +30,8 @@ __all__ = ["rank_chain_schedules"]
 
 VECTOR_COUNTS = (2, 4, 1, 3, 6)  # vectors of results in one block
 SPARE_REGISTERS = 4  # registers that hold operands instead of accumulators
-MAX_BLOCK_ROWS = 8  # tiles of a register block along an axis before the last: more take long to compile
-L2_CYCLES_PER_BYTE, MEMORY_CYCLES_PER_BYTE = (
-    1 / 32,
-    1 / 8,
-)  # for reading from the L2 cache, and from behind it
+MAX_BLOCK_ROWS = 8  # tiles of a register block along any axis but the last: more take long to compile
+L2_CYCLES_PER_BYTE, MEMORY_CYCLES_PER_BYTE = 1 / 32, 1 / 8  # of reads from the L2 cache, and beyond
 MIN_VECTOR_FILL = 0.5  # fraction of a vector that channels must fill
 CYCLES_PER_SECOND = 3.5e9  # a typical clock rate, to compare cycles with waiting times
 TRANSPOSE_CYCLES = 2.0  # for each element that is transposed
@@ -65,11 +62,11 @@ def _scored_chains(
                 continue
             for lanes, vectors in _block_widths(size, core.lanes(kind.dtype)):
                 pack = PackedInput(f"x{place}", dimension, lanes * vectors)
-                packed_types, own, _ = kernel_interface(scope, types, (pack,))
-                stages, _ = schedulable_stages(own, input_tensors(packed_types), (pack,))
+                packed_types, packed_scope, _ = kernel_interface(scope, types, (pack,))
+                stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), (pack,))
                 chain = recognize_chain(stages)
                 if chain is None or chain.weights_read.source.name != pack.tensor:  # type: ignore[union-attr]
-                    continue  # blocks of this width may cross groups of results
+                    continue  # blocks of this width may lie across two groups of the convolution
                 blocks = _extent_of(chain, [k for k in chain.result_places if k != chain.lane_place])
                 counts = tuple(map(_tile_count, chain.tiles))
                 tiles = prod(counts) * _extent_of(chain, chain.phase_places)
@@ -83,19 +80,19 @@ def _scored_chains(
 
 
 def _block_widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Yields (lanes, vectors) of blocks that divide `size` results, or exceed them by less than a vector.
-
-    21 results may be one block of three half vectors of 8; many processors compute two half vectors at once.
+    """Yields (lanes, vectors) of blocks that divide `size` results, or whose last block has less than a vector
+    to spare. 21 results may be one block of three half vectors, of 8 lanes each: many processors compute two
+    half vectors at once.
     """
-    narrow = lanes
-    while narrow >= 4 and size % narrow:
-        narrow //= 2
+    dividing = lanes
+    while dividing >= 4 and size % dividing:
+        dividing //= 2
     for vectors in VECTOR_COUNTS:
-        if narrow >= 4 and size % (narrow * vectors) == 0:
-            yield narrow, vectors
+        if dividing >= 4 and size % (dividing * vectors) == 0:
+            yield dividing, vectors
         for whole in (lanes, lanes // 2):
             width = whole * vectors
-            if whole > narrow and ceil(size / width) * width - size < whole:
+            if whole > dividing and ceil(size / width) * width - size < whole:
                 yield whole, vectors
 
 
@@ -162,13 +159,13 @@ def _parallel_choices(counts: Sequence[int], tile: Sequence[int], threads: int) 
 
 
 def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape, core: TargetCore) -> float:
-    """Estimates the cycles of multiplications or loads, of reads from caches, and of transpositions."""
+    """Estimates a chain's cycles: of arithmetic or loads, reads from caches, and transpositions."""
     counts = shape.extents[:-1]
-    points, read = _extent_of(chain, chain.point_places), _channel_count(chain)
+    points, channel_count = _extent_of(chain, chain.point_places), _channel_count(chain)
     reduced = prod(extent(r) for r in chain.products.reduced)
     results = shape.extents[-1] * sketch.lanes * sketch.vectors
-    rounds = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
-    tiles = rounds * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
+    tile_blocks = prod(ceil(n / t) for n, t in zip(counts, sketch.tile, strict=True))
+    tiles = tile_blocks * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
     tiles *= _extent_of(chain, chain.phase_places)
     block_tiles = prod(sketch.block)
     # cycles of one step of the reduction, for each tile
@@ -177,15 +174,15 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
         step *= 0.75  # half vectors are as fast, and processors may compute two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
     weights = points * reduced * results * ELEMENT_BYTES
-    moved = points * read * prod(sketch.tile) * ELEMENT_BYTES
-    fits = weights + moved <= L2_BYTES
-    cycles += rounds * weights * (L2_CYCLES_PER_BYTE if fits else MEMORY_CYCLES_PER_BYTE)
-    if moved > L2_BYTES:
-        cycles += rounds * shape.extents[-1] * moved * MEMORY_CYCLES_PER_BYTE
+    data_bytes = points * channel_count * prod(sketch.tile) * ELEMENT_BYTES
+    fits = weights + data_bytes <= L2_BYTES
+    cycles += tile_blocks * weights * (L2_CYCLES_PER_BYTE if fits else MEMORY_CYCLES_PER_BYTE)
+    if data_bytes > L2_BYTES:
+        cycles += tile_blocks * shape.extents[-1] * data_bytes * MEMORY_CYCLES_PER_BYTE
     # each block of tiles transposes its edges again
     edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, chain.tiles, strict=True))
-    cycles += rounds * read * edge * TRANSPOSE_CYCLES
-    cycles += tiles * points * (read + results) / sketch.lanes * 2.0
+    cycles += tile_blocks * channel_count * edge * TRANSPOSE_CYCLES
+    cycles += tiles * points * (channel_count + results) / sketch.lanes * 2.0
     waiting = CYCLES_PER_SECOND * exchange_seconds(sketch, shape, core.threads)
     return cycles * busiest_share(sketch, shape, core.threads) + waiting
 
@@ -196,6 +193,6 @@ def _extent_of(chain: BilinearChain, places: Sequence[int]) -> int:
 
 
 def _channel_count(chain: BilinearChain) -> int:
-    """Returns how many elements of the transformed data, over all groups, each point of a tile has."""
+    """Returns how many elements of transformed data, of all groups, each point of a tile has."""
     groups = chain.all_channels // extent(chain.channel_axis)
     return groups * prod(extent(r) for r in chain.products.reduced)

@@ -1,8 +1,8 @@
 """Compiles kernels to objects in the background, each in a process that has compiled nothing before.
 
-Halide numbers its names, so that an object's bytes depend on what its process compiled before; and a program
-with other bytes counts as another program in the measurement database. So a process that has loaded
-everything is forked for each object.
+Halide numbers its names, so that an object's bytes depend on what its process compiled before; and the
+measurement database takes a program with other bytes for another program. So one process loads everything,
+and is forked for each object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ObjectCompiler:
         except ChildError:
             raise
         except BaseException:
-            self.close()  # as an answer may still come, which would be taken for the next one's
+            self.close()  # else a late answer would be taken for the answer to the next task
             raise
 
     def close(self) -> None:
@@ -108,11 +108,11 @@ class ForkingCompiler:
     def code(self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str) -> bytes:
         """Returns the object, compiled in a fork of this process. Raises ValueError with the reason."""
         reading, writing = os.pipe()
-        own = os.getpid()
+        parent = os.getpid()
         if (pid := os.fork()) == 0:
             answer = bytes([FAILED])
             try:
-                if die_with_parent(own):
+                if die_with_parent(parent):
                     answer = bytes([COMPILED]) + self._compile_in_fork(scope, types, output, schedule)
             except BaseException as error:
                 answer += (str(error) or type(error).__name__).encode()
@@ -131,5 +131,5 @@ class ForkingCompiler:
     def _compile_in_fork(
         self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str
     ) -> bytes:
-        whole = intern_scope(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
-        return compile_object(whole, types, output, parse_schedule(schedule), self.cpu)
+        parsed_scope = intern_scope(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
+        return compile_object(parsed_scope, types, output, parse_schedule(schedule), self.cpu)

@@ -28,7 +28,7 @@ class OperandAccess:
         return [d for d, form in enumerate(self.coefficients) if form is None or a in form]
 
     def last_dimension_step(self, a: Axis) -> int | None:
-        """Returns an axis's coefficient if it moves the last dimension only (0 if none), else None."""
+        """Returns an axis's coefficient if it moves the last dimension alone, 0 if none, else None."""
         dimensions = self.dimensions_moved_by(a)
         form = self.coefficients[-1] if self.coefficients else {}
         if not dimensions:

@@ -1,6 +1,6 @@
 """Ranks the register blocks of a reduction, with the loops around them, by an estimate of their cycles.
 
-A register block is some vectors along one axis times some places along other axes, all accumulators of which
+A register block is some vectors along one axis times some positions along other axes; all its accumulators
 fit in registers. A step of its reduction takes as long as its multiplications or its loads, whichever is
 longer (ETO section 5.1, here for one core).
 """
@@ -25,10 +25,11 @@ __all__ = ["MAX_POOL", "MAX_WASTE", "rank_blocks", "count_parallel_loops"]
 MAX_WASTE = 1.2  # blocks of an axis may cover this multiple of its extent
 MAX_UNROLLED = 450  # multiplications of unrolled code: more take long to compile
 MAX_UNROLLED_GUARDED = 1000  # the same where guards are decided by unrolling, which drops some of them
-STRIP_SIZES = (16, 32, 64, 128, 256, 512)  # places of a tile along a band
+STRIP_SIZES = (16, 32, 64, 128, 256, 512)  # rows in a tile of a banded product
 PANEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a tile along the vectors' axis
-MIN_REPEATED_READS = 4  # reads of each element from which on an inlined operand may be copied ahead
-MAX_RESULTS_BETWEEN = 4  # results that lie in memory between two elements of a vector, and are stored with it
+MIN_REPEATED_READS = 4  # an inlined operand may be copied instead if each element is read so often
+# results that may lie in memory between two elements of a vector: all of them are stored with it
+MAX_RESULTS_BETWEEN = 4
 # Register blocks for which loops are enumerated: the best 40, more up to 160 if within 1.3 times the best.
 MAX_REGISTER_BLOCKS, MIN_REGISTER_BLOCKS = 160, 40
 MAX_POOL = 600  # schedules of one nest that are kept for tuning
@@ -66,7 +67,7 @@ def rank_blocks(
 
 @dataclass(frozen=True)
 class _RegisterBlock:
-    """The accumulators: vectors along axis `place` times a block of other axes; and copied operands."""
+    """Vectors along axis number `place`, times a block of other axes; and the operands that are copied."""
 
     place: int
     vectors: int
@@ -119,18 +120,21 @@ class _BlockAnalysis:
         best = [r for n, (step, r) in enumerate(scored) if n < MIN_REGISTER_BLOCKS or step < limit]
         return best[:MAX_REGISTER_BLOCKS]
 
-    def required_copies(self, place: int, narrow: bool) -> tuple[str, ...] | None:
-        """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it."""
+    def required_copies(self, place: int, is_narrow: bool) -> tuple[str, ...] | None:
+        """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it.
+
+        `is_narrow`: the axis is shorter than the vectors, which would read beyond the operand's end.
+        """
         copied, v = [], self.axes[place]
         for operand in self.operands:
             step = operand.last_dimension_step(v)
-            edged = operand.read.outside is not None
-            if step in (0, 1) and not edged and not (narrow and step):
+            has_edge = operand.read.outside is not None
+            if step in (0, 1) and not has_edge and not (is_narrow and step):
                 continue
             if operand.is_copyable(v):
-                if edged or step != 0:
+                if has_edge or step != 0:
                     copied.append(operand.name)
-            elif step not in (0, 1) or narrow and step:
+            elif step not in (0, 1) or is_narrow and step:
                 return None
         return tuple(copied)
 
@@ -183,15 +187,15 @@ class _BlockAnalysis:
             for a in self.axes
             if o.dimensions_moved_by(a)
         }
-        skewed = {
+        band_axes = {
             a for o in self.operands for form in o.coefficients for a in _overlapping_axes(form or {}, v)
         }
         outer: list[tuple[tuple[int, int], ...]] = [()]
-        inner_whole: list[tuple[int, int]] = []
+        untiled_axes: list[tuple[int, int]] = []
         for k, (a, size) in enumerate(zip(self.axes, self.sizes, strict=True)):
             if k == place or size == 1:
                 continue
-            if a in skewed and not self.window_axes[a]:  # reads of a band, j + k, overlap
+            if a in band_axes and not self.window_axes[a]:  # reads of a band, j + k, overlap
                 strips = _strip_sizes(size, blocked.get(k, 1))
                 outer = [(*o, *(((k, t),) if t < size else ())) for o in outer for t in strips]
             elif a in moving and not self.window_axes[a] and k not in blocked:
@@ -199,13 +203,13 @@ class _BlockAnalysis:
             elif a in moving and self.window_axes[a]:
                 outer = [(*o, (k, t)) for o in outer for t in _tile_sizes(size, blocked.get(k, 1))]
             elif k not in blocked:
-                inner_whole.append((k, size))
+                untiled_axes.append((k, size))
         # each panel of the copies is made once
         if all(o.dimensions_moved_by(v) for o in self.operands if o.name in registers.copies):
             size = self.sizes[place]
             panel = [size, *(w for times in PANEL_VECTORS if (w := times * width) < size)]
             outer = [(*o, *(((place, w),) if w < size else ())) for o in outer for w in panel]
-        yield from dict.fromkeys(self.tiled_block(registers, tiles, inner_whole) for tiles in outer)
+        yield from dict.fromkeys(self.tiled_block(registers, tiles, untiled_axes) for tiles in outer)
 
     def tiled_block(
         self, registers: _RegisterBlock, tiles: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
@@ -254,23 +258,23 @@ class _BlockAnalysis:
         and the kernel is no faster than with a loop.
         """
         reduced, limit = self.main.reduced, MAX_UNROLLED_GUARDED if self.guarded else MAX_UNROLLED
-        apart = any(registers.place < k < len(self.axes) - 1 for k, _ in registers.block)
+        stores_several_rows = any(registers.place < k < len(self.axes) - 1 for k, _ in registers.block)
         inner = list(reversed(self.taps))
         outer = list(reversed(self.channels))
-        must = [k for k in inner if reduced[k] in self.guarded]
-        inner = must + [k for k in inner if k not in must]
+        guarded_taps = [k for k in inner if reduced[k] in self.guarded]
+        inner = guarded_taps + [k for k in inner if k not in guarded_taps]
         done = set()
-        for count in range(len(inner), len(must) - 1, -1):
+        for count in range(len(inner), len(guarded_taps) - 1, -1):
             if prod(extent(reduced[k]) for k in inner[:count]) * registers.size > limit:
                 continue
             looped = prod(extent(reduced[k]) for k in (*inner[count:], *outer)) > 1
-            if apart and count > len(must) and not looped:
+            if stores_several_rows and count > len(guarded_taps) and not looped:
                 continue
             for order in ((*inner, *outer), (*inner[:count], *outer, *inner[count:])):
                 if (order, count) not in done:
                     done.add((order, count))
                     yield order, count
-        if not done and not must:
+        if not done and not guarded_taps:
             yield (*inner, *outer), 0
 
     def step_cycles(self, registers: _RegisterBlock, unrolled: Sequence[Axis]) -> float:
@@ -343,7 +347,7 @@ class _BlockAnalysis:
 
 
 def _overlapping_axes(form: Mapping[Axis, int], v: Axis) -> set[Axis]:
-    """Returns the axes whose next place reads again some of what all places of `v` read at this one."""
+    """Returns the axes whose next index reads again elements that some index of `v` reads at this one."""
     if v not in form:
         return set()
     return {a for a, step in form.items() if a is not v and abs(step) < abs(form[v]) * extent(v)}

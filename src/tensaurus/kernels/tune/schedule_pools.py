@@ -1,6 +1,6 @@
 """Orders the schedules of an expression for trial.
 
-There are three orders: by the analysis alone (`ranked_schedules`), by likeness to the fastest schedules at
+There are three orders: by the estimates alone (`ranked_schedules`), by likeness to the fastest schedules at
 other sizes (`similar_schedules`), and by small differences from the best schedules so far
 (`neighbour_schedules`).
 """

@@ -24,7 +24,7 @@ __all__ = ["candidate_bands", "candidate_packs", "rank_sketches"]
 
 BAND_BLOCK_ROWS = (8, 16, 32)  # rows of a block of a banded product
 PACK_VECTORS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
-CHUNK_SIZES = (2, 4, 8, 16, 24, 32, 64)  # places of shared axes that all nests compute before the next
+CHUNK_SIZES = (2, 4, 8, 16, 24, 32, 64)  # rows of a shared axis that all nests compute before the next rows
 TYPICAL_CHUNK = 16  # the chunk for which inner nests are ranked
 MIN_PARALLEL_POINTS = 1 << 13  # points of a nest below which waking other threads takes longer than the nest
 MAX_OUTER_BLOCKS = 160  # register blocks of the last nest, each of which is combined with all chunk sizes
@@ -32,18 +32,18 @@ MAX_OUTER_BLOCKS = 160  # register blocks of the last nest, each of which is com
 
 def rank_sketches(stages: Sequence[Stage], core: TargetCore) -> list[list[Sketch]]:
     """Returns the sketches of each nest, the most promising first."""
-    nests_found = find_nests(stages)
-    shared = count_shared_axes(stages, nests_found) if len(nests_found) > 1 else 0
+    nests = find_nests(stages)
+    shared = count_shared_axes(stages, nests) if len(nests) > 1 else 0
     if not shared:
-        stored = {stage.tensor.name for nest in nests_found for stage in (nest.output, nest.main) if stage}
+        stored = {stage.tensor.name for nest in nests for stage in (nest.output, nest.main) if stage}
         computed = {
             stage.tensor.name: sum(isinstance(body, Read | Call) for body in bodies(stage.body))
             for stage in stages
             if stage.tensor.name not in stored
         }
-        return [_sketch_separate_nest(nest, core, computed) for nest in nests_found]
-    inner = [_sketch_inner_nest(nest, core, shared) for nest in nests_found[:-1]]
-    return [*inner, _sketch_outer_nest(nests_found, core, shared)]
+        return [_sketch_separate_nest(nest, core, computed) for nest in nests]
+    inner = [_sketch_inner_nest(nest, core, shared) for nest in nests[:-1]]
+    return [*inner, _sketch_outer_nest(nests, core, shared)]
 
 
 def candidate_packs(
@@ -75,7 +75,7 @@ def candidate_packs(
 
 
 def _pack_digits(form: Mapping[Axis, int], stage: Stage) -> tuple[int, ...]:
-    """Returns (1,) for an index of one output axis, (1, n) for blocks of n and their places, else ()."""
+    """Returns (1,) for an index i of one output axis, (1, n) for an index n * i + j of two, else ()."""
     steps = sorted((n, a.extent if isinstance(a.extent, int) else 0) for a, n in form.items())
     if any(a not in stage.axes for a in form) or [n for n, _ in steps[:1]] != [1]:
         return ()
@@ -122,9 +122,9 @@ def _sketch_inner_nest(nest: Nest, core: TargetCore, shared: int) -> list[Sketch
     return [*across, *along] if len(operand_accesses(nest.main)) > 1 else [*along, *across]
 
 
-def _sketch_outer_nest(all_nests: Sequence[Nest], core: TargetCore, shared: int) -> list[Sketch]:
+def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> list[Sketch]:
     """Returns the sketches of the last nest, whose loops over the shared axes compute the other nests."""
-    last = all_nests[-1]
+    last = nests[-1]
     lanes = core.lanes(last.output.tensor.dtype)
     sizes = [extent(a) for a in last.output.axes[:shared]]
     plain: list[Sketch] = []
@@ -135,15 +135,15 @@ def _sketch_outer_nest(all_nests: Sequence[Nest], core: TargetCore, shared: int)
     if last.main is None:
         return plain
     place = max(range(shared), key=lambda k: (sizes[k] > 1, k))
-    inner_bytes = sum(4 * prod(extent(a) for a in nest.output.axes[shared:]) for nest in all_nests[:-1])
+    inner_bytes = sum(4 * prod(extent(a) for a in nest.output.axes[shared:]) for nest in nests[:-1])
     size = sizes[place]
     chunks = [n for n in CHUNK_SIZES if n < size and ceil(size / n) * n <= size * MAX_WASTE]
     chunks += [size] if size <= CHUNK_SIZES[-1] else []
     chunks.sort(key=lambda n: abs(log(n * inner_bytes / (L2_BYTES / 2))))
     tiled: list[Sketch] = []
-    alone = replace(core, threads=1)
+    one_thread = replace(core, threads=1)
     chunked = _restrict_to_chunk(last.main, shared)
-    for sketch in rank_blocks(chunked, alone, lanes, MAX_OUTER_BLOCKS, least=shared):
+    for sketch in rank_blocks(chunked, one_thread, lanes, MAX_OUTER_BLOCKS, least=shared):
         for chunk in chunks:
             tiles = ((k, chunk if k == place else 1) for k in range(shared))
             first = tuple((k, n) for k, n in tiles if n < sizes[k])
@@ -154,7 +154,7 @@ def _sketch_outer_nest(all_nests: Sequence[Nest], core: TargetCore, shared: int)
 
 
 def _restrict_to_chunk(main: Stage, shared: int) -> Stage:
-    """Restricts the shared axes to a chunk: a few places of the last long axis, one place of others."""
+    """Restricts the shared axes to a chunk: a few indices of the last long axis, one of each other axis."""
     is_long = [extent(a) > 1 for a in main.axes[:shared]]
     last = max(range(shared), key=lambda k: (is_long[k], k))
     sizes = [min(TYPICAL_CHUNK, extent(a)) if k == last else 1 for k, a in enumerate(main.axes[:shared])]

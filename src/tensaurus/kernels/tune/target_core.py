@@ -18,14 +18,13 @@ __all__ = [
     "busiest_share",
 ]
 
-# Where threads compute a chain's transformed data together, each reads from other cores' caches what the
-# others wrote; where each thread computes its own data, all threads read all weights. How far away other
-# cores and caches are changes while a kernel runs, as the host moves virtual cores: a chain with shared data
-# took 0.42 or 0.91 ms, for seconds at a time, while others took at most a fifth longer. The costs here lie in
-# between.
+# Threads may compute the transformed data of a chain together, and then read from other cores' caches; or
+# each thread computes its own data, and then all threads read all weights. How far away other cores and
+# caches are changes while a kernel runs, as a host moves virtual cores: a chain with shared data took 0.42 or
+# 0.91 ms, for seconds at a time, while other chains took at most a fifth longer. The costs lie in between.
 EXCHANGE_SECONDS_PER_BYTE = 0.25e-9  # for reading data that another thread wrote
 SHARED_WEIGHT_SECONDS_PER_BYTE = 0.015e-9  # for reading weights beyond the L2 cache that others read, too
-PARALLEL_LOOP_SECONDS = 5e-6  # in which threads wait for each other at the end of a parallel loop
+PARALLEL_LOOP_SECONDS = 5e-6  # that threads wait for each other at the end of a parallel loop
 ELEMENT_BYTES = 4  # of float32, which estimates assume
 L1_BYTES, L2_BYTES = 32 << 10, 512 << 10  # typical cache sizes of one core
 
@@ -50,7 +49,7 @@ class NestShape:
 
     extents  of the axes of its output
     points   how often its body is computed
-    copied   bytes of what threads may compute together: copies of operands, by name; "" is a chain's data
+    copied   bytes of tensors that threads may compute together: copied operands by name, "" for a chain's data
     weights  bytes of weights, which all threads read
     """
 

@@ -17,9 +17,9 @@ from tensaurus.system.child import Child, ChildError
 
 __all__ = ["TimingProcesses"]
 
-TRIAL_TIMEOUT = 3.0  # seconds that compiling and timing a schedule may take, without the caller's `patience`
+TRIAL_TIMEOUT = 3.0  # seconds that compiling and timing a schedule may take, plus the caller's `patience`
 START_TIMEOUT = 30.0  # additional seconds until a new process has imported Halide and taken the expression
-CHECK_TIMEOUT = 120.0  # additional seconds for evaluating the expression, which is not compiled
+CHECK_TIMEOUT = 120.0  # additional seconds for evaluating the expression by the interpreter
 
 
 class TimingProcesses:

@@ -24,9 +24,7 @@ from tensaurus.ops import TensorType
 __all__ = ["Trials", "aligned_array"]
 
 ALIGNMENT_BYTES = 64  # a cache line, as runtimes align tensors
-KEPT_BYTES = (
-    1 << 25
-)  # allocations up to this size stay with the process when freed, as the shim's pool keeps them
+KEPT_BYTES = 1 << 25  # freed memory up to this size stays with the process, as in the pool of library/shim.c
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 MIN_RUNS, MAX_RUNS = 3, 400  # runs of a kernel in one timing
 _ONE_FLOAT = TensorType("float32", (1,))
@@ -51,7 +49,7 @@ class Trials:
             allocator.mallopt(M_TRIM_THRESHOLD, 16 * KEPT_BYTES)
         # the first compilation takes ten times as long as later ones
         self.set_expression("L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT)
-        self._bound("flat(u=1*1, p=0)")
+        self._kernel_of("flat(u=1*1, p=0)")
 
     def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
         """Sets the expression (as text), the types of its inputs and of its output, and draws inputs."""
@@ -63,7 +61,7 @@ class Trials:
         self.expected: np.ndarray[Any, Any] | None = None
         self._compiled: dict[str, Any] = {}
 
-    def _bound(self, schedule: str) -> Any:
+    def _kernel_of(self, schedule: str) -> Any:
         """Returns the compiled kernel of a schedule, which is compiled once."""
         if schedule not in self._compiled:
             self._compiled[schedule] = jit(self.scope, self.types, parse_schedule(schedule), self.cpu)
@@ -71,11 +69,11 @@ class Trials:
 
     def compile(self, schedule: str) -> None:
         """Compiles the schedule ahead of a timing."""
-        self._bound(schedule)
+        self._kernel_of(schedule)
 
     def time(self, schedule: str, seconds: float) -> float:
         """Returns the seconds of one run: the lower quartile of several. Raises LoweringError."""
-        run = self._bound(schedule)(self.arrays, self.result)
+        run = self._kernel_of(schedule)(self.arrays, self.result)
         run()
         start = perf_counter()
         run()
@@ -89,7 +87,7 @@ class Trials:
 
     def find_error(self, schedule: str) -> str:
         """Returns what is wrong with the kernel's results, "" where they are right."""
-        bound = self._bound(schedule)
+        bind = self._kernel_of(schedule)
         for last in (False, True):  # the protected page lies before each array, then behind it
             arrays = [guarded_array(array.shape, array.dtype, last) for array in self.arrays]
             for array, values in zip(arrays, self.arrays, strict=True):
@@ -97,21 +95,21 @@ class Trials:
             result = guarded_array(self.result.shape, self.result.dtype, last)
             # NaN in floats, and an unlikely number in integers, so that unwritten elements are noticed
             result.reshape(-1).view(np.uint8)[...] = 0xFF
-            bound(arrays, result)()
+            bind(arrays, result)()
         if self.expected is None:
             pairs = zip(input_tensors(self.types), self.arrays, strict=True)
             lifted = {x: a.astype(np.float64) if a.dtype.kind == "f" else a for x, a in pairs}
             self.expected = interpret(self.scope, lifted, Reals())
-        wanted = self.expected
-        if wanted.dtype.kind != "f" or result.dtype.kind != "f":
-            return "" if np.array_equal(wanted, result) else "other integers than the expression's"
-        if wanted.size == 0:
+        expected = self.expected
+        if expected.dtype.kind != "f" or result.dtype.kind != "f":
+            return "" if np.array_equal(expected, result) else "other integers than the expression's"
+        if expected.size == 0:
             return ""
-        if not np.array_equal(np.isfinite(wanted), np.isfinite(result)):
+        if not np.array_equal(np.isfinite(expected), np.isfinite(result)):
             return "infinite or no number where the expression is not, or the other way round"
-        finite = np.isfinite(wanted)
-        scale = float(np.max(np.abs(wanted[finite]), initial=1e-30))
-        error = float(np.max(np.abs(wanted[finite] - result[finite]), initial=0.0)) / scale
+        finite = np.isfinite(expected)
+        scale = float(np.max(np.abs(expected[finite]), initial=1e-30))
+        error = float(np.max(np.abs(expected[finite] - result[finite]), initial=0.0)) / scale
         return "" if error <= RELATIVE_TOLERANCE else f"an error of {error:.2g} of the largest magnitude"
 
 
@@ -119,9 +117,7 @@ def _number_shape(kind: TensorType) -> tuple[int, ...]:
     return tuple(n for n in kind.shape if isinstance(n, int))
 
 
-MAX_DISTINCT = (
-    1 << 20
-) + 7  # random numbers drawn for a tensor; a larger one repeats them, with no common period
+MAX_DISTINCT = (1 << 20) + 7  # random numbers drawn for a tensor; a larger one repeats them, at odd distances
 
 
 def _random_array(kind: TensorType, rng: np.random.Generator) -> np.ndarray[Any, Any]:

@@ -1,13 +1,13 @@
 """Finds the fastest schedule of an expression on this machine, from the database or by trials.
 
 Expressions of the same reduction form (`kernels/tune/schedule_reuse`) are tuned once: the fastest schedules
-known of the form come first, and nothing else is tried if as much time was spent on the form before as there
-is now.
+known of the form come first, and nothing else is tried if earlier tuning of the form took as much time as
+there is now.
 
-Otherwise half of the time goes to schedules in the order of the analysis, in turns with schedules that were
-fastest at other sizes; the other half goes to neighbours of the best schedules so far, until many steps bring
-no improvement. The fastest three, as far as they are close and time is left, are timed again, longer and on
-all threads. The fastest of these that computes the right numbers is kept.
+Otherwise half of the time goes to schedules in the order of their estimates, alternating with schedules that
+were fastest at other sizes; the other half goes to neighbours of the best schedules so far, until many steps
+bring no improvement. The fastest three, as far as they are close and time is left, are timed again, longer
+and on all threads. The fastest of these that computes the right numbers is kept.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ STALL_STEPS = 25  # steps without improvement after which tuning ends
 MIN_IMPROVEMENT = 0.98  # fraction of the fastest time below which a time counts as an improvement
 LEADER_COUNT, FINALIST_COUNT = 2, 3  # schedules whose neighbours are tried, and those that are timed again
 KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
-MIN_TRIES = 12  # fewer trials count as none: all may have fallen into a slow moment of the machine
+MIN_TRIES = 12  # fewer trials count as none: the machine may have been slow during all of them
 REDUCTION_ROWS = "loops of "  # prefix of the database's rows of reduction forms
-FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's time after which no further schedule is timed again
+FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's tuning time after which no further schedule is timed again
 FINALIST_FACTOR = 1.2  # schedules slower than this multiple of the fastest are not timed again
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
-REVISION = "r12"  # of the code that applies schedules: part of the database key, as it changes times
-MIN_HOPELESS_POINTS = 1 << 24  # multiplications from which on a kernel is asked whether tuning is worth while
-MAX_INTENSITY = 16  # operations for each element moved that a nest may have without register blocks
+REVISION = "r12"  # part of the database key: changed when new code makes schedules faster or slower
+MIN_HOPELESS_POINTS = 1 << 24  # kernels of fewer multiplications are always tried, as one trial is short
+MAX_INTENSITY = 16  # operations for each element moved from which on a nest needs register blocks
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class _ReductionHistory:
     fastest       texts of the fastest schedules, with roles for names
     seconds       the time spent
     tried_count   schedules tried in this run
-    passed_count  how many of the schedules in the order of the analysis were tried
+    passed_count  how many of `ranked_schedules`, from the first on, were tried
     """
 
     fastest: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Makes the kernels of eOperators, each tuned and compiled when it is first asked for."""
+"""Makes the kernels of eOperators (expressions as operators), tuned and compiled at the first request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["TunedKernels"]
 class TunedKernels:
     """Returns, when called with a node, the node's kernel, or None where there is none.
 
-    seconds    returns how many seconds tuning the next kernel may take; 0 where there is no time left
+    seconds    returns how many seconds tuning the next kernel may take, 0 if no time is left
     dropped    the reasons why eOperators have no kernel, each once
     schedules  the texts of the schedules of compiled kernels, by kernel name
     """
@@ -55,14 +55,14 @@ class TunedKernels:
         key = scope, types
         is_constant = tuple(arg is not None and arg.static for arg in node.args)
         if (key, is_constant) not in self._known:
-            kernel = self._known[key, is_constant] = self._made(scope, types, is_constant, node.tensor)
+            kernel = self._known[key, is_constant] = self._make_kernel(scope, types, is_constant, node.tensor)
             if kernel is not None and kernel.scope is not None:
                 # the exported node reads packed inputs, and has this kernel, too
-                own = replace(kernel, scope=None, packing=())
-                self._known[(kernel.scope, kernel.inputs), is_constant] = own
+                packed_kernel = replace(kernel, scope=None, packing=())
+                self._known[(kernel.scope, kernel.inputs), is_constant] = packed_kernel
         return self._known[key, is_constant]
 
-    def _made(
+    def _make_kernel(
         self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
     ) -> Kernel | None:
         try:
