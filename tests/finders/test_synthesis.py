@@ -385,10 +385,10 @@ def test_what_is_dropped_is_derived_by_what_is_kept(
     rules = [rule for one in kept for rule in one.rules]
     assert len(kept) <= len(every)
     for one in every:
-        assert all(is_derivable(left, right, rules) for left, right in one.ways), one.text
+        assert all(is_derivable(left, right, rules) for left, right in one.directions), one.text
     for one in kept:
         others = [rule for other in kept if other is not one for rule in other.rules]
-        assert not all(is_derivable(left, right, others) for left, right in one.ways), one.text
+        assert not all(is_derivable(left, right, others) for left, right in one.directions), one.text
 
 
 def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
@@ -643,6 +643,6 @@ def test_a_direction_that_loses_digits_is_told(left: str, right: str, ways: tupl
 def test_rules_are_said_in_the_directions_that_keep_digits() -> None:
     world = World("choices", ("f32[3,2]",), (2,), ("Add", "Sub", "Min", "Max"))
     for one in Generation(world, 2).run():
-        for left, right in one.ways:
+        for left, right in one.directions:
             assert is_derivable(left, right, one.rules)
         assert "=> Add(x, Sub(y, x))" not in one.text

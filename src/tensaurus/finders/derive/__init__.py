@@ -1,6 +1,7 @@
 """Derivation over tensor-algebra expressions (EINNET, OSDI'23).
 
-Rules rewrite the expressions of a program's linear regions until operators or generated kernels compute them.
+Rules rewrite the expressions of a program's linear regions (sums of products, and the moves of elements
+around them) until operators or generated kernels compute them.
 """
 
 from tensaurus.finders.derive.derivation_cache import DerivationCache

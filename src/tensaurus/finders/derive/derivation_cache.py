@@ -1,8 +1,8 @@
 """Remembers found derivations in the measurement database, so that they are not searched for again.
 
-A stored derivation is a trail: the `State.similarity` of each of its states.  To follow a trail is to apply
-the rules again, so that the result is checked and explained like one that was searched for.  Similarity
-ignores sizes: trails of an expression are tried for the same expression at other sizes, too.
+A stored derivation is a trail: for each of its states a hash, `State.similarity`.  A trail is followed by
+applying the rules again and keeping the states with these hashes, so that the result is checked and explained
+like one that was searched for.  The hash ignores sizes: trails are tried at other sizes, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tensaurus.runtimes.measure.database import Database, Measurement
 __all__ = ["DerivationCache"]
 
 WORKLOAD_PREFIX = "derivations of "  # of the database's rows; the expressions' text follows
-MAX_SIMILAR_TRAILS = 8  # of other sizes that are tried: following a trail costs less than a search
+MAX_SIMILAR_TRAILS = 8  # trails of other sizes that are tried: following one takes less time than a search
 
 Trail = tuple[str, ...]
 
@@ -56,7 +56,7 @@ class DerivationCache:
         return None if stored is None else stored.trails
 
     def similar_trails(self, roots: Sequence[Scope]) -> list[Trail]:
-        """Return trails of expressions that differ in sizes alone, beginning with the first of each."""
+        """Return trails of expressions that differ in sizes alone: the first of each, then the second, ..."""
         similar = self._load().get(remove_sizes(format_scopes(roots)), {}).values()
         rounds = zip_longest(*(stored.trails for stored in similar))
         distinct = dict.fromkeys(trail for one in rounds for trail in one if trail is not None)
@@ -91,7 +91,10 @@ class DerivationCache:
 
 @dataclass(frozen=True)
 class _StoredTrails:
-    """The trails of one expression, and how many times they replaced earlier ones: the newest row wins."""
+    """The trails of one expression, and how many times they replaced earlier ones.
+
+    The database may hold several rows of one expression: the one with the highest count is the newest.
+    """
 
     times: int
     trails: list[Trail]

@@ -1,6 +1,6 @@
 """Turns a derivation into an equation whose evidence is one equation for each step.
 
-The replay of a result then checks every step on its own, and a wrong rule is named.
+The replay of a result (`check/program/replay`) then checks every step on its own, and names a wrong rule.
 """
 
 from __future__ import annotations

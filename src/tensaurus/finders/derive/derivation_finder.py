@@ -35,10 +35,10 @@ __all__ = ["Derive"]
 
 MAX_PROPOSALS = 3  # programs that are proposed for one region
 MAX_STORED = 6  # programs of one region that are stored for other runs and sizes
-STATES = 80  # that the search for one region explores, at most
+STATES = 80  # states that the search for one region explores, at most
 MAX_PRICED = 24  # programs of one region that are expanded into standard operators to estimate their time
-MAX_TIME_RATIO = 0.8  # of a program to the region's present time: estimates are not exact
-MIN_SAVED_SHARE = 0.02  # of a model's time that equal regions may save together: less is not searched
+MAX_TIME_RATIO = 0.8  # a program's estimated time, as a fraction of the region's: estimates are rough
+MIN_SAVED_SHARE = 0.02  # fraction of a model's time that equal regions must be able to save for a search
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Derive:
     """Proposes derivations of the e-graph's programs, as a `Finder`: first those that should save most.
 
     seconds   returns the time of an operator, None where it was not measured
-    roofline  of the machine
+    roofline  the machine's peaks
     states    states that the search for one region explores, at most
     budget    seconds for all searches, until more are granted
     cache     derivations that are known, and whether kernels can be generated: without them, derived
@@ -103,13 +103,13 @@ class Derive:
         return sum(filter(None, map(self.seconds, program.active)))
 
     def region_seconds(self, region: LinearRegion) -> tuple[float, float]:
-        """Return the region's measured seconds without fused operators, and its arithmetic's."""
+        """Return the measured seconds of the region's unfused operators, and those of its arithmetic."""
         now = sum(filter(None, (self.seconds(node) for node in region.inner if not is_free(node))))
         least = 0.0
         for piece, product in zip(region.pieces, region.products, strict=True):
             count = number_of(multiply_adds(scopes_of(product)[0]))
             work = 2 * count * self.roofline.operation / PEAK_FRACTION
-            # the moves behind a product, such as those to a band, drop about half of its elements
+            # moves after a product, such as those that cut out a band, drop about half of its elements
             least += work if piece.root is product else work / 2
         return now, least
 
@@ -216,7 +216,7 @@ class Derive:
 
 @dataclass
 class _UnfinishedSearch:
-    """A search that the deadline cut, None where there was no time to begin, and programs known before it."""
+    """A search that the deadline cut (None: it was not begun), and programs known before the search."""
 
     search: Search | None = None
     earlier: list[DerivedProgram] = field(default_factory=list)

@@ -1,8 +1,10 @@
 """Distance-guided search for programs that compute an expression (EINNET, section 6.1).
 
-Explorative derivation applies every rule to the compute-bound stages of a state.  Converging derivation then
-turns these stages into operators; memory-bound expressions remain around them, as eOperators.  The states
-that should cost least are explored first, so that a search that runs out of time has seen the best of them.
+A state is a tuple of expressions that equals the original, with the operators found so far; its stages are
+the nested scopes.  Explorative derivation applies every rule to the compute-bound stages of a state.
+Converging derivation then turns these stages into operators; memory-bound expressions remain around them, as
+eOperators, for which kernels are generated.  The states that should cost least are explored first, so that a
+search that runs out of time has seen the best of them.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ EXPLORATIVE: tuple[Rule, ...] = (
 JOINT: tuple[JointRule, ...] = (merge_expressions.joined,)
 CONVERGING: tuple[Rule, ...] = (substitute_variables.sheared, tighten_boundary.tightened)
 MAX_DEPTH = 7  # explorative rules applied one after the other
-MAX_STATES = 2000  # that are explored
-DEPTH_PENALTY = 1.5  # factor on a state's cost for each rule but the last: shallow states come first
-MAX_SIMILAR_STATES = 4  # that are followed for one state of a trail from other sizes
+MAX_STATES = 2000  # states that are explored
+DEPTH_PENALTY = 1.5  # factor on a state's cost for each rule after the first: shallow states come first
+MAX_SIMILAR_STATES = 4  # states that are followed for one state of a trail from other sizes
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,7 @@ class Search:
 
 
 def _distance(stage: Scope) -> tuple[int, int]:
-    """Return how far a stage is from an operator: its mixed dimensions, then its elements."""
+    """Return how far a stage is from an operator: indices of several traversal iterators, then elements."""
     return substitute_variables.count_mixed_dimensions(stage), number_of(product(stage.shape))
 
 

@@ -1,4 +1,4 @@
-"""States of a derivation: the expressions that are left, and the operators that parts of them became.
+"""States of a derivation: the expressions that remain, and the operators that parts of them became.
 
     roots  L[i](2 * y1[i])        nodes  x0: input, y1: Relu(x0)
 """
@@ -41,7 +41,7 @@ __all__ = [
     "MIN_INTENSITY", "AppliedRule", "State", "format_scopes", "intensity", "make_node", "remove_sizes",
 ]  # fmt: skip
 
-HASH_DIGITS = 16  # of a state's similarity: as short as is safe, trails are stored in the database
+HASH_DIGITS = 16  # digits of a state's similarity: few, as trails of them are stored in the database
 MIN_INTENSITY = 4.0  # operations for each element moved; with fewer, memory is the bound (EINNET, section 5)
 
 

@@ -4,7 +4,8 @@
         3 4 5 6 7 8              0 5 10 1 6 11
         i + 3                    i // 3 + 5*(i % 3)
 
-In large boxes the values at a sample of places are used; the replay of the equation checks the rest.
+A place is a tuple of indices, one for each axis.  In large boxes the values at a sample of places are used;
+the replay of the equation checks the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ __all__ = ["IndexFunction", "evaluate_at", "fit_index", "places_between", "sampl
 IndexFunction = Callable[[Sequence[Integers]], tuple[Integers, Booleans]]
 """Maps places to the index at each place, and to whether that index is known."""
 
-MAX_PLACES = 1 << 16  # of a box that are looked at: all of a small box, else a random sample
-LINES = 32  # along each axis on which differences of values are taken
+MAX_PLACES = 1 << 16  # places of a box that are looked at: all of a small box, else a random sample
+LINES = 32  # lines along each axis on which differences of values are taken
 
 
 def sample_places(shape: Sequence[int], seed: int = 0) -> list[Integers]:
@@ -41,9 +42,9 @@ def sample_places(shape: Sequence[int], seed: int = 0) -> list[Integers]:
 def places_between(
     forms: Sequence[Size], axes: Sequence[Axis], places: Sequence[Integers], known: Booleans
 ) -> list[Integers] | None:
-    """Return places at which a form's values lie between those at known and those at unknown places, or None.
+    """Return further places, which show where the range of each form's values at known places ends, or None.
 
-    In a sample, the range of a form's values at known places ends between two sampled values.
+    A sample tells only that the range ends between two sampled values; the further places lie between them.
     """
     found: list[Integers] = []
     shape = [a.extent for a in axes if isinstance(a.extent, int)]

@@ -4,7 +4,8 @@ Slices, concatenations, masks and skewed reshapes that assemble products of chun
 
     L[b, i, j](sum[k](q[b, i, k] * k[b, i + j - w, k]) if 0 <= i + j - w < n else -inf)
 
-Rewrite rules would have to undo each exporter's way to write a band.  Here every element's number is traced
+Moves are operators that only move elements.  Rewrite rules would have to undo each exporter's way to write a
+band.  Here every element's number is traced
 through the moves, and an index expression is fitted to the numbers (EINNET, section 4.2: expression fusion;
 4.1: traversal merging, boundaries).  Of large tensors a sample is traced; the replay of the equation checks
 that the expression is right everywhere.
@@ -43,7 +44,7 @@ from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
 
 __all__ = ["MoveFinder", "fold_moves"]
 
-MAX_REFINEMENTS = 8  # times that places near the ends of known ranges are added to the sample
+MAX_REFINEMENTS = 8  # rounds that add places near the ends of known ranges to the sample
 MOVE_FUNCTIONS = {"where"}  # functions that an expression that only moves elements may call
 
 
@@ -70,7 +71,7 @@ class MoveFinder:
         return Piece(root, operands)
 
     def _last_move(self, product: Node) -> Node | None:
-        """Return the last node whose elements are the product's or constants, None for several nodes."""
+        """Return the last node whose elements are all the product's or constants, None for several."""
         reached = {product}
         waiting = [self.position[node] for node in self._readers_of(product)]
         heapify(waiting)
@@ -152,7 +153,7 @@ def _operator_only_moves(op: Op, kinds: tuple[TensorType | None, ...], attrs: At
 
 
 def _variable_inputs(node: Node) -> list[Node]:
-    """Return the arguments that are no constants; of one of several outputs the operator's arguments."""
+    """Return the arguments that are no constants; for one of several outputs, the operator's arguments."""
     owner = node.args[0] if node.op is ITEM else node
     assert owner is not None
     return list(dict.fromkeys(arg for arg in owner.args if arg is not None and not arg.static))
@@ -277,7 +278,10 @@ def _trace_root(
 
 
 def _product_range(values: Integers, is_product: Booleans, extent: int) -> tuple[int, int]:
-    """Return the range of an index where the product is, up to 0 and the extent if nothing contradicts."""
+    """Return the range of an index where elements of the product are.
+
+    The range is extended to 0 and to the extent where no place of the sample contradicts.
+    """
     low, high = int(values[is_product].min()), int(values[is_product].max())
     others = values[~is_product]
     below, above = others[others < low], others[others > high]

@@ -93,7 +93,7 @@ class _Factors:
             if form is None or len(taps) > 1 or not all(isinstance(s, int) for s in form[0].values()):
                 return None
             slopes = {a: abs(slope) for a, slope in form[0].items() if isinstance(slope, int)}
-            # of several places the one with the largest slope is the window's: h of 2*h + h' + 2*r
+            # of several places the one with the largest slope belongs to the window: h in 2*h + h' + 2*r
             places.sort(key=lambda a: (-slopes[a], str(a)))
             if not places:
                 return None
@@ -104,7 +104,7 @@ class _Factors:
 
 
 def match_operators(scope: Scope) -> Iterator[OperatorMatch]:
-    """Yield the operators that compute the scope, of similar ones that with the fewest iterators."""
+    """Yield the operators that compute the scope, and of similar operators those of fewest iterators."""
     if dtype_of(scope) != "float32" or not _has_numeric_extents(scope):
         return
     for factors in _factor_orders(scope):
@@ -259,7 +259,7 @@ class _WindowLayout:
 
 
 def _lay_out_window(factors: _Factors, place: Axis, tap: Axis, d: int) -> _WindowLayout | None:
-    """Return a layout of dimension d: the source's own where padding suffices, else what the window reads."""
+    """Return a layout of dimension d: the source's where padding suffices, else of what the window reads."""
     index, extent = factors.data.indices[d], factors.data.source.shape[d]
     form = affine_coefficients(index, [place, tap])
     assert form is not None

@@ -2,7 +2,7 @@
 
     x[2*h + r]   ->   r by 2        x[h // 3]   ->   h by 3
 
-Any number would be right; strides, dilations and divisors in indices suggest those that lead somewhere.
+Any number would be right; strides, dilations and divisors in indices suggest those that simplify indices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensaurus.expr.sizes.size import Axis, Floor, Size, atoms
 
 __all__ = ["candidate_periods"]
 
-MAX_KERNEL_EXTENT = 16  # of a summation iterator that is split by every number: kernels are that small
+MAX_KERNEL_EXTENT = 16  # a summation iterator up to this extent, as of a filter, is split by every number
 
 
 def candidate_periods(scope: Scope, a: Axis, *, summation: bool = False) -> list[int]:

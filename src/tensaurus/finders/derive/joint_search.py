@@ -1,7 +1,7 @@
 """Starts the derivation of several expressions of one tensor at states in which parts of them are merged.
 
-A search over all expressions at once would spend its budget on each of them alone.  The start states here are
-merged at once, or after each expression was rewritten by the rules that helped when it was derived alone.
+A search over all expressions at once would spend its budget on each of them alone.  In the start
+states here expressions are merged as they are, or after the rules that helped each when it was derived alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tensaurus.graph.ir.node import Node
 
 __all__ = ["joint_start_states", "search_region"]
 
-PATHS_PER_RULES = 2  # paths of one expression that apply the same rules
+PATHS_PER_RULES = 2  # paths of one expression, by the same sequence of rules, that are tried
 MAX_MERGED_STATES = 8  # start states in which something was rewritten before it was merged
-MAX_PATH_CHOICES = 64  # choices of one path for each expression that are tried for these
+MAX_PATH_CHOICES = 64  # choices of one path for each expression that are tried to find these states
 
 
 def search_region(

@@ -26,12 +26,16 @@ from tensaurus.runtimes.price.operation_counts import scopes_of
 
 __all__ = ["LinearRegion", "find_linear_regions", "product_piece"]
 
-MAX_JOINT_PRODUCTS = 6  # in one joint region: of more products of a tensor, every six in program order
+MAX_JOINT_PRODUCTS = 6  # products in one joint region: more are divided in groups of six, in program order
 
 
 @dataclass(frozen=True)
 class LinearRegion:
-    """One product with the moves around it, or several independent ones that read one tensor."""
+    """One product with the moves around it, or several independent products that read one tensor.
+
+    pieces    for each product the nodes from the root of the moves after it to the leaves before it
+    products  the nodes of the products themselves
+    """
 
     pieces: tuple[Piece, ...]
     products: tuple[Node, ...]

@@ -230,7 +230,7 @@ class _Frame:
             yield Select(tuple(guards), weights, Const(0)) if guards else weights
 
     def _index_by_row(self, view: int, weights: Body, k: Axis) -> Body:
-        """Return the weights with the private iterators computed from the row k of the merged scope."""
+        """Return the weights with the private iterators written as digits of the merged scope's row k."""
         private = self.views[view].private
         number = polynomial(k) - sum(self.counts[:view])
         digits = digits_of(number, [a.extent for a in private])
@@ -260,7 +260,7 @@ class _Frame:
 
 
 class _Window(NamedTuple):
-    """A range low <= u < low + extent of a summation iterator u that has this slope in the index.
+    """A range low <= u < low + extent of a summation iterator u, which has this slope in the index.
 
     begins  where each view's own range begins
     taps    each view's iterator and its extent; None, 1 for a view that reads a single value

@@ -6,6 +6,8 @@ These are sums of products of two tensors, and sums over windows of one tensor, 
 
     A: n | c | window h, r | window w, s        B: f | c | r | s        O: n | f | h | w
 
+A window has a place (h) and a tap (r).  A pattern says which of A, B and O an iterator enters.
+
 No operator is named here: iterators come from the declaration at the operator's examples, and the role of an
 attribute is found by changing it and comparing the iterators.
 """
@@ -29,10 +31,10 @@ from tensaurus.ops.examples import examples_of
 
 __all__ = ["Operator", "Role", "Window", "matchable_operators", "split_scale"]
 
-PRIMES = (2, 3, 5, 7, 11, 13)  # factors of enlarged sizes, so that no two extents coincide
-CHANGES = (1, 2, 3, 4)  # added to an attribute's number until the iterators change: not every number is valid
-WINDOW_ROOM = 16  # factor of window dimensions, so that larger strides and dilations still fit
-QUANTITIES = ("stride", "dilation", "begin", "extent")  # of a window that `_window_quantities` measures
+PRIMES = (2, 3, 5, 7, 11, 13)  # sizes of examples are multiplied by these, so that no two extents coincide
+CHANGES = (1, 2, 3, 4)  # added to an attribute's number, in this order, until the iterators change
+WINDOW_ROOM = 16  # window dimensions are enlarged by this factor, so that larger strides still fit
+QUANTITIES = ("stride", "dilation", "begin", "extent")  # of a window, as measured by `_window_quantities`
 DEFAULTS = {"stride": 1, "dilation": 1, "begin": 0, "end": 0}  # where an operator has no attribute for it
 
 
@@ -121,7 +123,7 @@ def _make_kind(is_unary: bool, windows: Sequence[Window], groups: Iterable[Patte
 
 @cache
 def matchable_operators() -> tuple[Operator, ...]:
-    """Return for each kind the first operator of the registry, of one tensor that with the most roles."""
+    """Return for each kind the first operator in the registry, or, of one tensor, the one of most roles."""
     found: dict[Kind, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):

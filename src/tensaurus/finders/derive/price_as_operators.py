@@ -16,8 +16,8 @@ from tensaurus.runtimes.price.roofline import Roofline
 
 __all__ = ["PEAK_FRACTION", "estimate_seconds", "is_precomputed"]
 
-PEAK_FRACTION = 0.5  # of the machine's peaks that a runtime's operator is assumed to reach
-CALL_SECONDS = 3e-6  # that calling an operator takes in addition to its work
+PEAK_FRACTION = 0.5  # fraction of the machine's peaks that a runtime's operator is assumed to reach
+CALL_SECONDS = 3e-6  # seconds that calling an operator takes in addition to its work
 
 
 def is_precomputed(node: Node, weights: Container[Node]) -> bool:

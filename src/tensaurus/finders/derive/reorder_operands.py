@@ -3,7 +3,7 @@
         L[h:6, p:2, j:5](sum[c](q[2*h + p, c] * k[2*h + p + 2*j - 4, c] | 0))
      -> L[p:2, h:6, j:5](sum[c](q'[p, h, c] * k'[p, h + j - 2, c] | 0)),  k'[p, t, c] = k[2*t + p, c]
 
-A dilated band becomes a plain one for each remainder (EINNET, figure 14).
+A dilated band, as in sliding-window attention, becomes a plain one for each remainder (EINNET, figure 14).
 """
 
 from __future__ import annotations

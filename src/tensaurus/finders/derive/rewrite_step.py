@@ -42,7 +42,7 @@ JointRule: TypeAlias = Callable[[Sequence[Scope]], Iterator[JointStep]]
 
 
 class Product(NamedTuple):
-    """factor * factor * ... where all guards are at least 0, zero elsewhere."""
+    """A product of factors where all guards are at least 0, and zero elsewhere."""
 
     guards: tuple[Size, ...]
     factors: tuple[Body, ...]

@@ -24,7 +24,7 @@ from tensaurus.finders.derive.rewrite_step import Product, Step, base_name, prod
 
 __all__ = ["split"]
 
-MAX_PHASES = 4  # values of an iterator that may be split off one by one, as the phases of a stride are
+MAX_PHASES = 4  # an iterator of at most so many values may be split at each: it may number a stride's phases
 
 
 def split(scope: Scope) -> Iterator[Step]:
@@ -53,7 +53,7 @@ def _restrict(scope: Scope, a: Axis, low: int, high: int) -> Scope:
 
 
 def _split_points(scope: Scope, a: Axis, cache: dict[tuple[int, Axis], frozenset[int]]) -> frozenset[int]:
-    """Return the values at which a guard of this axis alone changes; of a short axis in a quotient, all."""
+    """Return the values at which a guard of this axis alone changes; for a short axis in a quotient, all."""
     key = id(scope), a
     if key not in cache:
         cache[key] = frozenset(_find_split_points(scope, a, cache))

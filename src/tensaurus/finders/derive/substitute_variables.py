@@ -40,7 +40,7 @@ def sheared(scope: Scope) -> Iterator[Step]:
         if low is None or high is None:
             continue
         t = axis(high - low + 1, "t")
-        value = polynomial(t) + low  # of the form
+        value = polynomial(t) + low  # what the form is, over t
         for a in sorted(axes_in(form), key=str):
             body = _eliminate_axis(scope.body, a, form, value)
             if body is None:

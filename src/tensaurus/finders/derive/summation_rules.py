@@ -138,7 +138,7 @@ def reindexed(scope: Scope) -> Iterator[Step]:
 
 
 def _shifted_indices(factors: tuple[Body, ...], axes: tuple[Axis, ...]) -> Iterator[tuple[Axis, Size, Size]]:
-    """Yield (iterator, index, extent of the dimension) of indices that add traversal iterators to it."""
+    """Yield (summation iterator, index, extent) for indices that add traversal iterators to the iterator."""
     for factor in factors:
         if not isinstance(factor, Read) or factor.outside != Const(0):
             continue
@@ -154,7 +154,7 @@ def _shifted_indices(factors: tuple[Body, ...], axes: tuple[Axis, ...]) -> Itera
 def collapsed(scope: Scope) -> Iterator[Step]:
     """Boundary tightening in a summation: removes an iterator of which a guard allows one value.
 
-        sum[r:2](x[r] if (h + r) % 2 == 0 else 0)   ->   x[-h % 2]
+        sum[r:2](x[r] if (h + r) % 2 == 0 else 0)   ->   x[(-h) % 2]
     """
     for whole, put in outermost_reductions(scope.body):
         if whole.monoid != "sum":
@@ -171,9 +171,9 @@ def collapsed(scope: Scope) -> Iterator[Step]:
 
 
 def _single_values(guard: Size, axes: tuple[Axis, ...]) -> Iterator[tuple[Axis, Size]]:
-    """Yield an axis and its only value: a guard asks k to divide a + e, and a has k values.
+    """Yield an axis a of k values and the only value at which the guard holds, which is: k divides a + e.
 
-    k * ((a + e) // k) - (a + e) >= 0 holds where a + e is a multiple of k.
+    Such a guard reads k * ((a + e) // k) - (a + e) >= 0.
     """
     for floor in atoms(guard):
         if not isinstance(floor, Floor) or not isinstance(floor.bottom, int):

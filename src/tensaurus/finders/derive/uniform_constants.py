@@ -19,13 +19,13 @@ from tensaurus.ops import TensorType
 
 __all__ = ["inline_numbers", "uniform_value"]
 
-FIRST_ELEMENTS = 64  # that are compared first: most constants differ within these
+FIRST_ELEMENTS = 64  # elements that are compared first: most constants differ within these
 
 
 def uniform_value(node: Node) -> Fraction | None:
-    """Return the number that all elements of a float constant are, None where they differ or it is no such.
+    """Return the number that all elements of a float constant are, None where they differ or for other nodes.
 
-    None for zero, too: infinity times zero is not zero.
+    None for zero, too: it must not replace a tensor, as infinity times zero is not zero.
     """
     kind = node.types[0] if node.op is CONSTANT else None
     if not isinstance(kind, TensorType) or not kind.dtype.startswith("float"):
@@ -38,7 +38,10 @@ def uniform_value(node: Node) -> Fraction | None:
 
 
 def inline_numbers(scope: Scope, numbers: Mapping[Tensor, Fraction]) -> Scope:
-    """Return the scope with reads of these tensors replaced by numbers, except reads with others outside."""
+    """Return the scope with reads of these tensors replaced by numbers.
+
+    A read that has another value outside the tensor stays.
+    """
     return _Inlining(numbers).scope(scope) if numbers else scope
 
 

@@ -1,13 +1,14 @@
 """Proposes kernels in blocked layouts: channels in blocks, the elements of a block side by side.
 
-    y = K(x)   ->   block(y) = K'(block(x)),   y = K''(block(x)),   block(y) = K'''(x)
+    y = K(x)   ->   y = K'(block(x)),   block(y) = K''(x),   block(y) = K'''(block(x))
     unblock(block(y))   ->   y
 
     block(x)[n:1, a:6, i:7, j:7, b:16] = x[n, 16*a + b, i, j]           nChw16c of x [1, 96, 7, 7]
 
-Conversions are eOperators like any other, so extraction decides where they stand; two kernels that both have
-the layout need none between them. K' is K with rewritten indices; axes that are read by block and by place in
-a block are split in two.
+K is a kernel, and K', K'' and K''' are its forms with blocked input, output or both. Conversions are
+eOperators like any other, so extraction decides where they stand; two kernels that both have the layout need
+none between them. A form has K's expression with rewritten indices: axes that are read by block and by
+position in the block are split in two.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 CHANNEL_AXIS = 1  # the dimension of channels, in ONNX
-MAX_ROUNDS = 6  # passes that split axes: splitting axes of one scope may split those of a scope inside
+MAX_ROUNDS = 6  # passes that split axes: splitting axes of a scope may split those of a nested one
 SLOW_FACTOR = 3.0  # a kernel slower than this multiple of its estimate may be slow because of the layout
 MIN_EXCESS = 0.02  # fraction of a program's time that slow kernels must lose before blocked ones are proposed
 TESTED_WHERE_USED = Tested("gf", "where it is used")
@@ -70,7 +71,7 @@ class Blocked:
             yield Proposal(equation, tuple(map(graph.insert_term, equation.leaves)))
 
     def find_equations(self, program: Program) -> Iterator[Equation]:
-        """Yields equations for a program's slow kernels, and for their neighbours, to save conversions."""
+        """Yields equations for a program's slow kernels, and for their neighbours, which saves conversions."""
         kernels = [node for node in program.active if node.op is eop and not _is_fast_algorithm(node)]
         excess = {node: self._excess_seconds(node) for node in kernels}
         total = sum(filter(None, map(self.seconds, program.active)))
@@ -247,7 +248,7 @@ class _BlockedEquation(Equation):
 
 
 class _ReadBlockedTensors(Rewriting):
-    """Reads tensors in their blocked layouts. A place is beyond the edges of both layouts or of neither."""
+    """Reads tensors in their blocked layouts, out of range wherever the plain layout is read so."""
 
     def __init__(self, tensors_: Mapping[Tensor, Tensor], width: int):
         super().__init__()

@@ -72,11 +72,11 @@ class _Composition(Equation):
         for node in topological_order(self.left, replaced):
             replaced[node] = replace_args(node, tuple(arg and replaced[arg] for arg in node.args))
         (left,) = (replaced[node] for node in self.left)
-        kept = tuple(dict.fromkeys(replaced[leaf] for leaf in self.leaves))
-        right = _compose_node(left, kept)
+        new_leaves = tuple(dict.fromkeys(replaced[leaf] for leaf in self.leaves))
+        right = _compose_node(left, new_leaves)
         if right is None:
             raise Untypable(f"{format_nodes(left)} has no composition")
-        return _make_equation(self.name, left, right, kept)
+        return _make_equation(self.name, left, right, new_leaves)
 
 
 def _compose_node(left: Node, leaves: tuple[Node, ...]) -> Node | None:
@@ -103,7 +103,7 @@ def _leaf_tensors(leaves: tuple[Node, ...]) -> tuple[Tensor, ...]:
 
 
 def _compose_scope(root: Node, leaves: tuple[Node, ...]) -> Scope:
-    """Returns the expression of the program, whose leaves are tensors x0, x1, ..."""
+    """Returns the expression of the program over the leaves, which become tensors x0, x1, ..."""
     sources: dict[Node, Source] = dict(zip(leaves, _leaf_tensors(leaves), strict=True))
     values: dict[Tensor, Const] = {}
     for node in topological_order([root], leaves):
@@ -141,5 +141,5 @@ class _InlineNumbers(Rewriting):
 
 
 def _find_evidence(left: Node, right: Node, leaves: tuple[Node, ...]) -> Evidence:
-    """Returns that both sides are one expression (proved), or else that the equation is tested where used."""
+    """Returns a proof if both sides are one expression, else that the equation is tested where it is used."""
     return COMPOSED if _compose_scope(left, leaves) is _compose_scope(right, leaves) else TESTED_WHERE_USED

@@ -31,7 +31,7 @@ PEAK_FRACTION = 0.5  # of the machine's peaks that a runtime's operator reaches,
 
 @dataclass(frozen=True)
 class Fusion:
-    """A kernel, the places where it fits, each with its equation, and the seconds that it may save in all."""
+    """A kernel, the pieces of the program that it computes, each with its equation, and the seconds saved."""
 
     places: tuple[tuple[Piece, Equation], ...]
     gain: float

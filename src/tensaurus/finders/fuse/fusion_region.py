@@ -6,10 +6,13 @@ that no value is computed twice, or if computing the value again takes less time
     maps        trees of elementwise, broadcast and layout operators
     rows        maps with reductions of whole dimensions, all of one length: softmax, normalizations
     windows     poolings, with the maps after and before them
-    products    one contraction, alone, with the maps after it, and with maps before it that follow no other
+    products    one contraction (convolution, matrix product), alone, with the maps after it, and with maps
+                before it, unless these may be fused to a contraction before them
     attention   a contraction of rows that are computed from the result of another contraction
     gates       several small reductions and contractions, one after the other, and maps after them:
                 squeeze and excitation
+
+A region's core is its contraction, pooling or reduction.
 """
 
 from __future__ import annotations
@@ -34,10 +37,7 @@ __all__ = ["is_literal", "find_regions"]
 MAX_NODES = 40  # operators of one region
 MAX_STEPS = 120  # scalar functions of one region, which bound the depth of its expression
 MAX_LEAVES = 24  # arguments of one kernel
-FEW_ELEMENTS, LITTLE_WORK = (
-    1 << 12,
-    1 << 19,
-)  # elements and operations that take no longer than a kernel's call
+FEW_ELEMENTS, LITTLE_WORK = 1 << 12, 1 << 19  # elements, operations: computed as fast as a kernel is called
 
 Region: TypeAlias = frozenset[Node]
 NodeTest: TypeAlias = Callable[[Node], bool]
@@ -61,9 +61,9 @@ def is_literal(node: Node, reader: Node) -> bool:
 
 
 class _RegionFinder:
-    """Grows regions in one program, given who reads what.
+    """Grows regions in one program.
 
-    place          the position of each node in the program
+    position          the position of each node in the program
     patterns       how each operator reads its arguments, for operators that may be fused
     readers        the nodes that read each value
     epilogue_maps  maps that may be computed in the kernel of a contraction or pooling before them
@@ -71,16 +71,15 @@ class _RegionFinder:
 
     def __init__(self, program: Program, roofline: Roofline):
         self.roofline = roofline
-        self.place: dict[Node, int] = {}
+        self.position: dict[Node, int] = {}
         self.patterns: dict[Node, ReadPattern] = {}
         self.readers: dict[Node, set[Node]] = {}
         self.outputs = set(program.roots)
         self.epilogue_maps: set[Node] = set()
-        split: dict[
-            Node | None, bool
-        ] = {}  # for calls of several outputs: whether all outputs may be fused apart
+        # for nodes of several outputs: whether each output may be fused on its own
+        split: dict[Node | None, bool] = {}
         for number, node in enumerate(program.nodes):
-            self.place[node] = number
+            self.position[node] = number
             self.readers[node] = set()
             pattern = None if node.op in (INPUT, CONSTANT) or node.static else read_pattern(node)
             if pattern is not None:
@@ -108,14 +107,14 @@ class _RegionFinder:
     def _drop_final_reshapes(self, region: Region) -> Region:
         """Removes reshapes at the end of a region, as runtimes copy nothing for them."""
         while region:
-            last = max(region, key=self.place.__getitem__)
+            last = max(region, key=self.position.__getitem__)
             if not (self._is_layout(last) and is_alias(last)):
                 break
             region -= {last}
         return region
 
     def _to_piece(self, region: Region) -> Piece:
-        order = sorted(region, key=self.place.__getitem__)
+        order = sorted(region, key=self.position.__getitem__)
         read = ((arg, node) for node in order for arg in value_arguments(node) if arg is not None)
         leaves = dict.fromkeys(arg for arg, node in read if arg not in region and not is_literal(arg, node))
         return Piece(order[-1], tuple(leaves))
@@ -148,7 +147,7 @@ class _RegionFinder:
                 yield from self._with_prologues(tree.union(windows))
 
     def _last_first(self) -> Iterator[Node]:
-        return iter(sorted(self.patterns, key=self.place.__getitem__, reverse=True))
+        return iter(sorted(self.patterns, key=self.position.__getitem__, reverse=True))
 
     def _is_map(self, node: Node) -> bool:
         return self.patterns[node].is_map
@@ -157,7 +156,7 @@ class _RegionFinder:
         return self.patterns[node].is_map and not self.patterns[node].work
 
     def _may_precede(self, node: Node) -> bool:
-        """Whether a map may be fused to the contraction after it: not if it can follow another one."""
+        """Whether a map may be fused to the contraction after it: not if it may be fused to one before it."""
         return self._is_layout(node) or self.patterns[node].is_map and node not in self.epilogue_maps
 
     def _map_trees(self) -> Iterator[Region]:
@@ -170,14 +169,14 @@ class _RegionFinder:
             tree = self.grow(frozenset([root]), self._is_map)
             taken |= tree
             yield tree
-            for part in sorted(self._joined_branches(tree), key=self.place.__getitem__):
+            for part in sorted(self._joined_branches(tree), key=self.position.__getitem__):
                 yield self.grow(frozenset([part]), self._is_map)
 
     def _joined_branches(self, tree: Region) -> set[Node]:
         """Returns the values of a tree that are joined, each computed from contractions of its own."""
         below: dict[Node, frozenset[Node]] = {}
         parts: set[Node] = set()
-        for node in sorted(tree, key=self.place.__getitem__):
+        for node in sorted(tree, key=self.position.__getitem__):
             inputs: dict[Node, frozenset[Node]] = {}
             for arg in self._inputs(node):
                 own = (
@@ -198,8 +197,7 @@ class _RegionFinder:
         """Extends a region by the allowed operators that it reads, again and again.
 
         With `repeating`, values that others read, too, are taken in if computing them again is cheap. Nodes
-        are looked at from the last to the first, so that it is known which readers of a node are in the
-        region.
+        are visited from the last to the first, so that all readers of a node are decided before the node.
         """
         region, repeated = set(start), set[Node]()
         waiting: list[tuple[int, Node]] = []
@@ -210,7 +208,7 @@ class _RegionFinder:
                 if arg not in leaves and arg not in region and not is_literal(arg, node):
                     leaves.add(arg)
                     if arg in self.patterns:
-                        heappush(waiting, (-self.place[arg], arg))
+                        heappush(waiting, (-self.position[arg], arg))
 
         for node in start:
             look_below(node)
@@ -244,15 +242,16 @@ class _RegionFinder:
         return self.roofline.seconds(self.patterns[node].work, 0) <= self.roofline.seconds(0, size)
 
     def _maps_following(self, tree: Region, core: Node) -> set[Node]:
-        """Returns the maps of the tree that a kernel of the core can compute as soon as an element is ready.
+        """Returns the maps of the tree that a kernel can apply to each element of the core as it is computed.
 
-        Returns none unless only the tree reads the core, and every element is needed at one place and once.
+        Returns none unless only the tree reads the core, and each value that is computed from it has a single
+        reader, or readers that all read it at their own indices.
         """
         if not self._is_read_only_inside(core, tree):
             return set()
         carrying = {core}
         reading: dict[Node, list[bool]] = {}
-        for node in sorted(tree, key=self.place.__getitem__):
+        for node in sorted(tree, key=self.position.__getitem__):
             for number, arg in enumerate(value_arguments(node)):
                 if arg is None or arg not in carrying:
                     continue
@@ -279,7 +278,7 @@ class _RegionFinder:
         cores = [
             n for n in below if n in self.patterns and wanted(n) and self._is_read_only_inside(n, region)
         ]
-        return sorted(cores, key=self.place.__getitem__)
+        return sorted(cores, key=self.position.__getitem__)
 
     def _attention_regions(self, region: Region, product: Node) -> Iterator[Region]:
         """Yields the contraction with the rows before it and the contraction from which these are computed.
@@ -291,7 +290,7 @@ class _RegionFinder:
             return
         widest = max((elements(arg) for arg in self._inputs(product) if arg in between), default=0)
         for core in self._cores_below(between, lambda node: self.patterns[node].is_contraction):
-            if elements(core) <= widest:  # else its rows are summed up, and storing the sums costs little
+            if elements(core) <= widest:  # else it is reduced, and storing the result costs little
                 yield from self._with_prologues(between | {core})
 
     def _row_regions(self) -> Iterator[Region]:

@@ -3,8 +3,8 @@
     L[i](max(0, L[j](add(x[j], y[j]))[i]))   ->   L[i](max(0, add(x[i], y[i])))
 
 A scope stays where several scopes read it, where it reduces and its reader computes, and where its reader
-would compute elements more than once: inside a reduction, or because the reader is larger. A scope that only
-moves elements is inlined everywhere.
+would compute elements more than once: because it reads them inside a reduction, or has more elements. A scope
+that only moves elements is inlined everywhere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _StageInliner(Rewriting):
         if isinstance(body, Read) and isinstance(body.source, Scope):
             rewritten = self.read(body)
             assert isinstance(rewritten.source, Scope)
-            return self._through(rewritten, rewritten.source, self.read_by[id(body.source)] == 1)
+            return self._inlined_read(rewritten, rewritten.source, self.read_by[id(body.source)] == 1)
         if isinstance(body, Reduce):
             outer, self.reducing = self.reducing, True
             reduction = super().body(body)
@@ -62,7 +62,7 @@ class _StageInliner(Rewriting):
             return reduction
         return super().body(body)
 
-    def _through(self, read: Read, stage: Scope, is_only_read: bool) -> Body:
+    def _inlined_read(self, read: Read, stage: Scope, is_only_read: bool) -> Body:
         """Returns the body of the stage at the place of the read, or the read if the stage must stay."""
         body = stage.body
         values: dict[Atom, Size] = dict(zip(stage.axes, read.indices, strict=True))

@@ -1,4 +1,4 @@
-"""Tells from an operator's expression how it reads its arguments, which decides about fusion."""
+"""Tells from an operator's expression how it reads its arguments, which decides what it is fused with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReadPattern:
     has_reductions  the operator reduces
     row_lengths     the elements of each reduction, if all go over whole dimensions; empty if one goes over
                     windows, or there is none
-    pointwise_args  arguments of which each output element reads the element at its own place
+    pointwise_args  arguments of which each output element reads the element at its own indices
     once_read_args  arguments of which each output element reads at most one element
     steps           functions, choices and reductions in the expression
     """
@@ -53,7 +53,7 @@ class ReadPattern:
 
 
 def value_arguments(node: Node) -> tuple[Node | None, ...]:
-    """Returns the arguments that the value is computed from; of one of several outputs, the call's."""
+    """Returns the arguments that the value is computed from; for one of several outputs, the node's."""
     owner = node.args[0] if node.op is ITEM else node
     return () if owner is None else owner.args
 
@@ -61,7 +61,7 @@ def value_arguments(node: Node) -> tuple[Node | None, ...]:
 def read_pattern(node: Node) -> ReadPattern | None:
     """Returns how the operator of a value reads; None if it has no expression, no elements or symbolic sizes.
 
-    Kernels are compiled for numbers, so that nothing of symbolic sizes is fused.
+    Kernels are compiled for numeric sizes, so that no operator of symbolic sizes is fused.
     """
     owner, place = (node.args[0], int(node.attribute("index"))) if node.op is ITEM else (node, 0)
     if owner is None or not isinstance(owner.op, Op) or len(node.types) != 1:

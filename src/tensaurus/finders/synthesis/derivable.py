@@ -12,7 +12,7 @@ from tensaurus.rules.language.rule import Rule
 
 __all__ = ["DERIVATION_LIMITS", "is_derivable"]
 
-DERIVATION_LIMITS = Limits(nodes=2000, rounds=6, multi=0)  # thousands of equations are asked about
+DERIVATION_LIMITS = Limits(nodes=2000, rounds=6, multi=0)  # small, as thousands of equations are tried
 
 
 def is_derivable(

@@ -1,8 +1,9 @@
 """Generates rules from the declarations of operators (TASO, sections 2 to 4).
 
-Candidates for laws are enumerated by size, compared at further points, and proved.  A candidate that known
-laws make smaller follows from these laws and from smaller candidates, and is dropped before any proof.
-Within a size, candidates of more variables come first: the general before the special.
+A law is an equality of two terms, which are operators applied to variables.  Candidates for laws are terms
+of equal values (`terms`); they are enumerated by size, compared at further points, and proved.  A candidate
+that known laws make smaller follows from these laws and from smaller candidates, and is dropped before any
+proof.  Within a size, candidates of more variables come first: the general before the special.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ __all__ = ["GeneratedRule", "Generation", "Sides", "format_roots"]
 
 Sides: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # the roots of both sides of an equation
 DroppedSample: TypeAlias = Reservoir[Candidate | Pair]
-POINTS = 64  # at which terms are compared again: of scalars perhaps one point in four shows a difference
-NOTE_SECONDS = 60.0  # between two notes on the progress
+POINTS = 64  # points at which terms are compared again: for scalars perhaps one in four shows a difference
+NOTE_SECONDS = 60.0  # seconds between two notes on the progress
 MAX_NAMINGS = 24  # ways to name a candidate's variables that are tried
 
 
@@ -61,7 +62,7 @@ class GeneratedRule:
     tags: tuple[str, ...] = ()
 
     @property
-    def ways(self) -> Iterator[Sides]:
+    def directions(self) -> Iterator[Sides]:
         """For each rule its left and right side."""
         first, second = self.sides
         yield first, second
@@ -76,7 +77,7 @@ class GeneratedRule:
 
     @property
     def line(self) -> str:
-        """The line of a rules file; tagged `off` for commutativity alone, which matching knows."""
+        """The line of a rules file; tagged `off` if it states commutativity alone, which matching knows."""
         texts = re.split(r" <=> | => ", self.text)
         grows = "<=>" in self.text and texts[0].count("(") != texts[1].split(" where ")[0].count("(")
         off = ["off"] if len(self.sides[0]) == 1 and _is_reordering(*self.sides[0], *self.sides[1]) else []
@@ -91,10 +92,10 @@ class Generation:
     sample    size of the sample `dropped` of derivable equations
     journal   verdicts that are known
     shard     (k, n): take the k-th of n parts of the candidates of the last size, counted from 0
-    counts    for each size the number of terms and classes so far, of candidates, of those among them that
-              known laws make smaller (reduced), that differ at further points or have a counterexample
-              (refuted), that known rules derive (derived), that are not proved (unproved) or follow from
-              refuted or unproved laws, and of rules
+    counts    for each size the number of terms and classes so far, of candidates, of rules, and of candidates
+              that known laws make smaller (reduced), that differ at further points or have a counterexample
+              (refuted), that known rules derive (derived), that are not proved (unproved), or that refuted or
+              unproved laws make smaller (resting on what is no rule)
     unproved  laws that are neither proved nor refuted, or that may be applied in no direction
     """
 
@@ -113,7 +114,7 @@ class Generation:
     def run(self) -> list[GeneratedRule]:
         """Return the rules, the smallest first."""
         terms, laws, points = Terms(self.world, self.seed), Laws(), self._comparison_points()
-        unproved = Laws(rank_key)  # by rank: proofs that fail at one type fail at others of its rank
+        unproved = Laws(rank_key)  # types of one rank count as one: a proof fails for all of them alike
         known: set[str] = set()
         rules: list[Rule] = []
         ruleset = Ruleset(rules)
@@ -162,7 +163,7 @@ class Generation:
                     continue
                 assert law.sides is not None
                 laws.add(*law.sides, back=law.is_two_way)
-                if not law.rules:  # its text is that of a known rule, of which it is an instance
+                if not law.rules:  # the law's text is known: the law is an instance of a rule
                     continue
                 known.add(law.text)
                 rules += law.rules

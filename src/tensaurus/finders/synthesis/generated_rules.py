@@ -38,11 +38,11 @@ def generate_rules(
     watch    called with the result of each world
     sample   number of derivable equations of each world that the result has as a sample
     shard    (k, n): take the k-th of n parts of the candidates of the last size, counted from 0
-    journal  folder of verdicts: what it holds, from an interrupted run or another shard, is not proved again
+    journal  folder of verdicts: laws with a verdict, of an earlier run or another shard, are not proved anew
     Raises TensaurusError where the journal cannot be used.
     """
     if journal is None:
-        with temporary_folder() as folder:  # a journal all the same: worlds ask about the same laws
+        with temporary_folder() as folder:  # a journal even so, as several worlds ask about the same laws
             return generate_rules(worlds, size, seed, note, watch, sample=sample, shard=shard, journal=folder)
     Journal(journal)  # an unusable folder is refused before the work begins
     jobs = [WorldJob(world, size or world.size, seed, sample, shard, journal) for world in worlds]

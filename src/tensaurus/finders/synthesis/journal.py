@@ -1,6 +1,7 @@
 """Stores verdicts on disk: an interrupted run resumes where it was, and worlds share what they prove.
 
-A verdict follows from its question and from this package's code; verdicts of other code are never used.
+A verdict is the answer to a question, such as whether a law is proved.  It depends on the question and on
+this package's code alone; verdicts of other code are never used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Turns a law of terms into a rewrite rule, as general as can be proved.
 
-Terms of a world have fixed types and attributes; a rule has only those that its text and conditions demand.
+Terms of a world have fixed types and attributes.  A rule's text may leave attributes open, and only
+conditions such as rank(x) == 2 restrict its types.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from tensaurus.rules.test.verify_rule import Refuted, verify
 __all__ = ["StatedLaw", "state_law", "state_multi_patterns"]
 
 NAMES = "xyzwuvst"
-INSTANCES = 12  # on which a rule is tried before it is proved
+INSTANCES = 12  # instances on which a rule is tried before it is proved
 REFUTED = "wrong: "  # begins the reason where there is a counterexample
-PROOF_STEPS = 20_000  # of the prover, until a proof is given up
-WEAKENING_STEPS = 6_000  # of a proof with fewer conditions: these succeed soon or not at all
+PROOF_STEPS = 20_000  # steps of the prover after which a proof is given up
+WEAKENING_STEPS = 6_000  # steps of a proof with fewer conditions: such proofs succeed soon or not at all
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def _find_most_general(
 ) -> StatedLaw | tuple[str, ...]:
     """Return the most general law that algebra alone or the solver proves, else the reasons of each failure.
 
-    The first text, for any attributes, under equal shapes is more general than others without conditions.
+    The first text, for any attributes, is more general under the condition of equal shapes than the others
+    are without conditions.
     `refuted` caches {text: reason}.
     """
     reasons: list[str] = []

@@ -2,8 +2,8 @@
 
     x + (y - x)   ->   min(max(x, y), y)      both are y over the reals
 
-Beside a large x, the sum has none of the digits of a small y, and the minimum has all: the law may be
-applied from left to right only.  Reassociated sums are another matter: they lose digits where numbers cancel
+Beside a large x, the sum keeps no digit of a small y, while the minimum keeps all: the law may be applied
+from left to right only.  Reassociated sums are another matter: they lose digits where numbers cancel
 each other, which is rare.
 """
 
@@ -21,10 +21,10 @@ from tensaurus.finders.synthesis.world import World
 
 __all__ = ["allowed_directions"]
 
-POINTS = 64  # at which both sides are evaluated
+POINTS = 64  # points at which both sides are evaluated
 MAX_EXPONENT = 15  # numbers are from 2^-15 to 2^15: where they cancel, float64 still has a float32's digits
-ACCURATE, INACCURATE = 2.0**-20, 2.0**-12  # relative errors: all digits but the last, and half of the digits
-MAX_SHARE = 0.01  # of the elements of which one side may be inaccurate where the other one is accurate
+ACCURATE, INACCURATE = 2.0**-20, 2.0**-12  # relative errors: nearly all digits are right, and half of them
+MAX_SHARE = 0.01  # fraction of the elements in which the new side may be inaccurate and the old one accurate
 
 
 class _Float32(Reals):

@@ -1,7 +1,8 @@
 """Writes a law of terms as the texts of rules, the most general text first.
 
 Each attribute is written as its value in the world, or as a name that stands for any value.  An axis is
-counted from the beginning or from the end.  An output of an operator with several is a number, or any: [i].
+counted from the beginning or from the end.  Of an operator with several outputs, an output is written as its
+number, or as [i] for any.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = [
 ALL_ATTRIBUTES = "abcdefgh"  # names for all attributes of a call: Conv(x, y, **a)
 EACH_ATTRIBUTE = "pqr"  # beginnings of names for the attributes of a call one by one: axis=p0
 OUTPUT_NAME = "i"  # for the number of an output: Split(x)[i]
-MATRIX_RANK = 2
+MATRIX_RANK = 2  # up to this rank, axes are written as counted from the end first
 
 
 @dataclass(frozen=True)

@@ -27,26 +27,26 @@ from tensaurus.rules.test.instances import Instance, instances
 __all__ = ["movement_rule_lines"]
 
 NAMES = "xyzwuvstmnpq"
-TRIED_INSTANCES = 2  # of floats, and as many of other types, at which other rules are to derive a rule
-DRAWN_INSTANCES = 16  # among which these are found
+TRIED_INSTANCES = 2  # instances of floats, and as many of others, that other rules must derive
+DRAWN_INSTANCES = 16  # instances that are drawn to find these
 
 
 @dataclass(frozen=True)
 class _Call:
-    """How f is called: which of its inputs are scalars; the others are tensors of one shape."""
+    """How f is called: which of its inputs are scalars (`numbers`); the others are tensors of one shape."""
 
     name: str
     numbers: tuple[bool, ...]
 
     def fits(self, op: Op) -> bool:
-        """Return whether the operator can be called so, and no other call says the same."""
+        """Return whether the operator can be called so, unless another call means the same."""
         count = len(self.numbers)
         optional = [given.is_optional for given in op.inputs]
         variadic = op.is_variadic and count == 2
         if not variadic and (count > len(op.inputs) or not all(optional[count:])):
             return False
         if self.numbers[0] and is_commutative(op):
-            return False  # said by the call with the scalar as the last input
+            return False  # the call with the scalar as the last input means the same
         if _count_outputs(op) > 1 or _copies_input(op):
             return False
         given = (True,) * count if variadic else (True,) * count + (False,) * (len(op.inputs) - count)

@@ -1,4 +1,4 @@
-"""Uses, from which terms are built: an operator with attributes on arguments of given types, or a number."""
+"""Uses, of which terms consist: operators with attributes, on arguments of given types, and numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["NumberUse", "OperatorUse", "Use"]
 class Use:
     """Computes output number `output` of `outputs`, of type `result`, from arguments of these types.
 
-    place  number among the uses of a world: by it terms are ordered
+    place  number among the uses of a world, by which terms are ordered
     """
 
     types: tuple[TensorType, ...]

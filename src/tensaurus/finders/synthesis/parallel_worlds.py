@@ -1,4 +1,4 @@
-"""Generates the rules of several worlds in parallel, one process for each; results come back as text."""
+"""Generates the rules of several worlds in parallel, a process for each; results are passed back as text."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def prune_rules(
         rulesets = {True: Ruleset([rule for rule in others if _growth(rule) <= 0]), False: Ruleset(others)}
         if all(
             is_derivable(left, right, rulesets[_growth(rule) < 0], PRUNING_LIMITS)
-            for rule, (left, right) in zip(one.rules, one.ways, strict=True)
+            for rule, (left, right) in zip(one.rules, one.directions, strict=True)
         ):
             remaining.remove(one)
         watch(len(remaining))

@@ -18,7 +18,7 @@ from tensaurus.finders.synthesis.world import World
 
 __all__ = ["ComparisonPoints"]
 
-MAX_PAIRS = 1_000  # of terms whose values are in memory at once
+MAX_PAIRS = 1_000  # pairs of terms whose values are in memory at once
 T = TypeVar("T")
 
 

@@ -1,8 +1,9 @@
 """Orders terms, and decides whether known laws make a term smaller.
 
 The order is Knuth and Bendix's with a weight of one for every operator, on terms whose variables count as
-constants: it is total, well founded, and a term with a smaller subterm is smaller.  Applying laws as long as
-they make a term smaller therefore ends; a law about a term that can be made smaller follows from the others.
+constants: it is total and well founded, and replacing a subterm by a smaller one makes a term smaller.  So
+applying laws as long as they make a term smaller ends; a law about a term that other laws make smaller
+follows from these and from laws of smaller terms.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A term of size n is an operator on representatives of classes of smaller sizes. 
 known class becomes a candidate for a law, any other a new class.  Terms of constants alone, and terms whose
 values depend on no variable, are constants: runtimes fold these, so that no larger terms are built of them.
 
-    slots   the points at which terms are compared.  In slot 0 all variables of a type are one tensor, in slot
-            k variable k is another one.  Renaming variables permutes the slots, so that the sorted hashes of
-            slots are the same for all names: n + 1 evaluations in place of n! for a term of n variables
+Terms are compared at points, called slots.  In slot 0 all variables of a type have one tensor as their value,
+in slot k variable k has another.  Renaming variables permutes the slots, so that the sorted hashes of
+slots are the same for all names: a term of n variables takes n + 1 evaluations in place of n!.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "Candidate", "Family", "Pair", "Reference", "Term", "Terms", "evaluate_term", "possible_laws", "subterms",
 ]  # fmt: skip
 
-BATCH_VALUES = 200_000  # terms times slots that are evaluated at once: bounds memory
+BATCH_VALUES = 200_000  # terms times slots that are evaluated at once, which bounds memory
 Signature: TypeAlias = tuple[int, ...]  # the type of each variable, as its number in the world, ascending
 Term: TypeAlias = tuple[Any, ...]  # ("x", type, number), or (use, argument term, ...)
 Pair: TypeAlias = tuple[Term, Term]
@@ -171,7 +171,10 @@ class Terms:
                 self.known[self._keys(family, hashes)[0]] = family, 0
 
     def separate(self, candidate: Candidate) -> None:
-        """Make a class, without a key, of a candidate that differs from the class whose values it has."""
+        """Make a class of a candidate that differs at further points from the class whose values it has.
+
+        No term is looked up in the new class, as its key is that of the other class.
+        """
         family = self._family(self.world.kinds.index(candidate.use.result), candidate.signature)
         slots = range(len(candidate.signature) + 1)
         args = []
@@ -297,7 +300,7 @@ class Terms:
             )
             term_hashes = tuple(map(int, hashes[row]))
             if family.signature and len(set(term_hashes)) == 1:
-                continue  # depends on no variable
+                continue  # the term depends on no variable
             if equal_class is None:
                 equal_class = self._class_of_fewer_variables(family, term_hashes)
             if equal_class is None:

@@ -30,7 +30,7 @@ class World:
     types      of values, as the operators' examples write them: "f32[3,4]"
     variables  greatest number of variables of each type
     operators  a number, or a name with attributes: "Concat axis=1"; with types if it is used on these alone
-    size       greatest number of operators in a term for the rules that are shipped
+    size       greatest number of operators in a term when the shipped rules are generated
     """
 
     name: str

@@ -80,9 +80,10 @@ def _scored_chains(
 
 
 def _block_widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
-    """Yields (lanes, vectors) of blocks that divide `size` results, or whose last block has less than a vector
-    to spare. 21 results may be one block of three half vectors, of 8 lanes each: many processors compute two
-    half vectors at once.
+    """Yields (lanes, vectors) of blocks that divide `size` results, or exceed them by less than a vector.
+
+    21 results may be one block of three half vectors, of 8 lanes each: many processors compute two half
+    vectors at once.
     """
     dividing = lanes
     while dividing >= 4 and size % dividing:

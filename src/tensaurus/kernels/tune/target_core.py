@@ -49,7 +49,7 @@ class NestShape:
 
     extents  of the axes of its output
     points   how often its body is computed
-    copied   bytes of tensors that threads may compute together: copied operands by name, "" for a chain's data
+    copied   bytes of tensors that threads may compute together: copies by name, "" for a chain's data
     weights  bytes of weights, which all threads read
     """
 
