@@ -426,7 +426,7 @@ def test_measured_seconds_decide_the_order() -> None:
     whole = over(slow, quick_one)
     for op in ("Tanh", "Sqrt"):
         best = Fuse(seconds=lambda n, op=op: 1.0 if n.op.name == op else 1e-6).find_fusions(whole)[0]
-        assert best.places[0][0].root.op.name == op and best.gain > 0.5
+        assert best.matches[0][0].root.op.name == op and best.gain > 0.5
     assert Fuse(seconds=lambda n: 0.0).find_fusions(whole) == ()  # nothing to gain
 
 

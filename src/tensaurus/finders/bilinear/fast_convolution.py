@@ -150,13 +150,13 @@ def _multiply(convolution: Convolution, tilings: Sequence[Tiling], data: Scope) 
     return compute(shape, element), shape
 
 
-def _apply_matrix(matrix: Matrix, source: Scope, place: int, shape: Sequence[Size]) -> Scope:
-    """Multiplies the matrix by the source along dimension `place`; the result has this shape."""
+def _apply_matrix(matrix: Matrix, source: Scope, dimension: int, shape: Sequence[Size]) -> Scope:
+    """Multiplies the matrix by the source along this dimension; the result has this shape."""
     numbers = Table((len(matrix), len(matrix[0])), tuple(n for row in matrix for n in row))
 
     def element(*at: Size) -> Body:
         def term(k: Size) -> Body:
-            return numbers[at[place], k] * source[(*at[:place], k, *at[place + 1 :])]
+            return numbers[at[dimension], k] * source[(*at[:dimension], k, *at[dimension + 1 :])]
 
         return total((len(matrix[0]),), term)
 

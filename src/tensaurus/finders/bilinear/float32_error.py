@@ -84,7 +84,7 @@ def draw_sample(algorithms: Algorithms, depth: int, seed: int = 0) -> ErrorSampl
     return ErrorSample(used, data.astype(np.float32), weights.astype(np.float32))
 
 
-def _apply_matrix(matrix: Matrix, values: NDArray[Any], place: int) -> NDArray[Any]:
-    """Multiplies the matrix by the values along dimension `place`, in the values' type."""
+def _apply_matrix(matrix: Matrix, values: NDArray[Any], dimension: int) -> NDArray[Any]:
+    """Multiplies the matrix by the values along this dimension, in the values' type."""
     numbers = np.array(matrix, np.float64).astype(values.dtype)
-    return np.asarray(np.moveaxis(np.moveaxis(values, place, -1) @ numbers.T, -1, place))
+    return np.asarray(np.moveaxis(np.moveaxis(values, dimension, -1) @ numbers.T, -1, dimension))

@@ -5,7 +5,8 @@
     O = A' @ K',  A'[n*T + t, c] = A[n, c, t],  K'[c, r*F + f] = K[f, c, r]
 
 Several iterators of the scope may become one iterator of the operator.  The operands are expressions that
-only lay out elements: an eOperator each, unless the operand is the tensor itself.
+only lay out elements: an eOperator each, unless the operand is the tensor itself.  A window, as of Conv,
+is a dimension whose index adds a place (a traversal iterator) and a tap (a summation iterator).
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
      -> E[f, h],  E[4 + g, h],
         E = L[k:6, h](sum[c](A[c, h] * {L[k, c](W[k, c] if k < 4 else V[k - 4, c])}[k, c]))
 
-Windows of different sizes are enlarged to one that contains them all (boundary relaxing): the weights of an
-expression are zero beyond its own window.
+A view is one of these sums, seen as data (A) times weights; the merged expression is E, and each view has
+some of its rows.  Windows of different sizes are enlarged to one that contains them all (boundary relaxing):
+the weights of an expression are zero beyond its own window.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _is_same_source(first: Source, second: Source) -> bool:
 class _Frame:
     """The common iterators of several views: the first view's places, and windows that contain all views'.
 
-    places    for each view {its traversal iterator: the first view's}, for iterators that the data depend on
+    places    for each view {its traversal iterator: the first view's}, for iterators in the data's indices
     windows   for each dimension of the data
     """
 

@@ -71,7 +71,7 @@ class Blocked:
             yield Proposal(equation, tuple(map(graph.insert_term, equation.leaves)))
 
     def find_equations(self, program: Program) -> Iterator[Equation]:
-        """Yields equations for a program's slow kernels, and for their neighbours, which saves conversions."""
+        """Yields equations for a program's slow kernels, and their neighbours, which saves conversions."""
         kernels = [node for node in program.active if node.op is eop and not _is_fast_algorithm(node)]
         excess = {node: self._excess_seconds(node) for node in kernels}
         total = sum(filter(None, map(self.seconds, program.active)))
@@ -272,7 +272,7 @@ class _SplitAxes(Rewriting):
         super().__init__()
         self.outermost, self.width = outermost, width
         self._stages: dict[int, tuple[Scope, Scope, list[int]]] = {}
-        # (identity of a scope, place of its axis) for axes that are read by both digits
+        # (identity of a scope, number of its axis) for axes that are read by both digits
         self._read_by_digits = {
             (id(read.source), k)
             for read in reads(outermost, nested=True)
@@ -285,7 +285,7 @@ class _SplitAxes(Rewriting):
         return Scope(self.outermost.axes, self.body(self.outermost.body))
 
     def _is_block_and_lane(self, index: Size) -> bool:
-        """Whether the index is width * block + place, with a place within a block."""
+        """Whether the index is width * block + lane, with 0 <= lane < width."""
         low = atoms(mod(index, self.width))
         inside = next(iter(low), None)
         if len(low) != 1 or not isinstance(inside, Axis) or inside.extent != self.width:

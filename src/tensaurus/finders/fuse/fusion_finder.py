@@ -33,13 +33,13 @@ PEAK_FRACTION = 0.5  # of the machine's peaks that a runtime's operator reaches,
 class Fusion:
     """A kernel, the pieces of the program that it computes, each with its equation, and the seconds saved."""
 
-    places: tuple[tuple[Piece, Equation], ...]
+    matches: tuple[tuple[Piece, Equation], ...]
     gain: float
 
     @property
     def kernel(self) -> Node:
-        """The eOperator over the leaves x0, x1, ... of the first place."""
-        return self.places[0][1].right[0]
+        """The eOperator over the leaves x0, x1, ... of the first match."""
+        return self.matches[0][1].right[0]
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Fuse:
     """Finds fusions in the e-graph's programs, as a `Finder`.
 
     seconds   returns the time of an operator; None for the roofline's time at half of the peaks
-    roofline  of the machine
+    roofline  the machine's peaks
     kernels   the largest number of different kernels for one program
     variants  returns other forms of a program, which are fused, too
     """
@@ -62,8 +62,8 @@ class Fuse:
         """Yields proposals for about `room` e-nodes."""
         programs = (each for program in graph.programs for each in (program, *self.variants(program)))
         fusions = (fusion for program in programs for fusion in self.find_fusions(program))
-        places = (place for fusion in fusions for place in fusion.places)
-        for piece, equation in islice(places, max(room, 0)):
+        matches = (match for fusion in fusions for match in fusion.matches)
+        for piece, equation in islice(matches, max(room, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, piece.leaves)))
 
     def find_fusions(self, program: Program) -> tuple[Fusion, ...]:
@@ -79,20 +79,20 @@ class Fuse:
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
             alike.setdefault(piece.with_leaves(names), []).append(piece)
         gains = {form: len(pieces) * self._estimate_gain(pieces[0]) for form, pieces in alike.items()}
-        places_of: dict[Any, list[tuple[Piece, Equation]]] = {}
+        matches_of: dict[Any, list[tuple[Piece, Equation]]] = {}
         gain_of: dict[Any, float] = {}
         for form in sorted(alike, key=lambda form: -gains[form]):
             pairs = [(piece, equation) for piece in alike[form] if (equation := compose_region(piece))]
             if not pairs or gains[form] <= 0:
                 continue
             kernel = pairs[0][1].right[0].attrs
-            if kernel in places_of or len(places_of) < self.kernels:
-                places_of.setdefault(kernel, []).extend(pairs)
+            if kernel in matches_of or len(matches_of) < self.kernels:
+                matches_of.setdefault(kernel, []).extend(pairs)
                 gain_of[kernel] = gain_of.get(kernel, 0.0) + gains[form]
             else:
                 break
-        order = sorted(places_of, key=lambda kernel: -gain_of[kernel])
-        return tuple(Fusion(tuple(places_of[kernel]), gain_of[kernel]) for kernel in order)
+        order = sorted(matches_of, key=lambda kernel: -gain_of[kernel])
+        return tuple(Fusion(tuple(matches_of[kernel]), gain_of[kernel]) for kernel in order)
 
     def _estimate_gain(self, piece: Piece) -> float:
         """Estimates the seconds of the operators minus those of one kernel at the machine's peaks."""

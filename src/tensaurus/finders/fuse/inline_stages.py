@@ -63,7 +63,7 @@ class _StageInliner(Rewriting):
         return super().body(body)
 
     def _inlined_read(self, read: Read, stage: Scope, is_only_read: bool) -> Body:
-        """Returns the body of the stage at the place of the read, or the read if the stage must stay."""
+        """Returns the stage's body at the indices of the read, or the read if the stage must stay."""
         body = stage.body
         values: dict[Atom, Size] = dict(zip(stage.axes, read.indices, strict=True))
         if literal_dtype(body) != dtype_of(stage):

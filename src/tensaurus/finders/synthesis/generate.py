@@ -91,7 +91,7 @@ class Generation:
 
     sample    size of the sample `dropped` of derivable equations
     journal   verdicts that are known
-    shard     (k, n): take the k-th of n parts of the candidates of the last size, counted from 0
+    shard     (k, n): part k, counted from 0, of n parts into which candidates of the last size are divided
     counts    for each size the number of terms and classes so far, of candidates, of rules, and of candidates
               that known laws make smaller (reduced), that differ at further points or have a counterexample
               (refuted), that known rules derive (derived), that are not proved (unproved), or that refuted or

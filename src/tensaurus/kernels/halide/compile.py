@@ -124,9 +124,7 @@ class KernelInterface(NamedTuple):
     packing: tuple[Scope | None, ...]
 
 
-def kernel_interface(
-    scope: Scope, inputs: Sequence[TensorType], schedule: Schedule
-) -> KernelInterface:
+def kernel_interface(scope: Scope, inputs: Sequence[TensorType], schedule: Schedule) -> KernelInterface:
     """Returns types, scope and packing with those inputs packed of which the schedule says so."""
     pack_of = {pack.tensor: pack for pack in select_packs(schedule)}
     inputs_by_name = {x.name: x for x in input_tensors(inputs)}

@@ -66,10 +66,7 @@ _V2 = ("sse3", "ssse3", "sse41", "sse42", "popcnt")
 _V3 = (*_V2, "movbe", "lzcnt", "bmi1", "bmi2", "avx", "f16c", "fma", "avx2")
 _V4 = (*_V3, "avx512f", "avx512cd", "avx512dq", "avx512bw", "avx512vl")
 _CANNON_LAKE = (*_V4, "avx512ifma", "avx512vbmi")
-_ZEN4 = (
-    *(*_CANNON_LAKE, "avx512vbmi2", "avx512vnni", "avx512bitalg"),
-    *("avx512vpopcntdq", "avx512bf16"),
-)
+_ZEN4 = (*_CANNON_LAKE, "avx512vbmi2", "avx512vnni", "avx512bitalg", "avx512vpopcntdq", "avx512bf16")
 
 # The levels of the x86-64 psABI, and the features of Halide's targets. From avx2 on Halide compiles for a
 # model of processor, and LLVM may use every feature of that model.

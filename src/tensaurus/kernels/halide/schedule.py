@@ -127,8 +127,11 @@ def schedule_block(
 ) -> EnclosingLoops:
     """Schedules a register block: tiles outside, accumulators in registers inside, copies at their levels.
 
-    `groups` is the stage of groups where the reduction is a sum of groups. Returns the loops over the first
-    `rows` axes, inside which other nests may be computed, if these loops are outside all others.
+    copies  stages that copy operands, each with the number of outer loops that it is computed in
+    groups  the stage of groups where the reduction is a sum of groups
+    rows    number of first axes that the nest shares with other nests
+
+    Returns the loops over the shared axes, if they are outside all others: other nests may be computed there.
     """
     assert nest.main is not None
     func = lowered.funcs[nest.output.tensor.name]
@@ -150,6 +153,7 @@ def schedule_block(
         before = [b for b, _ in sketch.tile[:place]]
         if a not in before and all(b < rows for b in (*before, a)):
             row_tile_count, row_sizes[a] = len(tiles), loops.sizes[a]
+    # the register block: its vectors and other axes are unrolled inside loops over blocks
     blocked = dict(sketch.block)
     block_loops = []
     lane = sketch.vector
@@ -162,6 +166,7 @@ def schedule_block(
         outer = loops.split(a, n)
         block_loops += [] if outer is None else [outer]
         unrolled_loops.append(loops.axes[a])
+    # axes that are in no block: loops inside tiles, or outside all tiles
     tiled = {a for a, _ in sketch.tile}
     free = [a for a in range(len(sizes)) if a != lane and a not in blocked and sizes[a] > 1]
     inner = [loops.axes[a] for a in reversed(free) if a in tiled]

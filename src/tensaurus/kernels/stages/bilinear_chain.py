@@ -31,7 +31,7 @@ __all__ = ["BilinearChain", "Combination", "Tile", "recognize_chain", "has_combi
 
 @dataclass(frozen=True)
 class Combination:
-    """A linear combination: stage[..., p, ...] = sum[a] table[p, a] * body, p the axis at `place`."""
+    """A linear combination: stage[..., p, ...] = sum[a] table[p, a] * body, p being axis number `place`."""
 
     stage: Stage
     table: Table
@@ -41,7 +41,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Tile:
-    """The products' axis at `place` numbers tiles of `size` elements along `axis` of the output."""
+    """Axis number `place` of the products numbers tiles of `size` elements along `axis` of the output."""
 
     place: int
     axis: Axis

@@ -135,9 +135,7 @@ class _LayoutBuilder:
         axes_ = tuple(axis(size, "q") for size in sizes)
         places = tuple(polynomial(a) + low for a, low in zip(axes_, lows, strict=True))
         outside = Const(0) if read.outside is None else read.outside
-        padded = Stage(
-            Tensor(name, tuple(sizes), source.dtype), axes_, Read(source, places, outside)
-        )
+        padded = Stage(Tensor(name, tuple(sizes), source.dtype), axes_, Read(source, places, outside))
         others = [k for k in range(last) if k != dimension]
         block, part, element = axis(blocks), axis(sizes[last] // row), axis(deep * row)
         moved: list[Size] = [0] * (last + 1)

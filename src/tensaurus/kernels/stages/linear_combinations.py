@@ -28,7 +28,7 @@ __all__ = ["share_partial_sums", "write_out"]
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of terms with coefficients; a term is a column of the table, by its place, or another sum."""
+    """A sum of terms with coefficients; a term is a column of the table, by its number, or another sum."""
 
     terms: tuple[tuple[Fraction, int | Sum], ...]
 
@@ -37,7 +37,7 @@ Row: TypeAlias = dict["int | Sum", Fraction]  # the nonzero coefficient of each 
 
 
 def write_out(combination: Combination) -> Stage:
-    """Returns the combination as a stage without the table: one sum for each place of the combined axis."""
+    """Returns the combination as a stage without the table: one sum for each index of the combined axis."""
     stage, table = combination.stage, combination.table
     (a,) = stage.reduced
     place = polynomial(stage.axes[combination.place])

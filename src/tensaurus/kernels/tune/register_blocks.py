@@ -82,8 +82,9 @@ class _RegisterBlock:
 class _BlockAnalysis:
     """Enumerates and estimates the blocks of one reduction on one processor.
 
-    taps      the reduced axes along which a window slides
-    channels  the other reduced axes
+    taps      numbers of the reduced axes along which a window slides
+    channels  numbers of the other reduced axes
+    computed  operations of each operand that is computed where it is read
     """
 
     def __init__(self, main: Stage, core: TargetCore, lanes: int, computed: Mapping[str, int]):

@@ -40,7 +40,7 @@ class ReductionForm:
     roles: Mapping[str, str]
 
     def to_role_text(self, schedule: Schedule) -> str | None:
-        """Formats a schedule with roles for tensor names; None if it names a tensor without one."""
+        """Formats a schedule with roles for tensor names; None if it names a tensor without a role."""
         try:
             return _rename_tensors(format_schedule(schedule), self.roles)
         except KeyError:

@@ -65,7 +65,7 @@ def tune_kernels(model: str | Path, options: Options, progress: Progress) -> Ite
         progress.phase("tuning")
         for number, fusion in enumerate(fusions):
             progress.stage("kernel", number + 1, len(fusions))
-            piece, equation = fusion.places[0]
+            piece, equation = fusion.matches[0]
             leaf_of = dict(zip(equation.leaves, piece.leaves, strict=True))
             right = equation.right[0]
             node = replace_args(right, tuple(arg and leaf_of[arg] for arg in right.args))
@@ -73,4 +73,4 @@ def tune_kernels(model: str | Path, options: Options, progress: Progress) -> Ite
             peak_share = estimate(Piece.of(node), roofline) / seconds if 0 < seconds < inf else 0.0
             schedule = "" if kernel is None else kernels.schedule(kernel.name)
             scope = show(node.attribute("scope"))
-            yield TunedKernel(equation.name, scope, len(fusion.places), schedule, seconds, peak_share)
+            yield TunedKernel(equation.name, scope, len(fusion.matches), schedule, seconds, peak_share)
