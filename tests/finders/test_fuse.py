@@ -380,7 +380,7 @@ def test_regions_that_are_equal_have_one_kernel() -> None:
     first = node("Relu", node("Add", conv(x, "a", 3, 3, 1, 1), y))
     second = node("Relu", node("Add", z, conv(first, "b", 3, 3, 1, 1)))
     whole = over(second)
-    found = {f.kernel.attribute("scope"): len(f.places) for f in Fuse().find_fusions(whole)}
+    found = {f.kernel.attribute("scope"): len(f.matches) for f in Fuse().find_fusions(whole)}
     alike = [p for p in pieces(whole) if names(p) == ["Add", "Conv", "Relu"]]
     pairs = [compose_region(p) for p in alike if p.root in (first, second)]
     kernels = {e.right[0].attribute("scope") for e in pairs if e is not None and len(e.leaves) == 3}

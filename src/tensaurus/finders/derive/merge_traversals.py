@@ -132,6 +132,7 @@ def _nested_scopes(body: Body) -> Iterator[Scope]:
 
 
 def _inline(body: Body, inner: Scope) -> Body:
+    """Return the body with the inner scope's expression in place of its reads, and sums merged."""
     def visit(part: Body) -> Body:
         if isinstance(part, Read) and part.source is inner:
             at: dict[Atom, Any] = dict(zip(inner.axes, part.indices, strict=True))

@@ -120,6 +120,7 @@ class _RegionFinder:
         return Piece(order[-1], tuple(leaves))
 
     def _candidate_regions(self) -> Iterator[Region]:
+        """Yields the regions of each sort that the module's docstring lists; some more than once."""
         trees = list(self._map_trees())
         yield from trees
         for tree in trees:

@@ -157,6 +157,7 @@ class _ChainScheduler:
             func.vectorize(element, width).unroll(element)
 
     def schedule_products(self, result_block_loop: Any) -> None:
+        """Schedules the products: a register block of tiles and results inside loops over points."""
         sketch, stage = self.sketch, self.layout.products[-1]
         func, sums = self.func(stage), self.lowered.accumulators[stage.tensor.name]
         variables = self.variables(stage)
@@ -210,6 +211,7 @@ class _ChainScheduler:
         return reduced[0]
 
     def schedule_input_combinations(self, tile_block_loop: Any) -> None:
+        """Schedules the input combinations, in vectors of channels, and the copies that they read."""
         out = self.func(self.layout.output)
         last = self.layout.input_combinations[-1]
         func = self.func(last)

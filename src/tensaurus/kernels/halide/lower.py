@@ -83,6 +83,7 @@ def lower_stages(
 
 
 def _define_func(stage: Stage, lowered: LoweredStages, order: Sequence[int]) -> None:
+    """Defines the function of a stage, and the accumulators of a reduction, whose axes run in this order."""
     name, dtype = stage.tensor.name, stage.tensor.dtype
     for a in stage.axes:
         lowered.variables[a] = hl.Var(f"{name}_{len(lowered.variables)}")
@@ -263,6 +264,7 @@ class _BodyLowering:
         return condition
 
     def lower_read(self, read: Read, dtype: str) -> hl.Expr:
+        """Lowers a read; literal tables take the element type `dtype`."""
         source, indices = read.source, read.indices
         if isinstance(source, Table):
             target: Any = self.lower_table(source, dtype)

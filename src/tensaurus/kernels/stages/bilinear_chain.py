@@ -191,6 +191,7 @@ def _assemble_chain(
     output: Stage,
     output_read: Read,
 ) -> BilinearChain | None:
+    """Returns the chain if the axes of its stages fit together, else None."""
     match products.body:
         case Call("mul", (Read() as one, Read() as other)):
             last_input = inputs[-1].stage.tensor

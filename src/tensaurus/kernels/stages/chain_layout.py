@@ -181,6 +181,7 @@ class _LayoutBuilder:
         return (*(items[k] for k in points), block, *(items[k] for k in others), lane)
 
     def lay_out_products(self, last: Stage) -> Stage:
+        """Lays out the products, which read the last input combination, with results in vectors."""
         chain = self.chain
         old, c = chain.products, chain.channel_axis
         block, lane, own = digit_axes(c, self.filled_lanes, "r")
