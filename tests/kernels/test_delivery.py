@@ -414,8 +414,8 @@ def test_scratch_is_kept_and_bounded(tmp_path: Path) -> None:
             }
             return own.held ? -3 : fresh;
         }
-        API Block *take(size_t bytes) { return taken(bytes); }
-        API void give(Block *block) { given_back(block); }
+        API Block *take(size_t bytes) { return take_block(bytes); }
+        API void give(Block *block) { return_block(block); }
         API int freed_so_far(void) { return freed; }
         API size_t kept_bytes(void) { return bytes_kept; }
         """
