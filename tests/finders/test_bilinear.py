@@ -542,7 +542,7 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
 
 
 def test_a_level_is_a_multiple_of_what_is_allowed() -> None:
-    with pytest.raises(TensaurusError, match="no accuracy 'exact'"):
+    with pytest.raises(TensaurusError, match="unknown --accuracy 'exact'"):
         Options(accuracy="exact")
     sample = draw_sample((cook_toom(4, 3, tuple(map(Fraction, (0, 1, -1, 2, -2)))),) * 2, 16)
     direct = OriginalOutput(sample.exact, sample.direct(sample.data, sample.weights))
