@@ -372,8 +372,8 @@ USES = {
     "a = Gather <axis = 1> (t, x) y = Gather (a, x)": IntegerUses({"x": (-4, 3)}),
     "o = Constant <value_int = 2> () a = Mul (x, o) y = Gather (t, a)": IntegerUses(),
     "y = Expand (t, x)": IntegerUses(),
-    "y = Cast <to = 1> (x)": IntegerUses(free=frozenset("x")),
-    "z = Constant <value_int = 2> () n = Less (x, z) y = Cast <to = 1> (n)": IntegerUses(free=frozenset("x")),
+    "y = Cast <to = 1> (x)": IntegerUses(unrestricted=frozenset("x")),
+    "z = Constant <value_int = 2> () n = Less (x, z) y = Cast <to = 1> (n)": IntegerUses(unrestricted=frozenset("x")),
 }
 
 
@@ -409,12 +409,12 @@ def test_tails_of_a_function_are_compared_in_float64_alone(
     first = original.judge(result)
     assert not first.passed
     trial = CandidateTrial(base)  # type: ignore[arg-type]
-    found = trial._judge_again(row, 0, original, result, first)  # type: ignore[arg-type]
+    found = trial._give_last_chances(row, 0, original, result, first)  # type: ignore[arg-type]
     assert found.passed is passes and bool(notes) is passes
     # where the candidate turns out to have no reference, they are judged as all others
     assert [sight.finding for _, sight in trial._tails] == [first] * passes
     result[10] += np.float32(1e-4)  # what is wrong elsewhere stays wrong
-    assert not CandidateTrial(base)._judge_again(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]
+    assert not CandidateTrial(base)._give_last_chances(row, 0, original, result, original.judge(result)).passed  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

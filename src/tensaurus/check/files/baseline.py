@@ -1,7 +1,7 @@
 """Runs the original on every input, in float64 and on a runtime, to measure the errors that are allowed.
 
-Copies of the original with weights and inputs one rounding away run on the runtime, too: a candidate may
-differ from the original as much as they do.
+Copies of the original with weights and inputs one rounding away (perturbed copies) run on the runtime, too: a
+candidate may differ from the original as much as they do.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from tensaurus.system.progress import Stage, report_nothing
 from tensaurus.system.scratch import temporary_folder
 
 PERTURBED_COPIES = 4  # copies of the original one rounding away that run on the runtime
-MAX_NEAR_CONSTANTS = 36  # shapes near constants of the models that are tried, at most
-NEAR_CONSTANTS_SECONDS = 10.0  # time for all of them together
+MAX_NEAR_CONSTANTS = 36  # shapes with sizes near constants of the models that are tried, at most
+NEAR_CONSTANTS_SECONDS = 10.0  # time for all of these shapes together
 
 
 class Baseline:
@@ -128,7 +128,7 @@ class Baseline:
         try:
             if not any(is_integer(value) for value in required_inputs(self.original.proto)):
                 return IntegerUses()
-            return self.reference.facts(self.original.build, self.fixed_shapes).indices
+            return self.reference.facts(self.original.build, self.fixed_shapes).integer_uses
         except TensaurusError:  # the reference does not run either, about which there is a note
             return IntegerUses()
 
@@ -147,17 +147,17 @@ class Baseline:
         tried_sizes: list[Mapping[str, Shape]] = []
         for shapes, words in shape_assignments(self.original.proto, self.fixed_shapes):
             before = len(self.rows)
-            made = list(draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values))
+            feeds = list(draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values))
             sizes = shapes if words else self.fixed_shapes
             if before == own:
-                self.reference.plan_runs(self.original.build, [(item.arrays, sizes) for item in made])
-            for place, item in enumerate(made if before == own else made[:1], 1):
-                total = len(made) if before == own else 1
-                self.stage("original and its float64 reference, input", place, total)
+                self.reference.plan_runs(self.original.build, [(item.arrays, sizes) for item in feeds])
+            for number, item in enumerate(feeds if before == own else feeds[:1], 1):
+                total = len(feeds) if before == own else 1
+                self.stage("original and its float64 reference, input", number, total)
                 try:
                     self._add_input(item, sizes, words if before > own else "")
                 except WorkerError as error:
-                    if place == 1:
+                    if number == 1:
                         if not self._worker.is_alive and not own:
                             raise TensaurusError(f"the original does not run: {error}") from error
                         first = first or error  # the sizes may not fit each other
@@ -189,8 +189,8 @@ class Baseline:
         plans = [(shapes, words) for shapes, words in plans if shapes not in before]
         ran: list[str] = []
         refused: list[str] = []
-        for place, (shapes, words) in enumerate(plans, 1):
-            self.stage("original at small sizes,", place, len(plans))
+        for number, (shapes, words) in enumerate(plans, 1):
+            self.stage("original at small sizes,", number, len(plans))
             (item, *_) = draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values)
             try:
                 self._add_input(item, shapes, words)
@@ -260,36 +260,37 @@ class Baseline:
                 continue
             try:
                 around = self.reference.facts(model.build, self.fixed_shapes).branches
-                left = dict.fromkeys(around)
-                for row in list(self.rows) if left else []:
-                    self._strike_reached(model, row.feed, left)
-                self._search_branches(model, left)
+                missed = dict.fromkeys(around)
+                for row in list(self.rows) if missed else []:
+                    self._remove_reached(model, row.feed, missed)
+                self._search_branches(model, missed)
             except TensaurusError as error:
                 self.note(f"it is not known which branches of {whose} were taken: {error}")
                 continue
-            if outer := [text for text in left if around[text] not in left]:
-                self.note(f"not compared, as no input took it in {whose}: {', '.join(outer)}")
+            if outer := [text for text in missed if around[text] not in missed]:
+                self.note(f"branches of {whose} that no input took were not compared: {', '.join(outer)}")
 
-    def _search_branches(self, model: ComparedModel, left: dict[str, None]) -> None:
-        """Add inputs that reach branches among `left`, and take these out of it."""
+    def _search_branches(self, model: ComparedModel, missed: dict[str, None]) -> None:
+        """Add inputs that reach branches among `missed`, and remove these branches."""
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
         for item in draw_offset_feeds(self.original.proto, shapes, self.seed, self.values):
-            if not left:
+            if not missed:
                 return
-            if self._strike_reached(model, item, dict(left)):
+            if self._remove_reached(model, item, dict(missed)):
                 try:
                     self._add_input(item, self.rows[0].shapes)
-                    self._strike_reached(model, item, left)
+                    self._remove_reached(model, item, missed)
                 except WorkerError as error:
                     self.note(f"the original does not run on inputs {item.kind}: {error}")
                     self._restart_worker()
 
-    def _strike_reached(self, model: ComparedModel, item: Feed, left: dict[str, None]) -> bool:
-        """Take the branches that these inputs reach out of `left`; return whether there are any."""
-        new = [t for t in self.reference.taken(model.build, item.arrays, self.fixed_shapes) if t in left]
-        for text in new:
-            del left[text]
-        return bool(new)
+    def _remove_reached(self, model: ComparedModel, item: Feed, missed: dict[str, None]) -> bool:
+        """Remove the branches that these inputs reach from `missed`; return whether there are any."""
+        taken = self.reference.branches_taken(model.build, item.arrays, self.fixed_shapes)
+        reached = [branch for branch in taken if branch in missed]
+        for branch in reached:
+            del missed[branch]
+        return bool(reached)
 
     def perturbed(self, seed: int) -> Build:
         """Return the build of a copy of the original one rounding away."""
@@ -302,17 +303,19 @@ class Baseline:
     def run_perturbed(self, rows: Iterable[ComparisonRow]) -> None:
         """Run copies one rounding away on rows where they have not run, and allow their distances.
 
-        They only ever allow more, so they run only where this may decide.
+        Copies only ever allow more, so they run only where this may decide.
         """
         wanted = [row for row in rows if row.results and not row.is_perturbed]
         if not wanted:
             return
         if self.original.large:
-            self.note("too large for perturbed copies: only the original's own errors set the tolerance")
+            self.note(
+                "the original is too large for perturbed copies: its own errors alone set the tolerance"
+            )
             return
         for row in wanted:
             row.is_perturbed = True
-        self.run_neighbours(wanted)
+        self.run_tie_neighbours(wanted)
         for number in range(PERTURBED_COPIES):
             self.stage("perturbed copy", number + 1, PERTURBED_COPIES)
             seed = self.seed * 1_000_003 + number
@@ -329,8 +332,8 @@ class Baseline:
                 if not self._worker.is_alive:
                     return
 
-    def run_neighbours(self, rows: Iterable[ComparisonRow]) -> None:
-        """Allow the outputs of the reference beyond ties of conversions to narrower floats."""
+    def run_tie_neighbours(self, rows: Iterable[ComparisonRow]) -> None:
+        """Allow the reference's outputs on the other side of ties of conversions to narrower floats."""
         for row in rows:
             if row.tie_neighbours is not None or row.reference_outputs is None:
                 continue
@@ -375,8 +378,8 @@ class Baseline:
         rows = [row for row in self.rows if row.feed.kind in PRECISE_KINDS]
         if len(rows) < 2 or not rows[0].feed.arrays:
             return
-        for place, name in enumerate(self.names):
-            one, other = (row.results[place].own for row in rows)
+        for index, name in enumerate(self.names):
+            one, other = (row.results[index].own for row in rows)
             if name not in self.random and are_identical(one, other):
                 self.note(f"output {name} is the same on two random inputs: comparing it shows little")
 

@@ -1,7 +1,11 @@
 """Runs a candidate on every input of a baseline and judges its outputs beside the original's.
 
-The candidate runs on the runtime first, then in float64.  Perturbed copies of the original take many runs:
-they run only for inputs on which the errors of the original alone do not decide.
+The candidate runs on the runtime first, then in float64.  Copies of the original whose weights and inputs are
+one rounding away (perturbed copies) take many runs: they run only for inputs on which the errors of the
+original alone do not decide.
+
+An element is in a *tail* of a function where its error is negligible: less than a few roundings of the
+largest element that the output has on plausible inputs, or can have.  A sigmoid's 1e-14 is in a tail.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from tensaurus.runtimes.measure.worker import WorkerError
 from tensaurus.system.errors import TensaurusError
 
 EXACT_PERTURBED_COPIES = 2  # copies of the original one rounding away that run in float64, at most
-CLEAR_SHARE = 0.5  # an error below this share of the allowed one passes without perturbed copies
+CLEAR_SHARE = 0.5  # an error below this share of the allowed one needs no perturbed copies to pass
 
 
 class CandidateTrial:
@@ -29,7 +33,7 @@ class CandidateTrial:
     def __init__(self, base: Baseline, margin: float = 1.0):
         self.base, self.margin = base, margin
         self._has_run_unfused = False
-        self._tails: list[tuple[ComparisonRow, OutputFinding]] = []  # failures left to the float64 comparison
+        self._tails: list[tuple[ComparisonRow, OutputFinding]] = []  # failures that only float64 can judge
         self._compared_exactly: set[int] = set()  # id() of the rows that were compared in float64
 
     def judge(self) -> list[OutputFinding]:
@@ -48,7 +52,8 @@ class CandidateTrial:
                     undecided[number] = results
         self.base.run_perturbed(rows[number] for number in undecided)
         for number, results in undecided.items():
-            findings[number] = self._judge_outputs(rows[number], rows[number].results, results, settled=True)
+            row = rows[number]
+            findings[number] = self._judge_outputs(row, row.results, results, is_last_try=True)
         exact = self._judge_exact()
         failed_tails = [finding for row, finding in self._tails if id(row) not in self._compared_exactly]
         return [finding for of_row in findings for finding in of_row] + exact + failed_tails
@@ -59,74 +64,87 @@ class CandidateTrial:
         originals: Sequence[OriginalOutput],
         results: Sequence[Any],
         exact: bool = False,
-        settled: bool = False,
+        is_last_try: bool = False,
     ) -> list[OutputFinding]:
         """Judge all outputs on one input; `exact`: they were computed in float64.
 
-        With `settled` no perturbed copies come any more: an output that fails is judged again unfused.
+        With `is_last_try` no perturbed copies will be added, so an output that fails gets its last chances.
         """
         findings = []
         pairs = zip(self.base.names, originals, results, strict=True)
-        for place, (name, original, result) in enumerate(pairs):
-            if name not in self.base.random:
+        for index, (name, original, result) in enumerate(pairs):
+            if name in self.base.random:
+                finding = self._judge_random_output(row, name, original, result, exact)
+            else:
                 finding = original.judge(result, self.margin)
                 if not finding.passed and exact and not row.feed.is_plausible:
-                    finding = self._judge_without_tails(row, place, original, result, finding)
-                if not finding.passed and settled:
-                    finding = self._judge_again(row, place, original, result, finding)
-            elif _describe_value(result) == _describe_value(original.own) or exact:
-                reason = ""
-                if not exact and row is self.base.rows[0]:
-                    reason = distribution_difference(*self.base.random[name], result)
-                finding = Finding(not reason, reason=reason)
-            else:
-                reason = f"is {_describe_value(result)}, not {_describe_value(original.own)}"
-                finding = Finding(False, reason=reason)
+                    finding = self._judge_without_tails(row, index, original, result, finding)
+                if not finding.passed and is_last_try:
+                    finding = self._give_last_chances(row, index, original, result, finding)
             findings.append(OutputFinding(name, row.feed, exact, finding))
         return findings
 
-    def _judge_without_tails(
-        self, row: ComparisonRow, place: int, original: OriginalOutput, result: Any, first: Finding
+    def _judge_random_output(
+        self, row: ComparisonRow, name: str, original: OriginalOutput, result: Any, exact: bool
     ) -> Finding:
-        """Judge a float64 output without the tails of a function.
+        """Judge an output that differs from run to run: it has no float64 value to compare.
+
+        Its type and shape are compared on the runtime, its distribution on the first input only.
+        """
+        reason = ""
+        if not exact and _describe_value(result) != _describe_value(original.own):
+            reason = f"is {_describe_value(result)}, not {_describe_value(original.own)}"
+        elif not exact and row is self.base.rows[0]:
+            reason = distribution_difference(*self.base.random[name], result)
+        return Finding(not reason, reason=reason)
+
+    def _judge_without_tails(
+        self, row: ComparisonRow, index: int, original: OriginalOutput, result: Any, first: Finding
+    ) -> Finding:
+        """Judge a float64 output whose elements in tails are taken to be right; `first` failed with them.
 
         With 1e8 at one pixel a rounded weight moves the argument of a sigmoid by tens, and so the sigmoid
         from 1e-14 to 1e-10.  On plausible inputs tails count, so this is not called there.
         """
         if not row.results:  # the runtime does not run on this input
             return first
-        tails = row.results[place].negligible(result)
+        tails = row.results[index].negligible(result)
         if not tails.any():
             return first
-        rest = original.judge(np.where(tails, original.reference, result).astype(result.dtype), self.margin)
-        return rest if rest.passed else first
+        mended = np.where(tails, original.reference, result).astype(result.dtype)
+        without_tails = original.judge(mended, self.margin)
+        return without_tails if without_tails.passed else first
 
-    def _judge_again(
-        self, row: ComparisonRow, place: int, original: OriginalOutput, result: Any, first: Finding
+    def _give_last_chances(
+        self, row: ComparisonRow, index: int, original: OriginalOutput, result: Any, first: Finding
     ) -> Finding:
-        """Judge an output that failed once more: without tails, then by an unfused run of the candidate."""
+        """Give an output that failed, by the finding `first`, two more chances.
+
+        It is compared without its tails.  Then the candidate runs without the runtime's graph optimizations
+        (unfused), which shows whether the runtime is to blame.
+        """
         tails = original.negligible(result)
         if row.reference_outputs is not None and tails.any():  # tails are compared in float64 later
             mended = np.where(tails, original.reference, result).astype(result.dtype)
-            rest = original.judge(mended, self.margin)
-            if rest.passed:
+            without_tails = original.judge(mended, self.margin)
+            if without_tails.passed:
                 words = "less than a few roundings of its largest element on plausible inputs"
-                name = self.base.names[place]
+                name = self.base.names[index]
                 self.base.note(f"output {name} differs in tails of a function, by {words}")
                 self._tails.append((row, OutputFinding(name, row.feed, False, first)))
-                return rest
+                return without_tails
         if original.miscomputed is None and self._has_run_unfused:
             return first
         self._has_run_unfused = True
         outputs = self.base.run_unfused("result", self.base.candidate, row)
         if outputs is None or len(outputs) != len(self.base.names):
             return first
-        unfused = original.judge(outputs[place], self.margin)
+        unfused = original.judge(outputs[index], self.margin)
         if not unfused.passed:
             return first
         blame = f"without graph optimizations {self.base.unfused_runner.name} computes the result right"
         if original.miscomputed is not None and _describe_value(result) == _describe_value(original.own):
-            mixed = original.judge(np.where(original.miscomputed, outputs[place], result), self.margin)
+            mixed = original.judge(np.where(original.miscomputed, outputs[index], result), self.margin)
             if mixed.passed:  # wrong only where the runtime computes the original wrong
                 fault = f"{self.base.backend} computes the result wrong, but the original right; {blame}"
                 self.base.faults += [fault] if fault not in self.base.faults else []
@@ -136,7 +154,7 @@ class CandidateTrial:
     def _judge_exact(self) -> list[OutputFinding]:
         """Judge all outputs in float64; perturbed copies run only for inputs where they may decide."""
         done: list[OutputFinding] = []
-        # rows, outputs of the original and of the candidate
+        # rows that perturbed copies may decide, with outputs of the original and of the candidate
         open_rows: list[tuple[ComparisonRow, list[OriginalOutput], list[Any]]] = []
         rows = [row for row in self.base.rows if row.reference_outputs is not None]
         self.base.reference.plan_runs(
@@ -159,8 +177,11 @@ class CandidateTrial:
             else:
                 open_rows.append((row, [], outputs))
         self.base.run_perturbed(row for row, _, _ in open_rows if row.feed.kind not in PRECISE_KINDS)
-        self.base.run_neighbours(row for row, _, _ in open_rows)
+        # where an argmax or a rounding is a tie, the outputs on both sides of the tie are right
+        self.base.run_tie_neighbours(row for row, _, _ in open_rows)
         open_rows = [(row, self._expected_outputs(row), outputs) for row, _, outputs in open_rows]
+        # round 0 judges without perturbed copies in float64, each later round adds one; their seeds follow
+        # those of the copies that ran on the runtime
         for count in range(1 + (0 if self.base.original.large else EXACT_PERTURBED_COPIES)):
             undecided = []
             for number, (row, originals, outputs) in enumerate(open_rows, 1):
@@ -182,7 +203,8 @@ class CandidateTrial:
     def _expected_outputs(self, row: ComparisonRow) -> list[OriginalOutput]:
         """Return the original's outputs in float64 with the errors that a candidate may have there.
 
-        Except for PRECISE_KINDS, errors are allowed up to the spread of perturbed copies on the runtime.
+        Except for PRECISE_KINDS, which says why, errors may be as large as the perturbed copies' distances
+        from the original on the runtime.
         """
         outputs = self.base.original.proto.graph.output
         kinds = [float_type_of(output.type.tensor_type.elem_type) for output in outputs]

@@ -11,20 +11,22 @@ from tensaurus.check.inputs.draw_inputs import Feed
 
 __all__ = ["PRECISE_KINDS", "ComparisonRow"]
 
-# Kinds of inputs on which errors in float64 are compared with those of perturbed copies in float64; on other
-# kinds with those of perturbed copies in float32, which allow more.
+# Kinds of inputs (`draw_inputs.KINDS`) on which the comparison in float64 is strict: only perturbed copies
+# that run in float64, too, widen the allowed error.  On extreme inputs one rounding may move single elements
+# far, which two copies in float64 may miss: there the distances of the copies on the runtime count as well.
 PRECISE_KINDS = frozenset({"random", "blocks"})
 
 
 @dataclass
 class ComparisonRow:
-    """One feed with the original's outputs.
+    """One feed (a set of inputs) with the original's outputs.
 
     shapes             sizes that are fixed where the reference reads the model
     results            outputs on the runtime; empty where the feed holds infinities or NaN
     reference_outputs  outputs in float64; None where there is no reference
     is_perturbed       whether perturbed copies of the original have run on this feed
-    tie_neighbours     outputs of the reference beyond ties (module `tie_neighbours`); None: not computed yet
+    tie_neighbours     outputs of the reference on the other sides of ties (`tie_neighbours`); None: not yet
+                       computed
     """
 
     feed: Feed

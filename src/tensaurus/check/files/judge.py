@@ -6,6 +6,7 @@ own    the largest error at this element of the original and of its perturbed co
 like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two, where there are
        64 such; else over as many powers of two as hold 64, but eight at most)
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
+K, C   ALLOWED_SPREADS and ALLOWED_ROUNDINGS
 
 Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
 others of its magnitude, however large errors are elsewhere.
@@ -37,16 +38,16 @@ from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.check.inputs.draw_inputs import Feed
 from tensaurus.runtimes.backends import Array
 
-K = 8.0  # factor of the original's own errors in the formula above
-C = 16.0  # roundings of the exact value that are allowed besides
+ALLOWED_SPREADS = 8.0  # K above: times the original's own error, which a few perturbed copies only sample
+ALLOWED_ROUNDINGS = 16.0  # C above: roundings of the exact value that are allowed besides
 
 
 @dataclass
 class Finding:
     """The judgement of one output on one input.
 
-    `worst` is the largest quotient of an element's error and its allowed error; the other errors are absolute
-    and relative to the reference's largest element, `own_*` those of the original.
+    `worst` is the largest quotient of an element's error and its allowed error.  `max_*` are the candidate's
+    largest errors, absolute and relative to the reference's largest element, `own_*` those of the original.
     """
 
     passed: bool = True
@@ -77,7 +78,7 @@ class OriginalOutput:
     """One output of the original on one input, with all that decides which errors a candidate may have.
 
     reference             the float64 reference; the runtime's result where this is what must be met
-    own                   the runtime's result
+    own                   the original's own result, as the runtime computes it
     rounding_type         type whose rounding is allowed for; the output's own where None
     has_nonfinite_inputs  the input holds infinities: the order of computing decides whether infinities or NaN
                           come out of them
@@ -148,7 +149,7 @@ class OriginalOutput:
         elif self.accepted:
             self.accepted.append(neighbour)
 
-    # --------------------------------------------------------------------------- is the original's own right?
+    # -------------------------------------------------------------------- is the original's own result right?
 
     @property
     def implausible(self) -> Array:
@@ -156,7 +157,7 @@ class OriginalOutput:
         return self._implausible(self.own)
 
     def _implausible(self, result: Any, root: float = 2.0) -> Array:
-        """Return where a result is implausible; a loss of u ** (1 / root) beyond the spread is plausible."""
+        """Return where a result is implausible; an error of u ** (1 / root) on top is plausible."""
         if self.error is None:
             if not self.accepted or _array_shape(result) != _array_shape(self.own):
                 return np.zeros((), bool)
@@ -172,12 +173,12 @@ class OriginalOutput:
         edge = size > 0.99 * float(_float_limits(self.own.dtype).max)
         far = (
             _distance(result, self.reference)
-            > K * np.maximum(self.spread, typical_errors(size, self.spread)) + floor
+            > ALLOWED_SPREADS * np.maximum(self.spread, typical_errors(size, self.spread)) + floor
         )
-        # a number where the exact value is none, and no rounding leads there
+        # the exact value is infinite or NaN, the result is a number, and no perturbed copy strays from it
         with np.errstate(all="ignore"):
-            calm = self.spread <= digits * np.abs(result.astype(np.float64))
-        return np.asarray(steady & ~edge & np.where(finite, far, calm))
+            is_stable = self.spread <= digits * np.abs(result.astype(np.float64))
+        return np.asarray(steady & ~edge & np.where(finite, far, is_stable))
 
     def compare_with_unfused(self, unfused: Any) -> tuple[float, float]:
         """Decide by the unfused result (None: there is none) whether the runtime or the reference is wrong.
@@ -229,15 +230,15 @@ class OriginalOutput:
     def negligible(self, result: Any) -> Array:
         """Return where a result differs from the reference in the tail of a function only.
 
-        The distance is at most K roundings of the output's largest element: the largest on plausible inputs,
-        or the largest possible.  One kernel's sigmoid is 2**-22 where 1e-14 is right; a detector's sigmoids
-        are 1e-5 at most on noise.
+        The distance is at most ALLOWED_SPREADS roundings of the output's largest element: the largest on
+        plausible inputs, or the largest possible (a detector's sigmoids may stay below 1e-5 on noise).  One
+        kernel's sigmoid is 2**-22 where 1e-14 is right.
         """
         if self.error is None or _array_shape(result) != _array_shape(self.own):
             return np.zeros((), bool)
         limits = _float_limits(self.rounding_type or self.own.dtype)
         rounding = float(limits.eps) / 2 * max(self.scale, self.possible_largest)
-        near = _distance(result, self.reference) <= K * rounding
+        near = _distance(result, self.reference) <= ALLOWED_SPREADS * rounding
         return np.asarray(near & np.isfinite(result) & np.isfinite(self.reference))
 
     def _agrees(self, unfused: Any) -> Array:
@@ -246,13 +247,13 @@ class OriginalOutput:
             return np.asarray(unfused == self.reference)
         return np.asarray(np.isfinite(unfused) == np.isfinite(self.reference))
 
-    def _relative(self, places: Array) -> float:
-        """Return how far the own result is off at these places: of integers, the share of such elements."""
-        if not places.any():
+    def _relative(self, mask: Array) -> float:
+        """Return how far the own result is off at these elements: of integers, the share of such elements."""
+        if not mask.any():
             return 0.0
         if self.error is None:
-            return float(np.mean(places))
-        distance = np.max(_distance(self.own, self.reference), where=places, initial=0.0)
+            return float(np.mean(mask))
+        distance = np.max(_distance(self.own, self.reference), where=mask, initial=0.0)
         return float(distance / max(self.largest, self.scale, float(_float_limits(self.own.dtype).tiny)))
 
     # ------------------------------------------------------------------------------------------ a candidate
@@ -324,8 +325,8 @@ class OriginalOutput:
         """Return the error that a candidate may have, by element: the formula at the top of this module."""
         limits = _float_limits(self.rounding_type or self.own.dtype)
         size = np.abs(np.where(np.isfinite(self.reference), self.reference, 0.0))
-        floor = C * float(limits.eps) / 2 * size + float(limits.tiny)
-        return np.asarray(K * np.maximum(self.error, typical_errors(size, self.error)) + floor)
+        floor = ALLOWED_ROUNDINGS * float(limits.eps) / 2 * size + float(limits.tiny)
+        return np.asarray(ALLOWED_SPREADS * np.maximum(self.error, typical_errors(size, self.error)) + floor)
 
 
 def are_identical(one: Any, other: Any) -> bool:

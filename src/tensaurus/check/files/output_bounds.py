@@ -1,7 +1,7 @@
 """Bounds the elements of a model's output by the value ranges of its last operators.
 
 The scores of a detector, a sigmoid's output, may all stay below 1e-5 on noise.  Kernels approximate a sigmoid
-to a rounding of its largest value, 1, all the same: so errors are judged relative to 1, not to 1e-5.
+to a rounding of its largest value, 1, even then: so errors are judged relative to 1, not to 1e-5.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def largest_magnitude(graph: onnx.GraphProto, output: str) -> float:
 def _bounds_of(name: str, producers: dict[str, onnx.NodeProto], depth: int) -> Bounds:
     """Return bounds of a tensor's elements.
 
-    They are computed at the shapes of an example of its operator, since the model's may be open; of a sum
-    over more elements they are too small, which makes the comparison stricter.
+    They are computed at the shapes of an example of its operator, since the model's may be open.  If the
+    model sums more elements than the example, the bound is too small, which makes the comparison stricter.
     """
     node = producers.get(name)
     if node is None or not depth or node.domain not in ("", "ai.onnx") or len(node.output) != 1:

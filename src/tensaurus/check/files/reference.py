@@ -1,7 +1,7 @@
 """Runs models in float64 in child processes: the reference with which results are compared.
 
 A model may need more memory than there is, and its nodes without an expression run other code, which may
-crash or hang: a child process survives neither, and the search goes on.
+crash or hang: that ends a child process, and the search goes on.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _Evaluator(Child):
 class ModelFacts:
     """Facts about a model that need no run.
 
-    indices   how its operators use its integer inputs
-    branches  each branch of an If in words, with the branch around it ("" where there is none)
-    digits    binary digits of the narrowest floating-point type that it computes in
+    integer_uses  how its operators use its integer inputs
+    branches      each branch of an If in words, with the branch around it ("" where there is none)
+    digits        binary digits of the narrowest floating-point type that it computes in
     """
 
-    indices: IntegerUses
+    integer_uses: IntegerUses
     branches: dict[str, str]
     digits: int
 
@@ -90,19 +90,19 @@ class ReferenceServer:
         """Return the facts of the model."""
         assert self._session is not None
         program = self._session.program
-        indices = find_integer_uses(program)
-        met_by = find_meeting_numbers([program], sorted(indices.free)) if indices.free else {}
+        uses = find_integer_uses(program)
+        turning = find_meeting_numbers([program], sorted(uses.unrestricted)) if uses.unrestricted else {}
         branches = dict(self._branches.values())
-        return ModelFacts(replace(indices, meets=met_by), branches, narrowest_digits(program))
+        return ModelFacts(replace(uses, turning_numbers=turning), branches, narrowest_digits(program))
 
     def tie_neighbours(self, arrays: Mapping[str, Any]) -> list[list[Any]]:
-        """Return the outputs beyond ties, see `tie_neighbours`."""
+        """Return the outputs on the other sides of ties, see `tie_neighbours`."""
         from tensaurus.check.files.tie_neighbours import tie_neighbours
 
         assert self._session is not None
         return tie_neighbours(self._session, arrays)
 
-    def taken(self, arrays: Mapping[str, Any]) -> list[str]:
+    def branches_taken(self, arrays: Mapping[str, Any]) -> list[str]:
         """Return the branches that these inputs reach, in words."""
         assert self._session is not None
         reached: set[tuple[Node, bool]] = set()
@@ -303,15 +303,15 @@ class Reference:
     def tie_neighbours(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[list[Any]]:
-        """Return the outputs beyond ties, see `tie_neighbours`; [] if there are none.  Raises NoReference."""
+        """Return the outputs on the other sides of ties, [] without ties.  Raises NoReference."""
         outputs: list[list[Any]] = self._child_with_model(build, shapes).ask("tie_neighbours", dict(arrays))
         return outputs
 
-    def taken(
+    def branches_taken(
         self, build: Build, arrays: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
     ) -> list[str]:
         """Return the branches, as `facts` names them, that these inputs reach.  Raises NoReference."""
-        branches: list[str] = self._child_with_model(build, shapes).ask("taken", dict(arrays))
+        branches: list[str] = self._child_with_model(build, shapes).ask("branches_taken", dict(arrays))
         return branches
 
     def _child_with_model(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:

@@ -14,7 +14,7 @@ from tensaurus.graph.onnx.build import Build
 
 __all__ = ["ReferenceAnswers", "hash_of"]
 
-MAX_KEPT_BYTES = 1 << 28  # of outputs in memory; further ones are computed again whenever they are needed
+MAX_KEPT_BYTES = 1 << 28  # of outputs in memory; further outputs are computed again whenever they are needed
 
 
 class ReferenceAnswers:

@@ -3,16 +3,18 @@
     (x + 12582912) - 12582912       over the reals x, in float32 x rounded to an integer
     x - (x / 3) * 3                 over the reals 0, in float32 what the quotient lost
 
-Two computations tell: the unfused run of the model, and the reference with every operator's result rounded
-to its type.  Where both have the same result, far from the exact one, rounding has led both to this result,
-and users of the model see it.  A candidate is compared with this result if
+Two computations show it: the run of the model without the runtime's graph optimizations (unfused), and the
+reference with every operator's result rounded to its type.  Where both have the same result, far from the
+exact one, rounding has led both to this result, and users of the model see it.  A candidate is compared with
+this result if
 
-- copies of the original one rounding away have it, too: no inaccuracy of kernels or of weights is that large;
-- or no digit of it is right, beside the output's largest element: then there is nothing else to compare with.
-  It may be infinite, too, on plausible inputs.
+- changing every weight of the original by one rounding (a perturbed copy) changes the result far less than
+  its distance from the exact one: so the distance cannot come from inaccurate kernels or weights;
+- or its error is so large beside the output's largest element that no digit of the exact result is left: then
+  nothing else can be compared with.  On plausible inputs an infinite result counts, too.
 
-Integers computed from rounded numbers (a quantizer's) are compared with the original's own where copies one
-rounding away, the unfused run and the rounded reference all have the same ones.
+Integers computed from rounded numbers (a quantizer's) are compared with the original's own where perturbed
+copies, the unfused run and the rounded reference all have the same integers.
 
 Sums of many terms that cancel (a variance as the mean of squares less the square of the mean) meet neither
 condition: every order of adding gives another result.
@@ -24,23 +26,23 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.files.judge import K, OriginalOutput
+from tensaurus.check.files.judge import ALLOWED_SPREADS, OriginalOutput
 from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS
 from tensaurus.runtimes.backends import Array
 
 __all__ = ["far_from_exact", "adopt_own_results"]
 
-MIN_ERROR_ROUNDINGS = 2.0**10  # smaller errors are inaccuracies; in roundings of the largest element
-AGREEMENT_SHARE = 1 / 16  # of the distance from the exact result: both computations may differ by so much
-NO_DIGIT_SHARE = 1 / 8  # of the largest element: an error as large leaves no digit
+MIN_ERROR_ROUNDINGS = 2.0**10  # in roundings of the output's largest element: smaller errors are inaccuracies
+AGREEMENT_SHARE = 1 / 16  # share of the distance from the exact result by which both computations may differ
+NO_DIGIT_SHARE = 1 / 8  # share of the output's largest element: a larger error leaves no digit
 
 
 def far_from_exact(original: OriginalOutput, result: Any, digits: int, plausible: bool) -> Array:
     """Return where a result of the original is so far from the exact one that rounding may be its meaning.
 
     `digits` are the binary digits of the narrowest type that the original computes in.  Infinities count on
-    plausible inputs only.
+    plausible inputs only.  Of integers, every element that differs is returned.
     """
     if original.error is None:
         return _differing_integers(original, result)
@@ -71,37 +73,39 @@ def adopt_own_results(
     `rounded` is the reference with every operator's result rounded; for `digits` see `far_from_exact`.
     Returns how far off the exact result is, relative to the output's largest element; 0: nothing was adopted.
     """
-    places = far_from_exact(original, unfused, digits, plausible)
-    if not places.any() or np.shape(rounded) != places.shape:
+    is_far = far_from_exact(original, unfused, digits, plausible)
+    if not is_far.any() or np.shape(rounded) != is_far.shape:
         return 0.0
     if original.error is None:
-        return _adopt_own_integers(original, unfused, rounded, places)
+        return _adopt_own_integers(original, unfused, rounded, is_far)
     distance = _distance(unfused, original.reference)
     size = np.abs(np.where(np.isfinite(original.reference), original.reference, 0.0))
     scale = max(original.largest, original.scale)
-    calm = distance > K * np.maximum(original.spread, typical_errors(size, original.spread))
-    agreed = np.isfinite(original.reference) & (calm | (distance >= NO_DIGIT_SHARE * scale))
+    spread = np.maximum(original.spread, typical_errors(size, original.spread))
+    is_stable = distance > ALLOWED_SPREADS * spread
+    agreed = np.isfinite(original.reference) & (is_stable | (distance >= NO_DIGIT_SHARE * scale))
     agreed &= _distance(unfused, rounded) <= np.where(np.isfinite(distance), AGREEMENT_SHARE * distance, 0.0)
-    if not (places & agreed).any():
+    if not (is_far & agreed).any():
         return 0.0
-    # elements nearer to the exact result are judged likewise: they share the rounding of their neighbours
-    places = agreed
-    far = float(np.max(distance, where=places & np.isfinite(distance), initial=0.0))
-    own = np.maximum(_distance(unfused, original.own), np.where(calm, original.spread, 0.0))
-    original.reference = np.where(places, np.asarray(unfused, np.float64), original.reference)
-    original.error = np.where(places, own, original.error)
-    return far / max(scale, far) if far else 1.0
+    # once one element is far off, every agreeing element adopts the run's result, also those below
+    # MIN_ERROR_ROUNDINGS: their neighbours were rounded in the same way
+    largest = float(np.max(distance, where=agreed & np.isfinite(distance), initial=0.0))
+    own = np.maximum(_distance(unfused, original.own), np.where(is_stable, original.spread, 0.0))
+    original.reference = np.where(agreed, np.asarray(unfused, np.float64), original.reference)
+    original.error = np.where(agreed, own, original.error)
+    return largest / max(scale, largest) if largest else 1.0
 
 
-def _adopt_own_integers(original: OriginalOutput, unfused: Any, rounded: Any, places: Array) -> float:
-    """Make the original's own integers the reference at those of the places where all computations agree."""
+def _adopt_own_integers(original: OriginalOutput, unfused: Any, rounded: Any, is_far: Array) -> float:
+    """Make the original's own integers the reference where they are far off and all computations agree."""
+    agreed = is_far
     for sample in (unfused, rounded, *original.accepted[1:]):
-        places = places & np.asarray(sample == original.own)
+        agreed = agreed & np.asarray(sample == original.own)
     distance = _distance(original.own, original.reference)
-    original.reference = np.where(places, original.own, original.reference)
+    original.reference = np.where(agreed, original.own, original.reference)
     original.accepted[0] = original.reference
     largest = np.max(np.abs(original.own.astype(np.float64)), initial=1.0)
-    return float(np.max(distance, where=places, initial=0.0) / largest)
+    return float(np.max(distance, where=agreed, initial=0.0) / largest)
 
 
 def _distance(a: Any, b: Any) -> Array:

@@ -1,6 +1,7 @@
 """Decides where the runtime and the float64 reference differ by more than rounding explains: which is right?
 
-First rounding may be the original's meaning there (`rounded_meaning`); else an unfused run decides.
+There rounding may be the original's meaning (`rounded_meaning`); else a run without the runtime's graph
+optimizations (unfused) decides.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def settle_disagreements(comparison: BaselineView) -> None:
     ]
     reaches = [largest_magnitude(comparison.original.proto.graph, name) for name in comparison.names]
     for row in comparison.rows:
-        for original, scale, most in zip(row.results, scales, reaches, strict=False):
-            original.scale, original.possible_largest = scale, most
+        for original, scale, reach in zip(row.results, scales, reaches, strict=False):
+            original.scale, original.possible_largest = scale, reach
     _settle_rounding(comparison)
     _settle_wrong(comparison)
 
@@ -62,22 +63,22 @@ def _settle_rounding(comparison: BaselineView) -> None:
     rows: list[tuple[ComparisonRow, list[int]]] = []
     for row in comparison.rows:
         plausible = row.feed.is_plausible
-        places = _places_where(
+        indices = _outputs_where(
             row, lambda o, plausible=plausible: far_from_exact(o, o.own, comparison.digits, plausible)
         )
-        if places and row.reference_outputs is not None:
-            rows.append((row, places))
+        if indices and row.reference_outputs is not None:
+            rows.append((row, indices))
     comparison.run_perturbed(row for row, _ in rows)
-    for row, places in rows:
+    for row, indices in rows:
         unfused = comparison.run_unfused("original", comparison.original, row)
         rounded = _run_rounded_reference(comparison, row)
         if unfused is None or rounded is None:
             continue
-        for place in places:
-            if (name := comparison.names[place]) not in comparison.random:
+        for index in indices:
+            if (name := comparison.names[index]) not in comparison.random:
                 plausible = row.feed.is_plausible
                 size = adopt_own_results(
-                    row.results[place], unfused[place], rounded[place], comparison.digits, plausible
+                    row.results[index], unfused[index], rounded[index], comparison.digits, plausible
                 )
                 far[name] = max(far.get(name, (0.0, "")), (size, row.feed.kind))
     for name, (size, kind) in far.items():
@@ -92,21 +93,21 @@ def _settle_wrong(comparison: BaselineView) -> None:
     """Find by an unfused run whether the runtime or the reference is wrong where an error is implausible."""
     wrong: dict[str, tuple[float, str]] = {}
     doubtful: dict[str, tuple[float, str]] = {}
-    comparison.run_perturbed(row for row in comparison.rows if _implausible_places(row))
+    comparison.run_perturbed(row for row in comparison.rows if _implausible_outputs(row))
     for row in comparison.rows:
-        if not _implausible_places(row):
+        if not _implausible_outputs(row):
             continue
         for original, output in zip(row.results, _run_rounded_reference(comparison, row) or (), strict=False):
             original.add_rounded(output)
-        if not (far := _implausible_places(row)):
+        if not (far := _implausible_outputs(row)):
             continue
         outputs = comparison.run_unfused("original", comparison.original, row)
-        for place in far:
-            if (name := comparison.names[place]) in comparison.random:
+        for index in far:
+            if (name := comparison.names[index]) in comparison.random:
                 continue
-            unfused = None if outputs is None else outputs[place]
+            unfused = None if outputs is None else outputs[index]
             for worst, size in zip(
-                (wrong, doubtful), row.results[place].compare_with_unfused(unfused), strict=True
+                (wrong, doubtful), row.results[index].compare_with_unfused(unfused), strict=True
             ):
                 worst[name] = max(worst.get(name, (0.0, "")), (size, row.feed.kind))
     plainly = f"{comparison.unfused_runner.name} without graph optimizations"
@@ -119,17 +120,17 @@ def _settle_wrong(comparison: BaselineView) -> None:
         if size:
             what = f"output {name} of the original is {size:.2g} of its largest element off the float64"
             more = "one of them is wrong, so the result must agree with both"
-            how = f"{plainly} does not agree with it either: {more}"
+            how = f"{plainly} does not agree with the reference either: {more}"
             comparison.faults.append(f"{what} reference on {kind} inputs, and {how}")
 
 
-def _implausible_places(row: ComparisonRow) -> list[int]:
-    """Return the places of outputs whose error no rounding explains."""
-    return _places_where(row, lambda original: original.implausible)
+def _implausible_outputs(row: ComparisonRow) -> list[int]:
+    """Return the indices of outputs whose error no rounding explains."""
+    return _outputs_where(row, lambda original: original.implausible)
 
 
-def _places_where(row: ComparisonRow, differs: Any) -> list[int]:
-    """Return the places of outputs, arrays of numbers, for which `differs` holds at some element."""
+def _outputs_where(row: ComparisonRow, differs: Any) -> list[int]:
+    """Return the indices of outputs, arrays of numbers, for which `differs` holds at some element."""
     return [n for n, o in enumerate(row.results) if _is_array(o) and differs(o).any()]
 
 

@@ -1,11 +1,11 @@
-"""Computes a model's outputs with its conversions to narrower floats on the other side of ties.
+"""Computes a model's outputs with its conversions to narrower floats rounded to the other side of ties.
 
     1.00048828 -> 1 in float16,  1.00048835 -> 1.00097656
 
 The last digit of a float32 decides about the last digit of a float16, a thousand times larger.  So wherever
-rounding in the operators before may have led a number across such a tie, both float16 neighbours are right.
-How far rounding leads is measured by a run in which the result of every operator is rounded; inputs, and
-numbers that are only moved, are the same in both runs.
+rounding in earlier operators may have moved a number across such a tie, both float16 neighbours are right.
+How far rounding may have moved a number (its *doubt*) is measured by two runs, one in which the result of
+every operator is rounded and an exact one; inputs, and what is only rearranged, are the same in both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.files.judge import K
+from tensaurus.check.files.judge import ALLOWED_SPREADS
 from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.ir.float_conversions import float_spacing
@@ -40,8 +40,8 @@ class _RecordedConversions(Reals):
 class _ShiftedConversions(Reals):
     """The reals, with each number moved by its doubt, at most half a step of the narrow type, and converted.
 
-    A coin decides whether a number moves up or down, and the other `sign` reverses all of them: so sums of
-    the moved numbers do not drift in one direction.
+    A coin decides whether a number moves up or down, so that sums of the moved numbers do not drift in one
+    direction; the other `sign` reverses all coins.
     """
 
     def __init__(self, doubts: list[Array], sign: int) -> None:
@@ -78,4 +78,4 @@ def _doubts(exact_numbers: list[Array], rounded_numbers: list[Array]) -> Iterato
             moved = np.abs(rounded - exact)
         moved = np.where(np.isfinite(moved), moved, 0.0)
         size = np.abs(np.where(np.isfinite(exact), exact, 0.0))
-        yield K * np.maximum(moved, typical_errors(size, moved))
+        yield ALLOWED_SPREADS * np.maximum(moved, typical_errors(size, moved))

@@ -13,7 +13,7 @@ __all__ = ["typical_errors"]
 
 MIN_GROUP_SIZE = 64  # elements of a group, where the tensor has as many
 MAX_GROUP_EXPONENTS = 8  # powers of two over which the magnitudes of one group spread
-ERROR_QUANTILE = 0.9
+ERROR_QUANTILE = 0.9  # of a group: the largest errors may be accidents of single elements
 
 
 def typical_errors(size: Array, error: Array) -> Array:

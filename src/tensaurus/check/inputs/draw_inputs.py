@@ -33,14 +33,15 @@ KINDS = (
     *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),
     *("edges", "nan", "infinite"),
 )
+"""What the values of a feed are like; docs/equivalence.md says which errors each kind shows."""
 GIVEN = "given"  # the kind of inputs that the caller gives
 PLAUSIBLE = frozenset({"random", "blocks", "negative", GIVEN})
-NONFINITE = frozenset({"nan", "infinite"})  # nothing specifies what a runtime's kernels compute of these
+NONFINITE = frozenset({"nan", "infinite"})  # ONNX does not specify what a runtime's kernels compute of these
 MAX_OFFSET_FEEDS = 24  # feeds around one number each that are tried to reach a branch
 MAX_SINGLE_NONFINITE = 3  # a model with at most so many float inputs gets feeds in which one is nonfinite
-MAX_EDGE_FEEDS = 4
+MAX_EDGE_FEEDS = 4  # feeds of the kind "edges", which hold numbers near the models' constants
 MAX_SMALL_EDGE_FEEDS, SMALL_ELEMENTS = 24, 64  # edge feeds, where all inputs together have so few elements
-LOOP_TRIPS = (0, 1, 2, 3, 5)  # numbers of rounds of a loop that are tried
+LOOP_COUNTS = (0, 1, 2, 3, 5)  # numbers of rounds of a Loop that are tried
 MAX_RANK = 64  # numpy's limit
 BLOCK_SIZE = 8  # pixels along a block: many detectors find nothing in noise, but do in edges and surfaces
 TEXTS = ("", "a", "zwei", "trois mots ici", "42")
@@ -48,7 +49,7 @@ TEXTS = ("", "a", "zwei", "trois mots ici", "42")
 
 @dataclass(frozen=True)
 class Feed:
-    """One set of inputs of a kind; no perturbation moves those that are `pinned` (`near_ties`)."""
+    """One set of inputs of one of the KINDS; the `pinned` inputs (`near_ties`) are never perturbed."""
 
     kind: str
     arrays: Mapping[str, Array]
@@ -79,19 +80,20 @@ class InputValues:
     """Says which values inputs may have.
 
     ranges     of integer inputs, as the caller gave them, both ends included
-    indices    how the model uses the other integer inputs; inputs of unknown use are 0 or 1
+    uses       how the model uses the other integer inputs; inputs of unknown use are 0 or 1
     constants  of the models that are compared
-    rows       rows in which large tables of the models differ, so that they are worth looking up
+    rows       rows in which large tables of the models differ: indices drawn from them show the difference
     """
 
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    indices: IntegerUses = IntegerUses()
+    uses: IntegerUses = IntegerUses()
     constants: ModelConstants = ModelConstants()
     rows: tuple[int, ...] = ()
 
     def only_zero_or_one(self, names: Iterable[str]) -> list[str]:
-        """Return those of these integer inputs that are never drawn but from 0 and 1."""
-        known = {*self.ranges, *self.indices.limits, *self.indices.free, *self.indices.trips}
+        """Return the integer inputs among `names` that are drawn from 0 and 1 alone."""
+        uses = self.uses
+        known = {*self.ranges, *uses.index_limits, *uses.unrestricted, *uses.loop_counts}
         return [n for n in names if n not in known]
 
 
@@ -186,16 +188,16 @@ def _draw_integers(
     if name in values.ranges:
         low, high = values.ranges[name]
         near = _integers_beside(values, name, low, high)
-    elif name in values.indices.limits:
-        low, high = values.indices.limits[name]
+    elif name in values.uses.index_limits:
+        low, high = values.uses.index_limits[name]
         low, high = max(low, least), min(high, most)
         if kind in ("negative", "constant") and low < 0:  # counted from the end
             return np.asarray(_draws_or_ends(kind, rng.integers(low, 0, shape), low, high))
-        near = _edge_places(low, high, values)
+        near = _edge_indices(low, high, values)
         low = max(low, 0)
-    elif name in values.indices.trips:
-        low, high, near = LOOP_TRIPS[0], LOOP_TRIPS[-1], list(LOOP_TRIPS)
-    elif name in values.indices.free:
+    elif name in values.uses.loop_counts:
+        low, high, near = LOOP_COUNTS[0], LOOP_COUNTS[-1], list(LOOP_COUNTS)
+    elif name in values.uses.unrestricted:
         low, high = 0, 1
         near = _integers_beside(values, name, least, most)
         if kind == "large":
@@ -213,8 +215,8 @@ def _draw_integers(
     return np.asarray(_draws_or_ends(kind, rng.integers(low, high, shape, endpoint=True), low, high))
 
 
-def _edge_places(low: int, high: int, values: InputValues) -> list[int]:
-    """Return the least and the largest place, 0, and the rows in which the models differ."""
+def _edge_indices(low: int, high: int, values: InputValues) -> list[int]:
+    """Return the least and the largest index, 0, and the rows in which the models differ."""
     return list(dict.fromkeys([low, 0, high, *(row for row in values.rows if low <= row <= high)]))
 
 
@@ -226,7 +228,7 @@ def _integers_beside(values: InputValues, name: str, low: int, high: int) -> lis
     """Return numbers in the range: its ends, and those at most 1 away from a constant or a turning point."""
     constants = values.constants
     whole = [*constants.integers, *(round(number) for number in constants.numbers)]
-    whole += [int(number) for number in values.indices.meets.get(name, ())]
+    whole += [int(number) for number in values.uses.turning_numbers.get(name, ())]
     near = dict.fromkeys([low, low + 1, -1, 0, 1, high - 1, high])
     near.update(dict.fromkeys(n + step for n in whole for step in (-1, 0, 1)))
     return [n for n in near if low <= n <= high]
@@ -248,13 +250,12 @@ def _group_by_feed(candidates: Sequence[float], size: int) -> list[Sequence[floa
 
 
 def _draw_edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.random.Generator) -> Array:
-    """Return the numbers of one group, each at least once, in random places."""
+    """Return the numbers of one group, each at least once, at random positions."""
     groups = _group_by_feed(candidates, prod(shape))
     group = groups[part % len(groups)]
     exact = max(map(abs, group)) >= 2**53  # floats would round it
     pool = np.asarray(group, object if exact else np.float64)
-    places = np.arange(prod(shape)) % len(pool)
-    return np.asarray(rng.permutation(pool[places])).reshape(shape)
+    return np.asarray(rng.permutation(pool[np.arange(prod(shape)) % len(pool)])).reshape(shape)
 
 
 def _edge_groups(
@@ -267,11 +268,11 @@ def _edge_groups(
             continue
         if _is_float(value):
             yield _group_by_feed(_floats_beside(values.constants, dtype), size)
-        elif value.name in values.indices.limits:
-            yield _group_by_feed(_edge_places(*values.indices.limits[value.name], values), size)
-        elif value.name in values.indices.trips:
-            yield _group_by_feed(LOOP_TRIPS, size)
-        elif value.name in values.indices.free:
+        elif value.name in values.uses.index_limits:
+            yield _group_by_feed(_edge_indices(*values.uses.index_limits[value.name], values), size)
+        elif value.name in values.uses.loop_counts:
+            yield _group_by_feed(LOOP_COUNTS, size)
+        elif value.name in values.uses.unrestricted:
             ends = integer_limits(dtype_name(value.type.tensor_type.elem_type))
             yield _group_by_feed(_integers_beside(values, value.name, *ends), size)
 
@@ -341,10 +342,10 @@ def _draw_floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.r
     return rng.standard_normal(shape)
 
 
-def _block_count(shape: Shape, place: int) -> int:
-    """Return how many blocks lie along a dimension: those from the third on or the last are cut."""
-    blocked = place >= max(2, len(shape) - 2)
-    return -(-shape[place] // BLOCK_SIZE) if blocked else shape[place]
+def _block_count(shape: Shape, dimension: int) -> int:
+    """Return how many blocks lie along a dimension: a spatial one is cut into blocks of BLOCK_SIZE elements."""
+    is_spatial = dimension >= max(2, len(shape) - 2)
+    return -(-shape[dimension] // BLOCK_SIZE) if is_spatial else shape[dimension]
 
 
 def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> None:
@@ -353,14 +354,14 @@ def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> 
     for name, (low, high) in ranges.items():
         if name not in kinds:
             known = ", ".join(kinds) or "none"
-            raise TensaurusError(f"--range names {name}, but the inputs are {known}")
+            raise TensaurusError(f"--range names {name}, but the model's inputs are {known}")
         kind = TensorProto.DataType.Name(kinds[name]).lower()
         sizes = re.fullmatch(r"(u?)int(\d+)", kind)
         if sizes is None:
             raise TensaurusError(f"--range names input {name}, which is {kind} and not an integer")
         bits = min(63, int(sizes[2]) - (not sizes[1]))
         if low < (0 if sizes[1] else -(2**bits)) or high >= 2**bits:
-            raise TensaurusError(f"--range {name}={low},{high} exceeds the type {kind} of the input")
+            raise TensaurusError(f"--range {name}={low},{high} exceeds the type {kind} of input {name}")
 
 
 def draw_offset_feeds(
@@ -369,10 +370,10 @@ def draw_offset_feeds(
     """Yield feeds all of whose floats are near one number: a power of ten or a constant of the models."""
     numbers = [sign * 10.0**n for n in (0, 1, 2, 4, -2) for sign in (1, -1)]
     numbers += [n * (1 + way) for n in values.constants.numbers for way in (0.25, -0.25)]
-    for place, number in enumerate(numbers[:MAX_OFFSET_FEEDS]):
-        kind = ("random", "large", "edges", "zeros")[place % 4]  # of inputs that are no floats
-        rng = np.random.default_rng([seed, place])
-        arrays = dict(draw_feed(model, shapes, kind, seed + place, values).arrays)
+    for count, number in enumerate(numbers[:MAX_OFFSET_FEEDS]):
+        kind = ("random", "large", "edges", "zeros")[count % 4]  # of inputs that are no floats
+        rng = np.random.default_rng([seed, count])
+        arrays = dict(draw_feed(model, shapes, kind, seed + count, values).arrays)
         for value in required_inputs(model):
             dtype = _dtype(value)
             if dtype is not None and _is_float(value):

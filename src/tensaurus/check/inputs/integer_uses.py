@@ -1,7 +1,7 @@
-"""Finds how a program uses its integer inputs: as numbers to compute with, or as places in other tensors.
+"""Finds how a program uses its integer inputs: as numbers to compute with, or as indices into other tensors.
 
-The operators' expressions tell: where an index of a read is itself read from a tensor, as in Gather, the
-elements of this tensor are places, and the extent of the dimension bounds them.
+The operators' expressions show it: where an index of a read is itself read from a tensor, as in Gather, the
+elements of this tensor are indices, and the extent of the dimension that they index bounds them.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Limits = tuple[int, int]
 class IntegerUses:
     """The integer inputs of a program by their uses.
 
-    limits  least and largest place, of inputs whose elements are places in another tensor
-    free    inputs that are computed with and are never places or sizes, so that any number will do
-    trips   inputs that say how many rounds a loop has
-    meets   of free inputs, the numbers at which a comparison, a rounding or the like turns
+    index_limits     least and largest index, of inputs whose elements are indices into another tensor
+    unrestricted     inputs that are computed with and are never indices or sizes, so that any number will do
+    loop_counts      inputs that say how many rounds a Loop has
+    turning_numbers  of unrestricted inputs, the numbers at which a comparison, a rounding or the like turns
 
-    An integer input in none of the first three may hold places or sizes whose limits are unknown.
+    An integer input in none of the first three may hold indices or sizes whose limits are unknown.
     """
 
-    limits: Mapping[str, Limits] = field(default_factory=dict)
-    free: frozenset[str] = frozenset()
-    trips: frozenset[str] = frozenset()
-    meets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    index_limits: Mapping[str, Limits] = field(default_factory=dict)
+    unrestricted: frozenset[str] = frozenset()
+    loop_counts: frozenset[str] = frozenset()
+    turning_numbers: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _TensorRead:
-    """One read of a tensor by an expression: its elements unchanged, changed, or as places within limits."""
+    """One read of a tensor by an expression: its elements unchanged, changed, or as indices within limits."""
 
     tensor: Tensor
     is_unchanged: bool = False
-    places: tuple[object, object] | None = None
+    index_limits: tuple[object, object] | None = None
 
 
 def find_integer_uses(program: Program) -> IntegerUses:
@@ -62,14 +62,14 @@ def find_integer_uses(program: Program) -> IntegerUses:
     }
     return IntegerUses(
         {name: (low, high) for name, (low, high) in limits.items() if low <= high},
-        frozenset(names - analysis.unknown - set(analysis.limits) - analysis.trips),
-        frozenset((names & analysis.trips) - analysis.unknown - set(analysis.limits)),
+        frozenset(names - analysis.unknown - set(analysis.limits) - analysis.loop_counts),
+        frozenset((names & analysis.loop_counts) - analysis.unknown - set(analysis.limits)),
     )
 
 
-def shared_place_limits(a: Program, b: Program) -> dict[str, Limits]:
-    """Return the limits of places that exist in both programs, by inputs; those of `a` where none does."""
-    one, other = find_integer_uses(a).limits, find_integer_uses(b).limits
+def shared_index_limits(a: Program, b: Program) -> dict[str, Limits]:
+    """Return by inputs the limits of indices that are valid in both programs; of `a` where none is."""
+    one, other = find_integer_uses(a).index_limits, find_integer_uses(b).index_limits
     shared = {
         name: (max(low, other[name][0]), min(high, other[name][1])) if name in other else (low, high)
         for name, (low, high) in one.items()
@@ -83,7 +83,7 @@ class _UseAnalysis:
     def __init__(self) -> None:
         self.limits: dict[str, list[Limits]] = {}
         self.unknown: set[str] = set()
-        self.trips: set[str] = set()
+        self.loop_counts: set[str] = set()
 
     def visit(self, program: Program, carried: dict[Node, dict[str, bool]]) -> dict[Node, dict[str, bool]]:
         """Return for every node from which inputs its elements come, and whether they come unchanged."""
@@ -115,10 +115,10 @@ class _UseAnalysis:
         result: dict[str, bool] = {}
         for use in _reads_of(scope):
             for name, same in inputs.get(use.tensor, {}).items():
-                if use.places is None:
+                if use.index_limits is None:
                     result[name] = result.get(name, True) and same and use.is_unchanged
                     continue
-                low, high = use.places
+                low, high = use.index_limits
                 if same and isinstance(low, int) and isinstance(high, int):
                     self.limits.setdefault(name, []).append((low, high))
                 else:
@@ -128,20 +128,20 @@ class _UseAnalysis:
     def _opaque(self, node: Node, carried: Mapping[Node, Mapping[str, bool]]) -> dict[str, bool]:
         """Visit the bodies of an opaque node.
 
-        The condition of an If chooses a branch and holds no place; other inputs of unknown operators may.
+        The condition of an If chooses a branch and holds no index; other inputs of unknown operators may.
         """
         form = node.attribute("form")
         own, captured = node.args[: form.inputs], node.args[form.inputs :]
         mixed = {name: False for arg in node.args if arg is not None for name in carried.get(arg, {})}
         if form.operator == "Loop" and own[0] is not None:
-            self.trips.update(name for name, same in carried.get(own[0], {}).items() if same)
+            self.loop_counts.update(name for name, same in carried.get(own[0], {}).items() if same)
         if form.operator != "If":
             read = own[1:] if form.operator == "Loop" else own
             self.unknown.update(name for a in read if a is not None for name in carried.get(a, {}))
         for _, body in form.bodies:
             inner: dict[Node, dict[str, bool]] = {
-                place: dict(carried.get(value, {}))
-                for place, value in zip(body.captured, captured, strict=True)
+                inside: dict(carried.get(value, {}))
+                for inside, value in zip(body.captured, captured, strict=True)
                 if value is not None
             }
             self.visit(body, inner)
@@ -154,7 +154,7 @@ def _reads_of(scope: Scope) -> Iterator[_TensorRead]:
 
     def visit(body: Body, is_unchanged: bool) -> Iterator[_TensorRead]:
         for size in sizes(body):
-            yield from placed(size)
+            yield from reads_in_size(size)
         match body:
             case Read(source, _, _):
                 yield from read(source, is_unchanged)
@@ -173,15 +173,15 @@ def _reads_of(scope: Scope) -> Iterator[_TensorRead]:
             seen.add(id(source))
             yield from visit(source.body, is_unchanged)
 
-    def placed(size: Size) -> Iterator[_TensorRead]:
+    def reads_in_size(size: Size) -> Iterator[_TensorRead]:
         for atom in lookups_in(size):
             source = atom.read.source
             if isinstance(source, Tensor):
-                yield _TensorRead(source, places=(atom.low, atom.high))
-            else:  # the place is computed: its limits are unknown
+                yield _TensorRead(source, index_limits=(atom.low, atom.high))
+            else:  # the index is computed: its limits are unknown
                 for use in read(source, False):
-                    yield _TensorRead(use.tensor, places=(None, None))
+                    yield _TensorRead(use.tensor, index_limits=(None, None))
             for index in atom.read.indices:
-                yield from placed(index)
+                yield from reads_in_size(index)
 
     yield from visit(scope.body, True)

@@ -28,7 +28,7 @@ SIZE_GUESSES = (
     (1, 512),
 )
 MIN_CONSTANT, MAX_CONSTANT = 4, 1024  # sizes near constants in this range are tried; smaller sizes always are
-# Shapes near constants have at most so many elements, or so many times those of the first shapes.
+# Shapes near constants have at most MAX_ELEMENTS elements, or MAX_GROWTH times those of the first shapes.
 MAX_ELEMENTS, MAX_GROWTH = 1 << 16, 8
 Shape = tuple[int, ...]
 
@@ -60,15 +60,15 @@ def shape_assignments(
     for (batch, other), batches in (
         (guess, labels_of_one) for labels_of_one in (firsts, firsts | inner) for guess in SIZE_GUESSES
     ):
-        made: dict[str, Shape] = {}
-        said: list[str] = []
+        filled: dict[str, Shape] = {}
+        words: list[str] = []
         for name, sizes in known.items():
             fill = [batch if label in batches else other for label in labels[name]]
             full = tuple(f if n is None else n for n, f in zip(sizes, fill, strict=True))
-            made[name] = full
+            filled[name] = full
             if None in sizes:
-                said.append(f"{name}={','.join(map(str, full))}")
-        yield made, " ".join(said)
+                words.append(f"{name}={','.join(map(str, full))}")
+        yield filled, " ".join(words)
 
 
 def input_remedy(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.inputs.integer_uses import shared_place_limits
+from tensaurus.check.inputs.integer_uses import shared_index_limits
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspecified_elements
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import draw_integers, draw_integers_near
@@ -28,9 +28,10 @@ from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import BackendError
 from tensaurus.runtimes.backends.reference.evaluation import evaluate_all
 
+ORDER_TRIALS = 8  # trials where a random order is among the laws: max hides a wrong argument that it drops
 INTEGER_DRAWS = 12  # trials where integer inputs take any number: the numbers drawn are only a sample
 MAX_PLAIN_INTEGER = 120  # for integers from 1 to this one nearly every result is specified
-PLAIN_DRAWS = 3  # further draws, of such integers, where outputs are unspecified for others
+PLAIN_DRAWS = 3  # further draws of a trial, of plain integers, where outputs are unspecified for others
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,16 @@ def check_field(
     """Compare all outputs of two programs with the same inputs, over GF(2^31 - 1).
 
     Weights are lifted exactly, so neither program's constants may have been rounded.  Integer inputs are
-    drawn from `ranges` (by name, both ends included), else from the places that exist in both programs, else
-    from their whole type and around turning points; where the programs cannot be evaluated there, from 0..1.
+    drawn from `ranges` (by name, both ends included), else from the indices that are valid in both programs,
+    else from their whole type and around turning points (`turning_points`: where a comparison, a rounding or
+    the like turns); where the programs cannot be evaluated there, from 0..1.
     The bound holds for the integers drawn; if all inputs are integers there is none.  The laws of the
     `ladder` are admitted step by step until the programs agree: fewer laws give a better bound.
     """
     check: FieldCheck | None = None
-    draws = _IntegerDraws(a, b, {**shared_place_limits(a, b), **(ranges or {})}, seed)
+    draws = _IntegerDraws(a, b, {**shared_index_limits(a, b), **(ranges or {})}, seed)
     for laws, words in ladder:
-        least = 8 if laws.order else INTEGER_DRAWS if draws.wide else 1
+        least = ORDER_TRIALS if laws.order else INTEGER_DRAWS if draws.from_whole_type else 1
         check = _check_with_laws(a, b, laws, max(trials, least), seed, draws)
         if check.passed:
             text = ", ".join(t for t in (check.detail, words) if t)
@@ -92,27 +94,31 @@ def check_field(
 
 
 class _IntegerDraws:
-    """Draws integer inputs from known ranges, else from the whole type and near turning points."""
+    """Draws integer inputs from known ranges, else from the whole type and near turning points.
+
+    has_integers     whether some input is of integers or booleans
+    from_whole_type  whether inputs without a range are drawn from their whole type, else from 0..1
+    """
 
     def __init__(self, a: Program, b: Program, ranges: Mapping[str, tuple[int, int]], seed: int):
         kinds = {n.attribute("name"): n.types[0] for n in a.inputs if isinstance(n.types[0], TensorType)}
         self.ranges = ranges
-        self.any = any(not kind.dtype.startswith(("float", "bfloat")) for kind in kinds.values())
+        self.has_integers = any(not kind.dtype.startswith(("float", "bfloat")) for kind in kinds.values())
         free = [name for name, kind in kinds.items() if is_integer(kind.dtype) and name not in ranges]
         self.near = find_meeting_numbers([a, b], free, seed) if free else {}
-        self.wide = bool(free)  # whether inputs without a range are drawn from their whole type
+        self.from_whole_type = bool(free)
 
-    def drawn(
-        self, name: str, kind: TensorType, shape: Sequence[int], rng: np.random.Generator, again: int = 0
+    def draw(
+        self, name: str, kind: TensorType, shape: Sequence[int], rng: np.random.Generator, redraw: int = 0
     ) -> Array:
         """Draw integers or booleans of one input.
 
-        Where `again` is not 0, integers are plain: different ones for 1, one number in all places for more.
+        The first redraw has plain integers (up to MAX_PLAIN_INTEGER), later ones a single plain integer.
         """
-        if again and kind.dtype != "bool" and name not in self.ranges:
+        if redraw and kind.dtype != "bool" and name not in self.ranges:
             most = min(MAX_PLAIN_INTEGER, integer_limits(kind.dtype)[1])
-            return np.broadcast_to(rng.integers(1, most, shape if again == 1 else (), endpoint=True), shape)
-        if kind.dtype != "bool" and (not self.wide or name in self.ranges):
+            return np.broadcast_to(rng.integers(1, most, shape if redraw == 1 else (), endpoint=True), shape)
+        if kind.dtype != "bool" and (not self.from_whole_type or name in self.ranges):
             return np.asarray(rng.integers(*self.ranges.get(name, (0, 1)), shape, endpoint=True))
         near = [int(n) for n in self.near.get(name, ())]
         draw = draw_integers_near if near and rng.random() < 0.5 else draw_integers
@@ -127,51 +133,51 @@ def _check_with_laws(
     bound = 1.0
     unknown: set[str] = set()
     for trial in range(trials):
-        left_out = {name for name, _ in a.outputs}  # outputs that no draw of this trial has compared wholly
-        for again in range(1 + PLAIN_DRAWS):
+        unspecified = {name for name, _ in a.outputs}  # outputs of which no draw has compared all elements
+        for redraw in range(1 + PLAIN_DRAWS):
             field = Pairs(seed * 1_000_003 + trial, laws)
             try:
                 found = _run_trial(
-                    a, b, field, [seed, trial, again] if again else [seed, trial], again, draws
+                    a, b, field, [seed, trial, redraw] if redraw else [seed, trial], redraw, draws
                 )
             except BackendError as error:
-                if draws.wide and not again:
-                    draws.wide = False  # some integers are places or sizes, and those drawn do not exist
+                if draws.from_whole_type and not redraw:
+                    draws.from_whole_type = False  # some drawn integers are invalid as indices or sizes
                     return _check_with_laws(a, b, laws, trials, seed, draws)
-                if not again:
+                if not redraw:
                     return _not_compared(degree, str(error))
                 continue
             if found.difference:
                 return FieldCheck(False, trial + 1, degree, 1.0, found.difference)
-            left_out &= found.left_out
-            if not left_out:
+            unspecified &= found.unspecified
+            if not unspecified:
                 break
-        unknown |= left_out
+        unknown |= unspecified
         bound *= field.error(degree) if found.drawn else 1.0
     if unknown:
         return _not_compared(degree, f"nothing specifies what output {min(unknown)} is")
     vast = "" if bound < 1 or laws.order else "of a degree too large for a bound"
-    if draws.any and not any(_is_float(node) for node in a.inputs):
+    if draws.has_integers and not any(_is_float(node) for node in a.inputs):
         vast = "" if laws.order else "of integers alone, for which there is no bound"
-    return FieldCheck(True, trials, degree, bound, vast, draws.any)
+    return FieldCheck(True, trials, degree, bound, vast, draws.has_integers)
 
 
 @dataclass(frozen=True)
 class _Trial:
     """The result of one draw of the inputs.
 
-    difference  the first difference in words, "" where there is none
-    left_out    outputs that differ in unspecified elements only
-    drawn       how many elements of the field were drawn
+    difference   the first difference in words, "" where there is none
+    unspecified  outputs that differ in unspecified elements only (`unspecified_elements`)
+    drawn        how many elements of the field were drawn
     """
 
     difference: str
-    left_out: frozenset[str]
+    unspecified: frozenset[str]
     drawn: int
 
 
 def _run_trial(
-    a: Program, b: Program, field: Pairs, seeds: Sequence[int], again: int, draws: _IntegerDraws
+    a: Program, b: Program, field: Pairs, seeds: Sequence[int], redraw: int, draws: _IntegerDraws
 ) -> _Trial:
     """Compare both programs at one draw of their inputs.  Raises BackendError where one is not evaluated."""
     reason: BackendError | None = None
@@ -183,7 +189,7 @@ def _run_trial(
             kind = node.types[0]
             if not isinstance(kind, TensorType) or kind.dtype == "string":
                 raise BackendError(f"input {name} is no tensor of numbers")
-            feeds[name] = _draw_input(name, kind, sizes, field, rng, draws, again)
+            feeds[name] = _draw_input(name, kind, sizes, field, rng, draws, redraw)
         drawn = field.drawn
         try:
             left, right = evaluate_all([a, b], feeds, field, sizes=sizes)
@@ -192,17 +198,17 @@ def _run_trial(
             reason = reason or error
     else:
         raise reason or BackendError("there are no sizes")
-    left_out: set[str] = set()
+    unspecified: set[str] = set()
     for name, value in left.items():
         if name not in right:
             return _Trial(f"there is no output {name}", frozenset(), drawn)
         difference = _difference(value, right[name])
-        if difference and draws.wide:
+        if difference and draws.from_whole_type:
             difference = _difference(value, right[name], unspecified_elements(a, name, feeds, field, sizes))
-            left_out |= set() if difference else {name}
+            unspecified |= set() if difference else {name}
         if difference:
             return _Trial(f"output {name} {difference}", frozenset(), drawn)
-    return _Trial("", frozenset(left_out), drawn)
+    return _Trial("", frozenset(unspecified), drawn)
 
 
 def _is_float(node: Node) -> bool:
@@ -221,17 +227,17 @@ def _draw_input(
     field: Pairs,
     rng: np.random.Generator,
     draws: _IntegerDraws,
-    again: int,
+    redraw: int,
 ) -> Array:
     shape = shape_at(kind, sizes)
     if kind.dtype == "bool" or is_integer(kind.dtype):
-        return draws.drawn(name, kind, shape, rng, again)
+        return draws.draw(name, kind, shape, rng, redraw)
     return field.random(shape, rng)
 
 
-def _difference(left: Any, right: Any, left_out: Any = False) -> str:
-    """Return in words how two outputs differ, elements that are left out aside; "" where they do not."""
-    if np.ndim(left_out) == 0 and left_out:
+def _difference(left: Any, right: Any, excluded: Any = False) -> str:
+    """Return in words how two outputs differ, the `excluded` elements aside; "" where they do not."""
+    if np.ndim(excluded) == 0 and excluded:
         return ""
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         return next((text for pair in zip(left, right, strict=True) if (text := _difference(*pair))), "")
@@ -239,5 +245,5 @@ def _difference(left: Any, right: Any, left_out: Any = False) -> str:
         return "" if type(left) is type(right) and left == right else "differs"
     if left.shape != right.shape:
         return f"has the shapes {list(left.shape)} and {list(right.shape)}"
-    count = int(np.sum((left != right) & ~np.asarray(left_out)))
+    count = int(np.sum((left != right) & ~np.asarray(excluded)))
     return f"differs in {count} of {left.size} elements" if count else ""

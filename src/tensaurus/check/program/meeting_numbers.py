@@ -1,6 +1,6 @@
 """Finds numbers at which an input meets a constant of a program: a comparison, a rounding or the like turns.
 
-Of x * 3 + 5 < 100 these are the numbers around 31: two programs that differ there alone agree elsewhere.
+Of x * 3 + 5 < 100 these are the numbers around 31: two programs may differ there and agree at all others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def find_meeting_numbers(
     """Return for each of these inputs the numbers at which something that a program computes from it turns.
 
     The input is filled with one number after the other, beside small other inputs.  No numbers are found
-    where the programs cannot be evaluated: for an input that holds places, none beyond existing places.
+    where the programs cannot be evaluated: for an input that holds indices, none beyond the valid indices.
     """
     if (
         sum(operations(node, UNKNOWN_SIZE) for program in programs for node in program.active)
@@ -72,7 +72,7 @@ def unspecified_elements(
         field.flipped_bits = shift
         try:
             value = evaluate_all([alone], feeds, field, sizes=sizes)[0][name]
-        except BackendError:  # the unspecified number leads to a place that does not exist
+        except BackendError:  # the unspecified number is an index that does not exist
             return np.asarray(True)
         if first is None:
             first = value
@@ -105,7 +105,7 @@ def _turning_points_of(
         filled = np.full(base[name].shape, int(number) if whole else number, base[name].dtype)
         try:
             evaluate_all(programs, {**base, name: filled}, watched, sizes=sizes)
-        except BackendError:  # the number is a place that does not exist
+        except BackendError:  # the number is an index that does not exist
             return None
         return watched.gaps
 

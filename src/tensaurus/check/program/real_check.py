@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.check.inputs.integer_uses import Limits, shared_place_limits
+from tensaurus.check.inputs.integer_uses import Limits, shared_index_limits
 from tensaurus.check.program.field_check import FieldCheck
 from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspecified_elements
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
@@ -31,12 +31,12 @@ def _draw_inputs(
     sizes: Sizes,
     rng: np.random.Generator,
     near: Mapping[str, Sequence[float]],
-    places: Mapping[str, Limits],
-    is_wide: bool,
+    index_limits: Mapping[str, Limits],
+    from_whole_type: bool,
 ) -> dict[str, np.ndarray[Any, Any]]:
     return {
         (name := node.attribute("name")): _draw_input(
-            node.tensor, sizes, rng, near.get(name, []), places.get(name), is_wide
+            node.tensor, sizes, rng, near.get(name, []), index_limits.get(name), from_whole_type
         )
         for node in program.inputs
     }
@@ -45,40 +45,42 @@ def _draw_inputs(
 def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
     """Compare two programs in float64, at numbers near the turning points of their inputs and at others.
 
-    Inputs that hold places are drawn from the places that exist in both programs.
+    Inputs that hold indices are drawn from the indices that are valid in both programs.  The first draw has
+    small integers only: it must be possible to evaluate both programs at these.
     """
-    places = shared_place_limits(a, b)
+    index_limits = shared_index_limits(a, b)
     names = [
         name
         for node in a.inputs
-        if node.tensor.dtype != "bool" and (name := node.attribute("name")) not in places
+        if node.tensor.dtype != "bool" and (name := node.attribute("name")) not in index_limits
     ]
     near = find_meeting_numbers([a, b], names, seed)
-    for place in range(DRAWS):
+    for draw in range(DRAWS):
         outputs: list[dict[str, Any]] = []
         reason = ""
         for sizes in size_choices([a, b]):
-            feeds = _draw_inputs(a, sizes, np.random.default_rng([seed, place]), near, places, bool(place))
+            rng = np.random.default_rng([seed, draw])
+            feeds = _draw_inputs(a, sizes, rng, near, index_limits, bool(draw))
             try:
                 outputs = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
                 break
             except BackendError as error:
                 reason = reason or str(error)
-        if not outputs and not place:
+        if not outputs and not draw:
             return FieldCheck(False, 0, 0, 1.0, reason)
-        if not outputs:  # the integers drawn are places that do not exist
+        if not outputs:  # the integers drawn are indices that do not exist
             continue
         left, right = outputs
         for name, value in left.items():
             shapes = np.shape(value), np.shape(right[name])
             if shapes[0] != shapes[1]:
-                open_elements = unspecified_elements(a, name, feeds, Reals(), sizes)
-                if place and open_elements.ndim == 0 and open_elements:
+                unspecified = unspecified_elements(a, name, feeds, Reals(), sizes)
+                if draw and unspecified.ndim == 0 and unspecified:
                     continue
                 return FieldCheck(False, 1, 0, 1.0, f"shapes differ in float64: {shapes[0]} and {shapes[1]}")
             largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value))
             same = np.isclose(right[name], value, rtol=0, atol=TOLERANCE * largest + TINY, equal_nan=True)
-            if not same.all() and place:
+            if not same.all() and draw:
                 same |= unspecified_elements(a, name, feeds, Reals(), sizes)
             if not same.all():
                 return FieldCheck(False, 1, 0, 1.0, f"{int((~same).sum())} elements differ in float64")
@@ -90,22 +92,22 @@ def _draw_input(
     sizes: Sizes,
     rng: np.random.Generator,
     near: Sequence[float],
-    places: Limits | None,
-    is_wide: bool,
+    index_limits: Limits | None,
+    from_whole_type: bool,
 ) -> np.ndarray[Any, Any]:
-    """Draw one input: from its `places`, else integers from their whole type (`is_wide`) or small ones."""
+    """Draw one input: within its index limits, or else integers from their whole type or small ones."""
     shape = shape_at(kind, sizes)
-    if places is not None:
-        return np.asarray(rng.integers(*places, shape, endpoint=True))
+    if index_limits is not None:
+        return np.asarray(rng.integers(*index_limits, shape, endpoint=True))
     if kind.dtype == "bool":
         return np.asarray(rng.integers(0, 2, shape), bool)
     if is_integer(kind.dtype):
-        if is_wide:
+        if from_whole_type:
             draw = draw_integers_near if near and rng.random() < 0.5 else draw_integers
             return to_int64(draw(kind.dtype, shape, rng, [int(n) for n in near]))
         return np.asarray(rng.integers(0, 10, shape))
     plain = np.asarray(rng.standard_normal(shape) * 4)
-    if not near or not is_wide:
+    if not near or not from_whole_type:
         return plain
     # next to turning points: at the point itself rounding decides on which side a result lies
     beside = np.asarray([n + step * max(1, abs(n)) for n in near for step in (-1 / 64, 1 / 64)])

@@ -41,8 +41,8 @@ MEMORY_MARGIN = 2  # the available memory must be this many times the memory tha
 MAX_USEFUL_BOUND = 1e-3  # a comparison of whole programs with a larger error bound says too little
 LARGE_LEAF_ELEMENTS = 1 << 15  # a rewrite with a larger leaf is replayed on smaller tensors
 LARGE_RESULT_ELEMENTS = 1 << 20  # so is a rewrite that computes a larger tensor
-CUT_SIZE = 9  # to which the dimensions of large tensors are cut, where the rewrite still types
-CUT_GROWTH = 4  # factor by which the cut size grows, again and again, where the rewrite does not type
+CUT_SIZE = 9  # size to which dimensions of large tensors are cut, where the rewrite's types admit that
+CUT_GROWTH = 4  # factor by which the cut size grows, again and again, until the rewrite's types admit it
 UNKNOWN_SIZE = 4  # stands for every open size where work and memory are estimated
 
 
@@ -56,7 +56,7 @@ class Tally:
     in_programs  rewrites checked by comparing the programs before and after several of them
     in_field     rewrites replayed over GF(2^31 - 1)
     in_reals     rewrites replayed in float64
-    in_bounds    rewrites that keep results within a rounding
+    in_bounds    rewrites that keep results within a rounding (evidence `Bounded`)
     sampled      whether some had integer inputs, whose bounds hold for the integers drawn
     known        checks by keys that are equal for rewrites whose replay is the same
     sides        both sides of each equation as they are replayed
@@ -162,7 +162,7 @@ def _check_run(
         assert at.step is not None
         pairs = zip(at.step.before.program.roots, at.program.roots, strict=True)
         if not follows(pairs, at.step.applied):
-            return FieldCheck(False, 0, 0, 1.0, "its rewrites do not prove the candidate equal")
+            return FieldCheck(False, 0, 0, 1.0, "the rewrites do not prove the candidate equal")
     for number, equation in enumerate(applied, 1):
         report_start(number)
         check = _check_equation(equation, seed, tally)
