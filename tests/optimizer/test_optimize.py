@@ -170,7 +170,7 @@ def test_a_program_that_fails_in_the_comparison_is_thrown_away(
     monkeypatch.setattr(contenders, "contest_pairs", crash)
     model, said = affine_model(), Notes()
     assert run(model, database=database, progress=said).model.graph == model.graph
-    assert "rejected a candidate: the result: there is not enough memory" in said.notes
+    assert any("compared with the original: the result: there is not enough memory" in n for n in said.notes)
 
 
 def test_only_the_best_is_checked_where_there_is_no_time_for_another(
@@ -245,7 +245,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     said = Notes()
     result = run(model, database=tmp_path / "db.sqlite", progress=said, steps=9, search=search)
     assert result.model.graph == model.graph and result.rewrites == ()
-    assert any("rejected" in text for text in said.notes), "the wrong rule was not even tried"
+    assert any("dropped a faster" in text for text in said.notes), "the wrong rule was not even tried"
 
 
 KNOWN: set[object] = set()

@@ -197,7 +197,7 @@ def test_a_proof_that_never_ends_drops_its_program(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tensaurus.optimizer.search.rank_programs.prove", spin)
     outcome = searched()
     assert outcome.best.program.roots == program(SPREAD).roots
-    assert "rejected a candidate: its proof takes too long" in outcome.notes
+    assert "dropped a rewritten program: its proof takes too long" in outcome.notes
 
 
 def test_a_rule_that_never_ends_does_not_keep_the_search_from_extracting(
@@ -356,7 +356,7 @@ def test_optimize_drops_what_is_not_written_in_time(
     monkeypatch.setattr(Builds, "__call__", hang)
     result, notes = optimized(scaled, tmp_path)
     assert not result.rewrites
-    assert any("rejected a candidate: writing it as ONNX takes too long" in note for note in notes)
+    assert any("dropped a rewritten program: writing it as ONNX takes too long" in note for note in notes)
 
 
 def spinning(folder: Path) -> Path:

@@ -136,7 +136,8 @@ class Benchmark:
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if assumed_sizes:
-                progress.note(f"not all input sizes were given; timed with {assumed_sizes}")
+                sizes = f"not all input sizes were given; timed with {assumed_sizes}"
+                progress.note(f"{sizes}. To time other sizes, use --shape")
             contenders = [_Contender(peer, peer, source) for peer in self.peers]
             others = [(Build.from_file(file), f"{file} on") for file in self.against]
             contenders += [_Contender(f"{name} {p}", p, build) for build, name in others for p in self.peers]

@@ -35,13 +35,13 @@ from tensaurus.system.scratch import temporary_folder
 __all__ = ["optimize_on_fastest_runtime"]
 
 MAX_SLOWDOWN = 4.0  # of the original against the fastest runtime: no result is expected to make up for more
-KERNEL_TIME_WEIGHT = 3.0  # of a runtime that loads kernels, which take time to tune; 1 of another runtime
-MIN_TRIAL_SECONDS = 30.0  # in which a runtime must run the model, however short the time limit is
+KERNEL_TIME_WEIGHT = 3.0  # share of the time for a runtime that loads kernels, to tune them; 1 for another
+MIN_TRIAL_SECONDS = 30.0  # that each runtime has to run the model, however short the time limit is
 COMPARING_SHARE = 0.1  # of the time limit, reserved for comparing the runtimes
 COMPARING_TURNS = 60  # estimated turns of all builds in these comparisons
 
 OptimizeForOne = Callable[[Options, float], Result]
-"""Optimizes for the runtime that the options name, in a run that began at a monotonic time."""
+"""Optimizes for the runtime that the options name; the float is the monotonic time at which this began."""
 
 
 def optimize_on_fastest_runtime(
@@ -79,7 +79,8 @@ def optimize_on_fastest_runtime(
                 pairs = contest.compare_pairs((fastest, contest.source), (best, builds[best]), gain)
                 if pairs.comparison.shows(gain):
                     return results[best].with_comparison(pairs, times)
-                progress.note(pairs.comparison.refusal(gain))
+                refusal = f"against the original on {fastest} {pairs.comparison.refusal(gain)}"
+                progress.note(f"the result for {best} is not kept: {refusal}")
             except WorkerError as error:
                 progress.note(f"no result is kept: {error}")
         reason = f"no result is faster than the original on {fastest}"
@@ -125,7 +126,7 @@ class _RuntimeContest:
         if len(refused) == len(reasons):
             raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")
         for refusal in refused:
-            self.progress.note(f"the model does not run on {refusal}")
+            self.progress.note(f"the model does not run on {refusal}; it is left out")
         return [name for name, reason in reasons.items() if reason is None]
 
     def measure_times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:

@@ -67,7 +67,8 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
             original.model, shapes, options.seed, build, name, threads, ranges, limit, given
         )
         if assumed_sizes:
-            progress.note(f"not all input sizes were given; timed with {assumed_sizes}")
+            sizes = f"not all input sizes were given; timed with {assumed_sizes}"
+            progress.note(f"{sizes}. To time other sizes, use --shape")
         patience = RUNS_PER_ANSWER * limit
         with Worker(name, threads=threads, timeout=patience, remedy=RUN_LIMIT_REMEDY) as worker:
             warm_up(worker, build, feeds, TIMED_SECONDS)

@@ -343,7 +343,7 @@ def _draw_floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.r
 
 
 def _block_count(shape: Shape, dimension: int) -> int:
-    """Return how many blocks lie along a dimension: a spatial one is cut into blocks of BLOCK_SIZE elements."""
+    """Return how many blocks lie along a dimension; in one that is not spatial each element is a block."""
     is_spatial = dimension >= max(2, len(shape) - 2)
     return -(-shape[dimension] // BLOCK_SIZE) if is_spatial else shape[dimension]
 
@@ -360,8 +360,10 @@ def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> 
         if sizes is None:
             raise TensaurusError(f"--range names input {name}, which is {kind} and not an integer")
         bits = min(63, int(sizes[2]) - (not sizes[1]))
-        if low < (0 if sizes[1] else -(2**bits)) or high >= 2**bits:
-            raise TensaurusError(f"--range {name}={low},{high} exceeds the type {kind} of input {name}")
+        least, most = 0 if sizes[1] else -(2**bits), 2**bits - 1
+        if low < least or high > most:
+            reason = f"--range {name}={low},{high} exceeds the type {kind} of the input"
+            raise TensaurusError(reason, remedy=f"Its values go from {least} to {most}.")
 
 
 def draw_offset_feeds(

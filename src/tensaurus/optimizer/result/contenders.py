@@ -36,12 +36,12 @@ from tensaurus.system.timeline import record
 
 __all__ = ["Contender", "Contenders", "Winner", "measure_candidates", "needed_gain"]
 
-LONGER = "raise --time-limit"  # the remedy in notes
+LONGER = "raise --time-limit"  # the remedy in notes of what there was no time for
 OTHER_SIZES_CHECKED = 2  # other sizes at which a result is compared that leaves them open
 MAX_REFUSED = 2  # candidates without a speedup in pairs: each further one may seem faster by chance
 MIN_WRITING_SECONDS = 1.0  # that writing a candidate as ONNX may take, however little time is left
-FIXED_SIZES_GAIN = 0.05  # share that a result must gain that runs only at fixed sizes, to be worth the loss
-MIN_GAIN = 0.02  # share that a result must gain; where its memory lies in a process may make as much
+FIXED_SIZES_GAIN = 0.05  # least gain of a result that runs only at fixed sizes, which makes up for that loss
+MIN_GAIN = 0.02  # least gain of a result; the place of a model's memory in a process may make as much
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Winner:
     candidates                 whose rewrites lead to the winner: those of bodies, then the program's; () for
                                the original
     replay                     the check of the rewrites
-    checking_seconds           that the checks of all candidates took
+    checking_seconds           seconds that the checks of all candidates took
     fixed_sizes                inputs at whose sizes alone the winner runs, where the original runs at others
     """
 
@@ -133,9 +133,9 @@ class Contenders:
         most = (1 - MIN_GAIN) * self.original_seconds
         faster = [row for row in self.rows if row.penalized_seconds < most]
         limit, checking_seconds, refused = self.target.time_limit, 0.0, 0
-        for place, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
-            if place and limit is not None and not limit.has_time_for_another:
-                progress.note(f"no time was left to check {len(faster) - place} more candidates: {LONGER}")
+        for count, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
+            if count and limit is not None and not limit.has_time_for_another:
+                progress.note(f"no time was left to check {len(faster) - count} more programs: {LONGER}")
                 break
             progress.phase("confirming the speedup in new processes", 5)
             deadline, failure = inf if limit is None else limit.confirming_deadline, ""
@@ -147,14 +147,15 @@ class Contenders:
                 except WorkerError as error:
                     failure = str(error)
             if comparing.ended:
-                progress.note(f"comparing a candidate with the original took too long: {LONGER}")
+                progress.note(f"comparing a rewritten program with the original took too long: {LONGER}")
                 break
             if failure:
-                progress.note(f"rejected a candidate: {failure}")
+                failed = f"a rewritten program that failed while it was compared with the original: {failure}"
+                progress.note(f"dropped {failed}; the next best one is tried")
                 continue
             if not comparison.shows(row.needed_gain):
                 sizes = f", as it runs only at {row.fixed_sizes}" if row.fixed_sizes else ""
-                progress.note(f"rejected a candidate: {comparison.refusal(row.needed_gain)}{sizes}")
+                progress.note(f"dropped a rewritten program: {comparison.refusal(row.needed_gain)}{sizes}")
                 refused += 1
                 if refused == MAX_REFUSED:
                     break
@@ -169,12 +170,13 @@ class Contenders:
                 progress.note(fault)
             if replay.passed and verdict.passed:
                 if comparison.disturbed:
-                    doubt = f"{comparison.median:.2f}x is void, {comparison.doubt}"
-                    progress.note(f"the speedup {doubt}: measure again")
+                    doubt = "cannot be relied on, because other processes disturbed the measurement"
+                    remedy = "run it again while the machine is idle"
+                    progress.note(f"the speedup of {comparison.median:.2f}x {doubt}: {remedy}")
                 checked = verdict, candidates, replay, checking_seconds, row.fixed_sizes
                 return Winner(row.build, pairs.before, pairs.after, comparison, *checked)
             reason = replay.detail if verdict.passed else verdict.detail
-            progress.note(f"rejected a faster candidate: {reason}")
+            progress.note(f"dropped a faster program: {reason}")
         seconds = self.original_seconds
         return Winner(self.target.source, seconds, seconds, checking_seconds=checking_seconds)
 
@@ -212,15 +214,16 @@ def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candid
     candidates = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
     limit, rows = target.time_limit, list[Contender]()
     deadline = inf if limit is None else limit.measuring_deadline
-    for place, candidate in enumerate(candidates):
+    for number, candidate in enumerate(candidates):
         if rows and limit is not None and monotonic() + limit.measuring_seconds(len(rows) + 2) > deadline:
-            count = len(candidates) - place
-            target.progress.note(f"no time was left to measure {count} more candidates: {LONGER}")
+            count = len(candidates) - number
+            target.progress.note(f"no time was left to measure {count} more programs: {LONGER}")
             break
         if (row := _write_candidate(target, candidate, bodies, deadline)) is not None:
             rows.append(row)
     for reason in dict.fromkeys(row.why_fixed for row in rows if row.why_fixed):
-        target.progress.note(f"a candidate runs only at {target.original.fixed_sizes}: {reason}")
+        loss = f"a rewritten program would accept no sizes but {target.original.fixed_sizes} ({reason})"
+        target.progress.note(f"{loss}; it is kept only if it gains at least {100 * FIXED_SIZES_GAIN:g} %")
     latest = inf if limit is None else max(deadline, monotonic()) + limit.patience_seconds(len(rows) + 1)
     with DeadlineBlock(latest) as measuring:
         original_seconds, *times = _measure_times(target, [row.build for row in rows], deadline)
@@ -250,9 +253,9 @@ def _write_candidate(
         failure = f"writing it as ONNX takes too long: {LONGER}"
     elif not failure and contender.build.constant_bytes > target.memory:
         megabytes = f"{contender.build.constant_bytes / 1e6:.3g} MB of constants"
-        failure = f"it stores {megabytes}, more than {target.memory / 1e6:.3g}: --max-memory allows more"
+        failure = f"it stores {megabytes}, more than {target.memory / 1e6:.3g} MB: --max-memory allows more"
     if failure:
-        target.progress.note(f"rejected a candidate: {failure}")
+        target.progress.note(f"dropped a rewritten program: {failure}")
     return None if failure else contender
 
 
@@ -285,7 +288,7 @@ def _check_other_sizes(target: Target, verdict: Verdict, compare: Callable[..., 
         checked.append(sizes)
         if len(checked) == OTHER_SIZES_CHECKED:
             break
-    none = "it runs at no other sizes that were tried"
+    none = "the original runs at no other sizes that were tried"
     more = f"equal, too, at {' and '.join(checked)}" if checked else none
     return replace(verdict, detail=f"{verdict.detail}; {more}")
 

@@ -1,10 +1,13 @@
-"""Shares the time for tuning among the generated kernels of one run, whose finders it names.
+"""Shares the time for tuning among the generated kernels of one run.
 
 A kernel is tuned when the search first asks for its time. Half of the time left for tuning goes to the
-kernels that the search wants next, in proportion to what each may save; the other half is kept for
-kernels that finders propose later. For example: 60 s are left, and two kernels wait that may save 3 ms
-and 1 ms. At least four kernels are promised the least time (1.3 s each), which leaves 24.8 s to spare;
-the first kernel has its share of that, 1/4 at most: 0.6 + 24.8 / 4 = 6.8 s.
+kernels that the search wants next, in proportion to what each may save; the other half is kept for kernels
+that finders propose later. For example: 60 s are left, and two kernels wait that may save 3 ms and 1 ms.
+Half of it is 30 s. At least four kernels are promised 1.3 s each (0.6 tuning + 0.7 overhead), so
+30 - 5.2 = 24.8 s are spare. The first kernel saves 3/4 of the total but gets 1/4 of the spare time at most:
+0.6 s of tuning + 24.8 / 4 = 6.8 s.
+
+The budget also lists the finders that propose such kernels, because without a compiler there are none.
 """
 
 from __future__ import annotations
@@ -38,12 +41,12 @@ if TYPE_CHECKING:
 __all__ = ["KernelBudget", "reason_without_kernels"]
 
 TUNING_SHARE = 0.7  # of the search's time: later, programs of the tuned kernels are run as a whole
-WAITING_SHARE = 0.5  # of the time for tuning, for the kernels that wait; the rest is for those proposed later
+WAITING_SHARE = 0.5  # of the time left for tuning, for the kernels that wait; the rest is for later kernels
 OVERHEAD_SECONDS = 0.7  # to decide on a kernel, to link and to measure it, beside its tuning
 MIN_TUNING_SECONDS = 0.6  # of a kernel that is tuned at all
-MIN_KERNELS = 4  # that the time should be enough for, however few wait
-SAVED_SHARE = 0.8  # of what all waiting kernels may save: the time should be enough for those that save it
-MAX_UNTIMED_KERNELS = 60  # where no time limits them
+MIN_KERNELS = 4  # time is set aside for at least this number of kernels, however few wait
+SAVED_SHARE = 0.8  # time is set aside for the best waiting kernels that make up this share of the savings
+MAX_UNTIMED_KERNELS = 60  # kernels that are tuned at most where a number of steps limits the run
 
 
 def reason_without_kernels(options: Options, backend: str) -> str:
@@ -63,14 +66,15 @@ def reason_without_kernels(options: Options, backend: str) -> str:
 class KernelBudget:
     """The kernels that a run has time for.  Use it in a `with`; nothing is tuned after `stop`.
 
-    Called with a node, it returns the node's kernel, tuned if the time allows it, or None.
+    Called with the node of an eOperator (an operator that a generated kernel computes), it returns the node's
+    kernel, tuned if the time allows it, or None.
 
-    compiler        names the compiler and what it may use of the processor; "" where there are no kernels
-    reason_absent   why there are none, for people
+    compiler        the compiler and the instruction set it compiles for; "" where there are no kernels
+    reason_absent   why there are no kernels, for people
     seconds         longest time to tune one kernel
     deadline        monotonic time at which tuning ends; infinite where kernels are counted instead
     tuned           number of kernels that were tuned in this run; those of the database were known
-    waiting         number of kernels that will be tuned next and together save most of what all may save
+    worthwhile      of the kernels that wait, the fewest that together save SAVED_SHARE of what all may save
     next_share      share of the spare time for the next kernel: its share of what all may save
     """
 
@@ -79,7 +83,7 @@ class KernelBudget:
     seconds: float = 0.0
     deadline: float = inf
     tuned: int = 0
-    waiting: int = 0
+    worthwhile: int = 0
     next_share: float = 1 / MIN_KERNELS
     _kernels: TunedKernels | None = None
 
@@ -111,7 +115,7 @@ class KernelBudget:
     def finders(
         self, costs: OperatorCosts, accuracy: Accuracy, without: Collection[str] = ()
     ) -> tuple[Finder, ...]:
-        """Return the finders that propose eOperators, without those whose names are given.
+        """Return the finders that propose eOperators, except for those whose names are in `without`.
 
         Fast algorithms are those that the accuracy admits.  Fusion asks the bilinear finder for other forms
         of a convolution, unless that finder is excluded.
@@ -141,18 +145,18 @@ class KernelBudget:
         ranked = sorted((saving for saving in savings if saving > 0), reverse=True)
         total = sum(ranked)
         saved_before = accumulate([0.0, *ranked[:-1]])
-        self.waiting = sum(before < SAVED_SHARE * total for before in saved_before)
+        self.worthwhile = sum(before < SAVED_SHARE * total for before in saved_before)
         self.next_share = min(1 / MIN_KERNELS, max(0.0, savings[0]) / total) if ranked else 0.0
 
     def seconds_for_next(self) -> float:
-        """Seconds to tune the next kernel; 0 where the time is over."""
+        """Seconds to tune the next kernel, as this module's docstring computes them; 0: the time is over."""
         remaining = self.deadline - monotonic()
         if remaining == inf:
             return self.seconds
         least = MIN_TUNING_SECONDS + OVERHEAD_SECONDS
         if remaining < least:
             return 0.0
-        spare = WAITING_SHARE * remaining - max(self.waiting, MIN_KERNELS) * least
+        spare = WAITING_SHARE * remaining - max(self.worthwhile, MIN_KERNELS) * least
         return min(self.seconds, MIN_TUNING_SECONDS + self.next_share * max(0.0, spare))
 
     def stop(self) -> None:

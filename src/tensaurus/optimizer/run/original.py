@@ -60,4 +60,7 @@ class Original:
     def why_unfit(self) -> str:
         """Why the model cannot be run on made-up inputs, for users; "" where it can."""
         strange = [v.name for v in required_inputs(self.model) if not v.type.HasField("tensor_type")]
-        return f"input {strange[0]} is not a tensor, so no test values can be made for it" if strange else ""
+        if not strange:
+            return ""
+        only = "only models whose inputs are all tensors can be optimized"
+        return f"input {strange[0]} is not a tensor, so no test values can be made for it; {only}"

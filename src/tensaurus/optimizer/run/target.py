@@ -141,7 +141,8 @@ class Target:
             if limit.why_hopeless:
                 raise TooSlow(limit.why_hopeless)
         if first.assumed_sizes:
-            self.progress.note(f"not all input sizes were given; timed with {first.assumed_sizes}")
+            sizes = f"not all input sizes were given; timed with {first.assumed_sizes}"
+            self.progress.note(f"{sizes}. To time other sizes, use --shape")
         self.backend = options.backend
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()

@@ -17,8 +17,8 @@ class Outcome:
     ended_by    a key of `optimizer.result.summary`'s texts for users
     steps       extractions of a saturation, or programs taken from backtracking's queue
     programs    number of programs that the search saw
-    detail      its size, for users
-    notes       lines for users on parts that were ended or rejected
+    detail      the size of the search, for users
+    notes       lines for users on parts that were ended and programs that were dropped
     """
 
     candidates: list[Candidate]

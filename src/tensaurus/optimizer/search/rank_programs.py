@@ -79,7 +79,8 @@ class Ranking:
             applied = tuple(dict.fromkeys(proof.equations))
             if proof.holds():
                 return Rewritten(lambda: applied, first)
-            self.notes.append(f"rejected a candidate: its {len(applied)} rewrites do not prove it equal")
+            reason = f"its {len(applied)} rewrites do not prove it equal"
+            self.notes.append(f"dropped a rewritten program: {reason}")
             return None
-        self.notes.append("rejected a candidate: its proof takes too long")
+        self.notes.append("dropped a rewritten program: its proof takes too long")
         return None

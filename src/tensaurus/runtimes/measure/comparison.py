@@ -91,10 +91,10 @@ class Comparison:
 
     def refusal(self, gain: float) -> str:
         """Return why the second contender is not kept, where the pairs do not show this gain."""
+        median = f"its median speedup is {self.median:.3f}x"
         if self.least > 1:
-            return f"its median speedup of {self.median:.3f}x is below the required {1 + gain:.2f}x ({self})"
-        found = "it is slower" if self.most < 1 else "no difference seen"
-        return f"{found}: median speedup {self.median:.3f}x ({self})"
+            return f"{median}, less than the required {1 + gain:.2f}x ({self})"
+        return f"{'it is slower' if self.most < 1 else 'no difference seen'}: {median} ({self})"
 
     def __str__(self) -> str:
         pairs = f"{self.pairs} pair{'s' * (self.pairs != 1)}"
