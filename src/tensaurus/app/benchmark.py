@@ -44,15 +44,19 @@ from tensaurus.system.signals import keep_nothing_on_interrupt
 __all__ = ["Benchmark", "measure_setting"]
 
 TURN_SECONDS = 0.25  # that a contender computes at a time
-# Share of the machine's peaks. Below it another guest of the host computes, which no process list shows.
+# Share of its peaks that the machine must reach. Below it another guest of the host computes, which no
+# process list shows.
 MIN_PEAK_SHARE = 0.75
-MAX_ATTEMPTS = 3  # timings of one model, until the machine reaches that share
+MAX_ATTEMPTS = 3  # timings of one model, until the machine reaches MIN_PEAK_SHARE
 COMPILE_SECONDS = 900.0  # that a runtime may take to compile: Inductor takes minutes for large models
 
 
 @dataclass(frozen=True, eq=False)
 class _Contender:
-    """A model on a backend; with a `note` (why there is no result, or "unchanged") it is not timed."""
+    """A model, or the optimizer's result for it (`ours`), on a backend.
+
+    With a `note` (why there is no result, or "unchanged") it is not timed.
+    """
 
     name: str
     backend: str
@@ -201,7 +205,8 @@ class Benchmark:
                     worker.time(TURN_SECONDS)
                 except WorkerError as error:
                     refusals[contender] = str(error)
-                    progress.note(f"{subject.name}: {contender.name} does not run: {error}")
+                    left_out = f"{contender.name} is left out of the comparison"
+                    progress.note(f"{subject.name}: {left_out}, because it does not run the model: {error}")
                     worker.close()
                 else:
                     workers[contender] = worker

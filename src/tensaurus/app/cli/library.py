@@ -118,26 +118,26 @@ def rules_generate(
     if strange := [name for name in names if name not in WORLDS]:
         raise TensaurusError(f"unknown --world {strange[0]}", remedy=f"Choose from {', '.join(WORLDS)}.")
     require_writable(output)
-    place, shards = _parse_shard(shard)
+    number, shards = _parse_shard(shard)
     generated_rules = generate_rules(
         [WORLDS[name] for name in names],
         size,
         seed,
         lambda text: typer.echo(text, err=True),
-        shard=(place - 1, shards),
+        shard=(number - 1, shards),
         journal=resume,
     )
     with replace_file(output) as beside:
-        beside.write_text(format_rules(generated_rules, size, seed, (place, shards)), encoding="utf-8")
+        beside.write_text(format_rules(generated_rules, size, seed, (number, shards)), encoding="utf-8")
     typer.echo(f"{output}: {len(generated_rules)} rules")
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
     """Parse "2/3" into (2, 3)."""
-    place, _, shards = text.partition("/")
-    if not (place.isdecimal() and shards.isdecimal() and 1 <= int(place) <= int(shards)):
+    number, _, shards = text.partition("/")
+    if not (number.isdecimal() and shards.isdecimal() and 1 <= int(number) <= int(shards)):
         raise TensaurusError(f"--shard {text} is not of the form I/N", remedy="The second of three is 2/3.")
-    return int(place), int(shards)
+    return int(number), int(shards)
 
 
 @rules.command("list", cls=Command)
@@ -167,8 +167,9 @@ def rules_show(
     known = {rule.name: rule for rule in _read_rules(file)}
     if name not in known:
         near = get_close_matches(name, known, 1)
-        remedy = f"Did you mean {near[0]}?" if near else "`tensaurus rules list` prints all names."
-        raise TensaurusError(f"there is no rule named {name}", remedy=remedy)
+        listing = "tensaurus rules list" if file is None else f"tensaurus rules list {file}"
+        remedy = f"Did you mean {near[0]}?" if near else f"`{listing}` prints all names."
+        raise TensaurusError(f"there is no rule named {name}", file=file, remedy=remedy)
     rule = known[name]
     law, _, conditions = rule.law.partition(" where ")
     typer.echo(f"{rule.name}\n  {law}")

@@ -210,7 +210,7 @@ def tune(
             done += 1
     if not done:
         remedy = "Kernels need known sizes: fix them with --shape."
-        raise TensaurusError("no kernel is expected to make it faster", file=model, remedy=remedy)
+        raise TensaurusError("no kernel is expected to make the model faster", file=model, remedy=remedy)
 
 
 @app.command(cls=Command)

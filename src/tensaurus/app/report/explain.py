@@ -75,7 +75,8 @@ def read_summary(model: onnx.ModelProto, path: str | Path) -> Summary:
             try:
                 return Summary.from_json(entry.value)
             except ValueError as error:
-                raise TensaurusError(f"its summary cannot be read: {error}", file=path) from error
+                reason = f"the summary that `tensaurus optimize` left in it is damaged: {error}"
+                raise TensaurusError(reason, file=path, remedy="Optimize the model again.") from error
     raise TensaurusError(
         "carries no summary",
         file=path,

@@ -15,7 +15,7 @@ from tensaurus.system.files import replace_file
 
 __all__ = ["PLOTS", "draw_plots"]
 
-PEER, OURS = "#4c72b0", "#dd8452"
+PEER, OURS = "#4c72b0", "#dd8452"  # colors of the best peer (runtime on the original) and of our result
 
 
 def draw_plots(records: Sequence[Record], folder: Path) -> dict[str, Path]:
@@ -72,14 +72,14 @@ def _draw_speedups(axes: Any, records: Sequence[Record]) -> None:
     """Draw one bar for each model, with the quartiles of its rounds."""
     compared = {model: compare_best(rows) for model, rows in group_by_model(records).items()}
     gains = {model: value for model, value in compared.items() if value is not None}
-    places = np.arange(len(gains))
+    positions = np.arange(len(gains))
     medians = np.array([value.median for value in gains.values()])
     low = medians - [value.low for value in gains.values()]
     high = np.array([value.high for value in gains.values()]) - medians
     colors = ["lightgray" if value.is_void else OURS for value in gains.values()]
-    axes.bar(places, medians, color=colors, yerr=[low, high], ecolor="black", error_kw={"linewidth": 0.7})
+    axes.bar(positions, medians, color=colors, yerr=[low, high], ecolor="black", error_kw={"linewidth": 0.7})
     axes.axhline(1.0, color="black", linewidth=0.8)
-    axes.set_xticks(places, list(gains), rotation=90, fontsize=7)
+    axes.set_xticks(positions, list(gains), rotation=90, fontsize=7)
     axes.set_ylabel("best peer's time over ours (gray: void)")
 
 

@@ -40,7 +40,7 @@ from tensaurus.system.progress import NoProgress, Progress
 
 __all__ = ["profile_model"]
 
-RUNS_PER_ANSWER = 16  # the worker may take the time limit of so many runs before it must answer
+RUNS_PER_ANSWER = 16  # the worker must answer within the time limit of this number of runs
 TIMED_SECONDS = 1.0  # for which runs are timed, and for which runs are profiled
 
 
@@ -91,7 +91,7 @@ class _WorkCounter:
         program = import_model(model, sizes, original.name)
         self.nodes = {name: node for node, name in program.names.items()}
         self.operators = dict(_name_operators(model, _kernel_titles(original.model)))
-        self.order = {name: place for place, name in enumerate(self.operators)}
+        self.order = {name: index for index, name in enumerate(self.operators)}
 
     def count_kernels(self, taken: Sequence[tuple[Kernel, float]]) -> Iterable[ProfiledKernel]:
         """Yield the kernels that take time, in the order of the runtime's graph."""

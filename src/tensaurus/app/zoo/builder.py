@@ -97,7 +97,7 @@ class Builder:
         """Add a node with several outputs."""
         present = {key: value for key, value in attributes.items() if value is not None}
         name = name or self._fresh_name(operator)
-        names = [name] if outputs == 1 else [f"{name}.{place}" for place in range(outputs)]
+        names = [name] if outputs == 1 else [f"{name}.{index}" for index in range(outputs)]
         read = ["" if value is None else value.name for value in inputs]
         while read and not read[-1]:  # as exporters do: fusions of the runtimes count inputs
             read.pop()
@@ -120,7 +120,7 @@ class Builder:
 
     def model(self, *outputs: Value, names: Sequence[str] = ()) -> onnx.ModelProto:
         """Return the finished model; its outputs have the given `names`, or output, output1, ..."""
-        new_names = list(names) or [f"output{place or ''}" for place in range(len(outputs))]
+        new_names = list(names) or [f"output{index or ''}" for index in range(len(outputs))]
         renamed = dict(zip((value.name for value in outputs), new_names, strict=True))
         for proto in self._nodes:
             for part in (proto.input, proto.output):
@@ -344,7 +344,7 @@ def _pads(sizes: Sizes, rank: int) -> Shape:
 
 
 def _may_set_shapes(value: Value) -> bool:
-    """Return whether shape inference may need the values: it needs integers, and no weights."""
+    """Return whether shape inference may need the values: integers, or few floats (as scales of a Resize)."""
     return value.dtype == "int64" or prod(value.shape) <= 16
 
 

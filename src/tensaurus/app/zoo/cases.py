@@ -119,7 +119,7 @@ def conv_32_apart(b: Builder, batch: int) -> Value:
     """The same as 32 convolutions of 4 channels each (TASO, figure 9a)."""
     x = b.input("x", batch, 128, 56, 56)
     parts = b.nodes("Split", 32, x, axis=1, num_outputs=32)
-    return b.concat(*(b.conv(part, f"conv.{place}", 4, 3, padding=1) for place, part in enumerate(parts)))
+    return b.concat(*(b.conv(part, f"conv.{index}", 4, 3, padding=1) for index, part in enumerate(parts)))
 
 
 # Patterns that merge: operators that share an input, or whose results are added.
@@ -129,14 +129,14 @@ def conv_32_apart(b: Builder, batch: int) -> Value:
 def matmuls_3_512x768(b: Builder, batch: int) -> tuple[Value, ...]:
     """BERT's three products of one input, [512, 768] by [768, 768] (PET, table 3)."""
     x = b.input("x", 512 * batch, 768)
-    return tuple(_matmul(b, x, f"matmul.{place}", 768) for place in range(3))
+    return tuple(_matmul(b, x, f"matmul.{index}", 768) for index in range(3))
 
 
 @workload("matmuls_2_64x1024", parameters=2.097, multiply_adds=0.1342, papers=("tensat",), case=True)
 def matmuls_2_64x1024(b: Builder, batch: int) -> tuple[Value, ...]:
     """BERT's two products of one input, [64, 1024] by [1024, 1024] (TENSAT, figure 7)."""
     x = b.input("x", 64 * batch, 1024)
-    return tuple(_matmul(b, x, f"matmul.{place}", 1024) for place in range(2))
+    return tuple(_matmul(b, x, f"matmul.{index}", 1024) for index in range(2))
 
 
 @workload("convs_2_768x18x18", parameters=0.2703, multiply_adds=0.08759, papers=("pet",), case=True)
@@ -163,8 +163,8 @@ def convs_added_44x28x28(b: Builder, batch: int) -> Value:
     return reduce(
         b.add,
         (
-            b.conv(b.conv(x, f"chain.{place}.0", 44, 3, padding=1, gain=1.0), f"chain.{place}.1", 44, 1)
-            for place in range(2)
+            b.conv(b.conv(x, f"chain.{index}.0", 44, 3, padding=1, gain=1.0), f"chain.{index}.1", 44, 1)
+            for index in range(2)
         ),
     )
 
@@ -174,8 +174,8 @@ def matmuls_gates_512(b: Builder, batch: int) -> Value:
     """Two of NasRNN's gates, each of products of the input and of the state, added (TENSAT, figure 10)."""
     read = [b.input(name, batch, 512) for name in ("x", "state")]
     gates = [
-        reduce(b.add, (_matmul(b, value, f"gate.{place}.{value.name}", 512) for value in read))
-        for place in range(2)
+        reduce(b.add, (_matmul(b, value, f"gate.{index}.{value.name}", 512) for value in read))
+        for index in range(2)
     ]
     return b.mul(b.node("Sigmoid", gates[0]), b.node("Tanh", gates[1]))
 

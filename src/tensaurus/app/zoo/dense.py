@@ -19,13 +19,13 @@ def _convolutions(
     b: Builder, x: Value, name: str, widths: tuple[int | None, ...], dilation: int = 1
 ) -> Value:
     """Add 3x3 convolutions with ReLUs, and poolings for None, named as in a torch.nn.Sequential."""
-    place = 0
+    index = 0
     for width in widths:
         if width is None:
-            x, place = b.max_pool(x, 2, 2), place + 1
+            x, index = b.max_pool(x, 2, 2), index + 1
         else:
-            x = b.conv(x, f"{name}.{place}", width, 3, padding=dilation, dilation=dilation, bias=True)
-            x, place = b.relu(x), place + 2
+            x = b.conv(x, f"{name}.{index}", width, 3, padding=dilation, dilation=dilation, bias=True)
+            x, index = b.relu(x), index + 2
     return x
 
 
@@ -44,8 +44,8 @@ def fsr_cnn(b: Builder, batch: int, side: int, *, features: int, shrunk: int, ma
 
     x = layer(b.input("image", batch, 1, side, side), "extract", features, 5)
     x = layer(x, "shrink", shrunk, 1)
-    for place in range(mappings):
-        x = layer(x, f"map.{place}", shrunk, 3)
+    for index in range(mappings):
+        x = layer(x, f"map.{index}", shrunk, 3)
     x = layer(x, "expand", features, 1)
     return b.conv_transpose(x, "deconvolve", 1, 9, stride=2, padding=4, output_padding=1, bias=True, gain=1.0)
 

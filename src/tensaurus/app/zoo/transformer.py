@@ -16,8 +16,8 @@ _BRANCH_GAIN = 0.15
 def encoder(b: Builder, batch: int, length: int, *, layers: int, hidden: int, heads: int) -> Value:
     """Build the stack of layers on embeddings [batch, length, hidden]."""
     x = b.input("embeddings", batch, length, hidden)
-    for place in range(layers):
-        x = _layer(b, x, f"encoder.layer.{place}", heads)
+    for index in range(layers):
+        x = _layer(b, x, f"encoder.layer.{index}", heads)
     return x
 
 

@@ -141,7 +141,7 @@ class Baseline:
 
     def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
         """Add drawn inputs of these kinds, at the first sizes at which the original runs, and at others."""
-        own = len(self.rows)  # rows of the caller's inputs
+        given = len(self.rows)  # rows of the caller's inputs
         first: WorkerError | None = None
         guessed: list[str] = []
         tried_sizes: list[Mapping[str, Shape]] = []
@@ -149,16 +149,16 @@ class Baseline:
             before = len(self.rows)
             feeds = list(draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values))
             sizes = shapes if words else self.fixed_shapes
-            if before == own:
+            if before == given:
                 self.reference.plan_runs(self.original.build, [(item.arrays, sizes) for item in feeds])
-            for number, item in enumerate(feeds if before == own else feeds[:1], 1):
-                total = len(feeds) if before == own else 1
+            for number, item in enumerate(feeds if before == given else feeds[:1], 1):
+                total = len(feeds) if before == given else 1
                 self.stage("original and its float64 reference, input", number, total)
                 try:
-                    self._add_input(item, sizes, words if before > own else "")
+                    self._add_input(item, sizes, words if before > given else "")
                 except WorkerError as error:
                     if number == 1:
-                        if not self._worker.is_alive and not own:
+                        if not self._worker.is_alive and not given:
                             raise TensaurusError(f"the original does not run: {error}") from error
                         first = first or error  # the sizes may not fit each other
                         self._restart_worker()
@@ -168,11 +168,11 @@ class Baseline:
             if len(self.rows) > before:
                 guessed += [words] if words else []
                 tried_sizes.append(shapes)
-                if before > own or not words:
+                if before > given or not words:
                     break
         if not tried_sizes:
             failure = f"the original does not run on generated inputs: {first}"
-            if not own:
+            if not given:
                 raise TensaurusError(failure, remedy=input_remedy(self.original.proto, self.fixed_shapes))
             return self.note(failure)
         small, refused = self._add_small_sizes(kinds[:1], tried_sizes)
@@ -256,7 +256,7 @@ class Baseline:
     def _reach_branches(self) -> None:
         """Look for inputs that reach every branch of both models, and name those never reached."""
         for model, whose in ((self.original, "the original"), (self.candidate, "the result")):
-            if not model.branches:
+            if not model.has_branches:
                 continue
             try:
                 around = self.reference.facts(model.build, self.fixed_shapes).branches
@@ -308,10 +308,8 @@ class Baseline:
         wanted = [row for row in rows if row.results and not row.is_perturbed]
         if not wanted:
             return
-        if self.original.large:
-            self.note(
-                "the original is too large for perturbed copies: its own errors alone set the tolerance"
-            )
+        if self.original.is_large:
+            self.note("too large for perturbed copies: the original's own errors alone set the tolerance")
             return
         for row in wanted:
             row.is_perturbed = True

@@ -118,9 +118,9 @@ class CandidateTrial:
     def _give_last_chances(
         self, row: ComparisonRow, index: int, original: OriginalOutput, result: Any, first: Finding
     ) -> Finding:
-        """Give an output that failed, by the finding `first`, two more chances.
+        """Give an output that failed two more chances.
 
-        It is compared without its tails.  Then the candidate runs without the runtime's graph optimizations
+        It is compared without its tails; then the candidate runs without the runtime's graph optimizations
         (unfused), which shows whether the runtime is to blame.
         """
         tails = original.negligible(result)
@@ -182,7 +182,7 @@ class CandidateTrial:
         open_rows = [(row, self._expected_outputs(row), outputs) for row, _, outputs in open_rows]
         # round 0 judges without perturbed copies in float64, each later round adds one; their seeds follow
         # those of the copies that ran on the runtime
-        for count in range(1 + (0 if self.base.original.large else EXACT_PERTURBED_COPIES)):
+        for count in range(1 + (0 if self.base.original.is_large else EXACT_PERTURBED_COPIES)):
             undecided = []
             for number, (row, originals, outputs) in enumerate(open_rows, 1):
                 if count:

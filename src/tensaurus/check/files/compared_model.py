@@ -22,7 +22,7 @@ class ComparedModel:
     proto   with its sizes fixed
     build   the unchanged model, as a runtime loads it
     folder  for files of changed copies
-    inputs  as the model states them, before sizes were fixed
+    inputs  as the model states them, before sizes were fixed: perturbed copies get these again
     """
 
     name: str
@@ -54,12 +54,12 @@ class ComparedModel:
         return cls(name, proto, build, folder, inputs)
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether a changed copy would be too large for one protobuf message."""
         return self.build.total_bytes > TWO_GIGABYTES // 2
 
     @property
-    def branches(self) -> bool:
+    def has_branches(self) -> bool:
         """Whether the model holds nodes with bodies (If, Loop, Scan), so that branches may be taken."""
         parts = (self.proto.graph, *self.proto.functions)
         return any(True for part in parts for node in part.node for _ in bodies_of(node))

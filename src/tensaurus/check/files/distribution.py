@@ -44,6 +44,6 @@ def distribution_difference(once: Any, again: Any, other: Any) -> str:
 
 def _distance(one: Array, other: Array) -> float:
     """Return the largest distance of two empirical distribution functions."""
-    places = np.sort(np.concatenate([one, other]))
-    first, second = (np.searchsorted(np.sort(a), places, side="right") / a.size for a in (one, other))
+    points = np.sort(np.concatenate([one, other]))
+    first, second = (np.searchsorted(np.sort(a), points, side="right") / a.size for a in (one, other))
     return float(np.max(np.abs(first - second)))

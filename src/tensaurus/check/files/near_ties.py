@@ -3,10 +3,10 @@
     s = f(x)   i = TopK(s)   y = g(x, i)        the model
     s = f(x)   i = TopK(p)   y = g(x, i)        pinned: p is an input, s an output
 
-Two scores that differ by less than a rounding may change places, and then indices, and elements that these
-select, change by any amount.  Two pinned models are compared by the usual measure in two parts: the scores,
-and the outputs from equal scores.  By induction over the ordering operators, from inputs to outputs, models
-that pass both parts are equal except for the order of scores that differ by no more than scores may.
+Two scores that differ by less than a rounding (a near tie) may change places, and then indices, and elements
+that these select, change by any amount.  Two pinned models are compared by the usual measure in two parts:
+the scores, and the outputs from equal scores.  By induction over the ordering operators, from inputs to
+outputs, models that pass both parts are equal except for the order of near ties.
 """
 
 from __future__ import annotations
@@ -68,48 +68,51 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     if not pairs:
         return None
     types = {value.name: value.type.tensor_type.elem_type for value in _typed_values(one)}
-    places = [(a, b, place) for a, b in pairs for place in _score_places(one, a)]
-    kinds = [types.get(a.input[place], 0) for a, _, place in places]
-    if not places or not all(kind in FLOATS for kind in kinds):
+    reads = [(a, b, index) for a, b in pairs for index in _score_inputs(one, a)]
+    kinds = [types.get(a.input[index], 0) for a, _, index in reads]
+    if not reads or not all(kind in FLOATS for kind in kinds):
         return None
     used = {name for model in (one, other) for name in _used_names(model)}
     inputs, outputs = (
-        [_unused_name(f"{word}_{a.output[0]}_{place}", used) for a, _, place in places]
+        [_unused_name(f"{word}_{a.output[0]}_{index}", used) for a, _, index in reads]
         for word in ("pinned", "scores_of")
     )
-    made = []
+    pinned = []
     for model, side in ((one, 0), (other, 1)):
-        ends = [((a, b)[side].output[0], place) for a, b, place in places]
-        made.append(_pin_model(model, ends, inputs, outputs, kinds))
+        scores_read = [((a, b)[side].output[0], index) for a, b, index in reads]
+        pinned.append(_pin_model(model, scores_read, inputs, outputs, kinds))
     scores = ModelProto()
     scores.CopyFrom(one)
     del scores.graph.output[:]
-    for (a, _, place), name, kind in zip(places, outputs, kinds, strict=True):
-        scores.graph.node.append(copy_node(a.input[place], name))
+    for (a, _, index), name, kind in zip(reads, outputs, kinds, strict=True):
+        scores.graph.node.append(copy_node(a.input[index], name))
         scores.graph.output.append(_tensor_info(name, kind))
     dtypes = (np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in kinds)
-    words = dict.fromkeys(f"{a.op_type} {a.name or a.output[0]}" for a, _, _ in places)
+    words = dict.fromkeys(f"{a.op_type} {a.name or a.output[0]}" for a, _, _ in reads)
     dependent_outputs = _dependent_outputs(one, [a for a, _ in pairs])
     return PinnedPair(
-        made[0], made[1], scores, dict(zip(inputs, dtypes, strict=True)), tuple(words), dependent_outputs
+        pinned[0], pinned[1], scores, dict(zip(inputs, dtypes, strict=True)), tuple(words), dependent_outputs
     )
 
 
 def _pin_model(
     model: ModelProto,
-    ends: Sequence[tuple[str, int]],
+    scores_read: Sequence[tuple[str, int]],
     inputs: Sequence[str],
     outputs: Sequence[str],
     kinds: Sequence[int],
 ) -> ModelProto:
-    """Return the model with its scores as outputs, and with added inputs in the place of scores."""
+    """Return the model with its scores as outputs, and with added inputs in the place of scores.
+
+    scores_read  where scores are read: the first output of the ordering node, and the index of its input
+    """
     copy = ModelProto()
     copy.CopyFrom(model)
     nodes = {name: node for node in copy.graph.node for name in node.output if name}
-    for (end, place), name, output, kind in zip(ends, inputs, outputs, kinds, strict=True):
-        node = nodes[end]
-        copy.graph.node.append(copy_node(node.input[place], output))
-        node.input[place] = name
+    for (key, index), name, output, kind in zip(scores_read, inputs, outputs, kinds, strict=True):
+        node = nodes[key]
+        copy.graph.node.append(copy_node(node.input[index], output))
+        node.input[index] = name
         copy.graph.input.append(_tensor_info(name, kind))
         copy.graph.output.append(_tensor_info(output, kind))
     return copy
@@ -130,14 +133,14 @@ def _typed_values(model: ModelProto) -> Iterator[ValueInfoProto]:
 def _ordering_nodes(model: ModelProto) -> list[NodeProto]:
     """Return the nodes that order computed scores, in the order of the graph."""
     nodes = [n for n in model.graph.node if n.op_type in ORDERING and n.domain in ONNX_DOMAINS]
-    return [node for node in nodes if _score_places(model, node)]
+    return [node for node in nodes if _score_inputs(model, node)]
 
 
-def _score_places(model: ModelProto, node: NodeProto) -> list[int]:
-    """Return which inputs of the node are scores that are computed, no inputs or constants of the model."""
+def _score_inputs(model: ModelProto, node: NodeProto) -> list[int]:
+    """Return the indices of a node's inputs that are computed scores: no model inputs, no constants."""
     not_computed = initializer_names(model.graph) | {value.name for value in model.graph.input}
-    read = [place for place in ORDERING[node.op_type] if place < len(node.input)]
-    return [place for place in read if node.input[place] and node.input[place] not in not_computed]
+    read = [index for index in ORDERING[node.op_type] if index < len(node.input)]
+    return [index for index in read if node.input[index] and node.input[index] not in not_computed]
 
 
 def _pair_nodes(one: Sequence[NodeProto], other: Sequence[NodeProto]) -> list[tuple[NodeProto, NodeProto]]:

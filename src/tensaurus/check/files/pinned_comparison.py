@@ -25,12 +25,12 @@ STRAY_SHARE = 2.0**-8
 def recheck_with_pinned_scores(
     base: Baseline, findings: list[OutputFinding], margin: float
 ) -> list[OutputFinding]:
-    """Replace the findings of outputs that depend on an order by findings of pinned models.
+    """Replace the findings of outputs that depend on the order of scores by findings of pinned models.
 
     The findings are returned unchanged where nothing is ordered, or where no order can have mattered: every
     output passes, and the original itself agrees with its reference.
     """
-    large = base.original.large or base.candidate.large
+    large = base.original.is_large or base.candidate.is_large
     pair = None if large else pin_scores(base.original.proto, base.candidate.proto)
     if pair is None or not pair.dependent_outputs:
         return findings
@@ -45,8 +45,9 @@ def recheck_with_pinned_scores(
         return findings
     names = " and ".join(pair.operators)
     base.note(
-        f"scores that {names} puts in order differ by less than rounding here and there: they are compared,"
-        f" and {', '.join(sorted(pair.dependent_outputs))} with the same scores in both models"
+        f"some scores that {names} puts in order differ by less than rounding, which leaves their order open:"
+        f" the scores are compared, and {', '.join(sorted(pair.dependent_outputs))} with the same scores in"
+        " both models"
     )
     for note in pinned.notes:
         base.note(note)
@@ -76,17 +77,17 @@ def _is_output_astray(output: OriginalOutput) -> bool:
     return any(np.shape(n) == np.shape(output.own) and bool(np.any(n != output.own)) for n in output.accepted)
 
 
-def _pinned_baseline(base: Baseline, pair: PinnedPair, place: Path) -> Baseline:
+def _pinned_baseline(base: Baseline, pair: PinnedPair, folder: Path) -> Baseline:
     """Return the pinned original on the inputs of a baseline, with the scores that it has there."""
-    first = Build.from_model(pair.original, place, base.original.build.libraries)
-    original = ComparedModel.read(first, {}, place)
-    second = Build.from_model(pair.candidate, place, base.candidate.build.libraries)
-    candidate = ComparedModel.read(second, {}, place)
-    scores = Build.from_model(pair.scores, place, base.original.build.libraries)
+    first = Build.from_model(pair.original, folder, base.original.build.libraries)
+    original = ComparedModel.read(first, {}, folder)
+    second = Build.from_model(pair.candidate, folder, base.candidate.build.libraries)
+    candidate = ComparedModel.read(second, {}, folder)
+    scores = Build.from_model(pair.scores, folder, base.original.build.libraries)
     feeds = []
-    with base.start_worker(ComparedModel.read(scores, {}, place)) as worker:
+    with base.start_worker(ComparedModel.read(scores, {}, folder)) as worker:
         for row in base.rows:
-            if not row.results:  # what is no number has no order
+            if not row.results:  # infinities and NaN have no order
                 continue
             pins = pair.pinned_inputs(run_inputs(worker, row.feed.arrays))
             feed = Feed(row.feed.kind, {**row.feed.arrays, **pins}, frozenset(pins))

@@ -95,11 +95,11 @@ def _rounding_thresholds(model: ModelProto) -> Iterator[Array]:
         t.name: t for t in model.graph.initializer if np.prod(t.dims, dtype=object) <= MAX_THRESHOLD_ELEMENTS
     }
     for node in model.graph.node:
-        if (place := ROUNDING.get(node.op_type)) is None:
+        if (scale := ROUNDING.get(node.op_type)) is None:  # the index of the input that holds the scale
             continue
         scales = np.ones(1)
-        if place < len(node.input) and node.input[place] in small:
-            scales = np.ravel(numpy_helper.to_array(small[node.input[place]]).astype(np.float64))[:MAX_SCALES]
+        if scale < len(node.input) and node.input[scale] in small:
+            scales = np.ravel(numpy_helper.to_array(small[node.input[scale]]).astype(np.float64))[:MAX_SCALES]
         halves = np.arange(-MAX_HALF_STEPS, MAX_HALF_STEPS + 1) / 2
         yield np.ravel(scales[:, None] * halves)
 

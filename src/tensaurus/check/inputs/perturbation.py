@@ -1,7 +1,8 @@
 """Moves weights and inputs by one rounding, to measure how far results move when only rounding changes.
 
-Every weight and input moves to the next floating-point number up or down, or stays.  A rewrite that rounds
-each weight once, or adds in another order, cannot be told from such a copy.  Three kinds of numbers stay:
+Every weight and input moves to the next floating-point number up or down, or stays: that makes a *perturbed
+copy*.  A rewrite that rounds each weight once, or adds in another order, cannot be told from such a copy.
+Three kinds of numbers stay:
 
 - short numbers such as 0, 0.5 or 6, which nothing has ever rounded,
 - single numbers that both models hold, such as thresholds, which no rewrite has rounded,
@@ -23,9 +24,8 @@ from tensaurus.runtimes.backends import Array
 FLOATS = frozenset({TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16})
 # By bytes of a float: the integer type for its bits, how many low bits of a short number are 0, the exponent.
 FLOAT_BITS = {2: (np.int16, 6, 0x7C00), 4: (np.int32, 12, 0x7F800000), 8: (np.int64, 28, 0x7FF << 52)}
-MIN_LARGE_EXPONENT = (
-    9  # numbers up to 2**9 are not large; decides for float16, of which half the digits are 5
-)
+# Numbers up to 2**9 are not large; this decides for float16, half of whose digits are only 5.
+MIN_LARGE_EXPONENT = 9
 CACHED_ELEMENTS = 1 << 18  # elements that are moved at once, few enough to stay in the cache
 
 

@@ -99,10 +99,9 @@ def small_shapes(
     if not open_sizes:
         return
     plans: list[dict[str, int]] = [dict.fromkeys(open_sizes, n) for n in (1, 2, 3)]
-    batches = {
-        labels_of_one[0] for labels_of_one in labels.values() if labels_of_one
-    }  # each costs as much as the whole model
-    plans.append({label: 3 if label in batches else 5 + 2 * place for place, label in enumerate(open_sizes)})
+    # a larger batch makes the whole model as many times slower
+    batches = {labels_of_one[0] for labels_of_one in labels.values() if labels_of_one}
+    plans.append({label: 3 if label in batches else 5 + 2 * k for k, label in enumerate(open_sizes)})
     plans += [open_sizes | {label: 1} for label in list(open_sizes)[:MAX_SINGLE_ONES]]
     seen = [open_sizes]
     for plan in plans:

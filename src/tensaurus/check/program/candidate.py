@@ -70,9 +70,9 @@ class Candidate:
         """The equations of all steps from the original program to this one, in order."""
         return tuple(e for at in self.chain if at.step is not None for e in at.step.applied)
 
-    def also(self, by: frozenset[str]) -> Candidate:
-        """Return a copy that names these searches as its finders, too."""
-        return replace(self, by=self.by | by)
+    def with_searches(self, searches: frozenset[str]) -> Candidate:
+        """Return a copy that names these searches, too, as those that found it."""
+        return replace(self, by=self.by | searches)
 
 
 def prepend_chain(candidate: Candidate, first: Candidate) -> Candidate:
@@ -88,5 +88,5 @@ def merge_candidates(made: Sequence[Candidate], others: Sequence[Candidate]) -> 
     by_roots: dict[tuple[Node, ...], Candidate] = {}
     for candidate in (*made, *others):
         known = by_roots.get(candidate.program.roots)
-        by_roots[candidate.program.roots] = candidate if known is None else known.also(candidate.by)
+        by_roots[candidate.program.roots] = candidate if known is None else known.with_searches(candidate.by)
     return list(by_roots.values())

@@ -10,9 +10,8 @@ from tensaurus.rules.language.equation import Equation
 
 __all__ = ["over_independent_leaves"]
 
-MAX_STEPS = (
-    4  # operators between a leaf and the leaves from which it is computed, as many as a rule's side has
-)
+# Operators between a leaf and the leaves from which it is computed, as many as one side of a rule has.
+MAX_STEPS = 4
 
 
 def over_independent_leaves(equation: Equation) -> Equation | None:

@@ -228,7 +228,7 @@ def _check_equation(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
         is_exact = _holds_in_every_field(equation)
         check = _check_sides(sides, is_exact, seed)
         if not check.passed:
-            check = _check_sides(_sides_to_replay(equation, values=True), is_exact, seed)
+            check = _check_sides(_sides_to_replay(equation, keep_values=True), is_exact, seed)
         tally.known[key] = check
     check = tally.known[key]
     if not check.passed and (fewer := over_independent_leaves(equation)) is not None:
@@ -303,10 +303,10 @@ def _too_large(*programs: Program) -> int:
     return largest
 
 
-def _sides_to_replay(equation: Equation, values: bool = False) -> Sides:
+def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
     """Return both sides as programs over the leaves, with smaller leaves in the place of large ones.
 
-    Large constants become inputs of any values, unless `values` says that they keep theirs.
+    Large constants become inputs of any values, unless `keep_values` says that they keep their own.
     """
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # a law may depend on constants
     computed = (kind for node in topological_order([*equation.left, *equation.right]) for kind in node.types)
@@ -318,7 +318,7 @@ def _sides_to_replay(equation: Equation, values: bool = False) -> Sides:
     weights = [
         leaf for leaf in equation.leaves if leaf.op is CONSTANT and _count_elements(leaf.tensor) > CUT_SIZE
     ]
-    if values or not any(_count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS for leaf in weights):
+    if keep_values or not any(_count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS for leaf in weights):
         weights = []
     if (large or weights) and (
         sides := _sides_over(equation, _cut_all_sizes([*leaves, *weights]))

@@ -1,7 +1,7 @@
 """Chooses numbers for the sizes that programs leave open, before any value is drawn.
 
-From an array in the place of a tensor of [N + max(-5, -N), M] nobody could tell N: so N and M get numbers
-first, and every shape is computed from them.
+The shape of an array that is drawn for a tensor of [N + max(-5, -N), M] would not determine N: so N and M get
+numbers first, and every shape is computed from them.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ class Contenders:
                 progress.note(f"comparing a rewritten program with the original took too long: {LONGER}")
                 break
             if failure:
-                failed = f"a rewritten program that failed while it was compared with the original: {failure}"
-                progress.note(f"dropped {failed}; the next best one is tried")
+                dropped = "dropped a rewritten program that failed while it was compared with the original"
+                progress.note(f"{dropped}: {failure}; the next best one is tried")
                 continue
             if not comparison.shows(row.needed_gain):
                 sizes = f", as it runs only at {row.fixed_sizes}" if row.fixed_sizes else ""
@@ -170,9 +170,8 @@ class Contenders:
                 progress.note(fault)
             if replay.passed and verdict.passed:
                 if comparison.disturbed:
-                    doubt = "cannot be relied on, because other processes disturbed the measurement"
-                    remedy = "run it again while the machine is idle"
-                    progress.note(f"the speedup of {comparison.median:.2f}x {doubt}: {remedy}")
+                    doubt = "cannot be relied on, because other processes disturbed the measurement: run it again"
+                    progress.note(f"the speedup of {comparison.median:.2f}x {doubt} while the machine is idle")
                 checked = verdict, candidates, replay, checking_seconds, row.fixed_sizes
                 return Winner(row.build, pairs.before, pairs.after, comparison, *checked)
             reason = replay.detail if verdict.passed else verdict.detail

@@ -1,8 +1,8 @@
 """Measures how far rounding takes an equal program from the original, before any kernel is generated.
 
-Fast convolution algorithms round more than direct convolution.  Whether a model bears that is tried with the
-fast algorithms written as standard operators, since tuning kernels for a program that the final check rejects
-would waste the time limit.
+Fast convolution algorithms round more than direct convolution.  Whether a model stays accurate with them is
+tried with the fast algorithms written as standard operators, since tuning kernels for a program that the
+final check rejects would waste the time limit.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class AccuracyProbe:
                 sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes
                 exact = reference.run(source, feed.arrays, sizes or {})
                 rows.append(list(map(OriginalOutput, exact, run_inputs(worker, feed.arrays))))
-            for seed in () if original.large else range(PERTURBED_COPIES):
+            for seed in () if original.is_large else range(PERTURBED_COPIES):
                 with temporary_folder() as folder:
                     worker.compile(original.perturbed(seed, (), folder))
                 for feed, outputs in zip(feeds, rows, strict=True):

@@ -32,7 +32,7 @@ from tensaurus.runtimes.price.roofline import Roofline
 __all__ = ["Accuracy", "sample_error"]
 
 LAYER_LIMITS = (3.0, 1.25, 0.75)  # of one layer's error, in allowed errors of a whole model; tried in turn
-PROBE_LIMIT = 0.8  # of the allowed error, for standard operators: kernels add in another order than these
+PROBE_LIMIT = 0.8  # share of the allowed error for standard operators, as kernels add in another order
 MAX_DEPTH = 256  # products of one sum; beyond it the errors of fast and direct sums grow alike
 MAX_PROBED_OPERATIONS = 10**10  # of a model; trying a larger one takes too much of the search's time
 PERTURBED_SAMPLES = 4  # copies of a sample that differ by one rounding, as the check of the result has
@@ -54,9 +54,9 @@ class Accuracy:
     measure_error: Callable[[Program], float | None]
     note: Callable[[str], None] = lambda line: None
 
-    def allows(self, of: Convolution, algorithms: Algorithms) -> bool:
+    def allows(self, convolution: Convolution, algorithms: Algorithms) -> bool:
         """Return whether the convolution may be computed by these algorithms."""
-        return _is_within(self.layer_limit, of, algorithms)
+        return _is_within(self.layer_limit, convolution, algorithms)
 
     @cached_property
     def layer_limit(self) -> float:
@@ -71,7 +71,7 @@ class Accuracy:
                 return limit * margin
             if fastest.roots not in errors:
                 errors[fastest.roots] = self.measure_error(fastest)
-            if (error := errors[fastest.roots]) is None:  # only kernels express it: as for a model too large
+            if (error := errors[fastest.roots]) is None:  # only kernels express the algorithm: not tried
                 return LAYER_LIMITS[1] * margin
             if error <= PROBE_LIMIT * margin:
                 break
@@ -85,8 +85,9 @@ class Accuracy:
         return limit * margin
 
 
-def _is_within(limit: float, of: Convolution, algorithms: Algorithms) -> bool:
-    depth = 1 << (of.depth(algorithms) - 1).bit_length()
+def _is_within(limit: float, convolution: Convolution, algorithms: Algorithms) -> bool:
+    """Return whether the error of a sample that these algorithms compute is within the limit."""
+    depth = 1 << (convolution.depth(algorithms) - 1).bit_length()
     return sample_error(algorithms, min(depth, MAX_DEPTH)) <= limit
 
 

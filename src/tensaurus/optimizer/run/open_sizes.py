@@ -68,7 +68,7 @@ class _Opening:
     """Maps nodes at fixed sizes to nodes with open sizes.
 
     known  node at fixed sizes -> the same value with open sizes
-    twins  kind of a node at fixed sizes (`_kind`) -> nodes with open sizes that known nodes of it became
+    twins  head of a node at fixed sizes (`_head_key`) -> nodes with open sizes that nodes of this head became
     """
 
     general: Program
@@ -88,12 +88,12 @@ class _Opening:
         for node, name in fixed.names.items():
             if (other := named.get(name)) is not None and other.op in (node.op, OPAQUE):
                 made.known.setdefault(node, other)
-                owner, its = (n.args[0] if n.op is ITEM else None for n in (node, other))
-                if owner is not None and its is not None:
-                    made.known.setdefault(owner, its)
+                owner, other_owner = (n.args[0] if n.op is ITEM else None for n in (node, other))
+                if owner is not None and other_owner is not None:
+                    made.known.setdefault(owner, other_owner)
         for node in fixed.nodes:
             if (other := made.known.get(node)) is not None and other.op is node.op:
-                made.twins.setdefault(_kind(node), []).append(other)
+                made.twins.setdefault(_head_key(node), []).append(other)
         return made
 
     def program(self, candidate: Candidate) -> Program:
@@ -101,7 +101,7 @@ class _Opening:
         waiting, steps = list(dict.fromkeys(candidate.applied)), list[Equation]()
         while waiting:
             failed = list[Equation]()
-            for equation in waiting:  # an equation may rewrite nodes that a later one makes: try replace_args
+            for equation in waiting:  # an equation may rewrite nodes that a later one makes: then try again
                 if (step := self.open_equation(equation)) is None:
                     failed.append(equation)
                 else:
@@ -134,7 +134,7 @@ class _Opening:
         sizes, and the types of an opaque operator.
         """
         types = [arg and arg.types for arg in args]
-        for twin in self.twins.get(_kind(node), ()):
+        for twin in self.twins.get(_head_key(node), ()):
             if [arg and arg.types for arg in twin.args] == types:
                 return replace_args(twin, args)
         if node.op is OPAQUE:
@@ -168,7 +168,7 @@ class _Opening:
                 known = dict(self.known)
                 if all(_align(a, b, known) for a, b in zip(equation.right, right, strict=True)):
                     for node in [node for node in known if node not in self.known]:
-                        self.twins.setdefault(_kind(node), []).append(known[node])
+                        self.twins.setdefault(_head_key(node), []).append(known[node])
                     self.known = known
                     return instantiate_rule(rule, binding, left, right)
         return None
@@ -210,7 +210,7 @@ class _Opening:
         return made if made.evidence.is_exact and str(made.evidence).startswith("proved") else None
 
 
-def _kind(node: Node) -> object:
+def _head_key(node: Node) -> object:
     """Return a key of the node without its arguments: operator, attributes, types of arguments."""
     return str(node.op), node.attrs, tuple(arg and arg.types for arg in node.args)
 

@@ -24,7 +24,7 @@ CHECK_REFERENCE_RUNS = 26  # estimated evaluations of the float64 reference in t
 REPLAY_REFERENCE_RUNS = 8  # a replay of the rewrites takes at most as long as these runs in most networks
 CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in that check
 FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has more models and processes
-# Runs of the original and of one result: a warm-up, a round, and a few pairs, of both.
+# Fewest runs that compare the original with one result: of both a warm-up, a round, and a few pairs.
 MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
 COMPARING_SLACK = 0.05  # of the time limit, by which a comparison may take longer than estimated
 LATE_SECONDS = 5.0  # by which processes may be late on a busy machine

@@ -19,7 +19,7 @@ __all__ = ["Cheapest", "Extracted", "Programs"]
 class Extracted:
     """A program that was extracted from the e-graph: the first step of a candidate, before it has a proof.
 
-    places    e-nodes of the choices that it is made of
+    places    e-nodes of the choices that it is made of (`extraction_choices.Place`)
     cost      the sum of its pieces' costs in seconds, as last priced
     measured  seconds of one run of the whole program, where it was run
     sure      whether the cost rests on measurements of all pieces, on no estimates

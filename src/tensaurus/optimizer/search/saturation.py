@@ -1,17 +1,16 @@
 """Searches by equality saturation: all rewrites fill an e-graph, the cheapest program is extracted.
 
-The search repeats three steps until the cheapest program is one that was run as a whole:
+See TENSAT (MLSys'21), sections 4 and 5.  A *piece* is what the runtime computes at once: one operator, or
+several that it fuses.  The search repeats three steps until the cheapest program is one that was run whole:
 
     extract   the cheapest program, by measured costs, by optimistic estimates where there are none
-    measure   the operators of that program whose costs are estimates; extract again until none is left
-    run       the whole program; charge its operators with what they took in it
+    measure   the pieces of that program whose costs are estimates; extract again until none is left
+    run       the whole program; charge its pieces with the times that they took in it
 
 As soon as many kernels are measured, the finders see the program that uses them: they may know another form
 of a slow kernel while there is time to tune it.  Before anything is measured, the program that is cheapest by
 estimates alone is extracted, so that folding and fusing are tried however short the time is.  The programs of
 another search enter the e-graph as equations, and one extraction chooses among everything.
-
-Paper: TENSAT (MLSys'21), sections 4 and 5.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from tensaurus.system.timeline import record
 __all__ = ["Saturation"]
 
 MAX_EXTRACTIONS = 400
-MEASURING_SHARE = 0.8  # of the time left after the original was run, in which pieces are measured
+MEASURING_SHARE = 0.8  # share of the time left after the original was run in which pieces are measured
 LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
 

@@ -161,7 +161,7 @@ class Backtracking:
         )
         outcome = search.run(program)
         by = frozenset({BACKTRACKING})
-        outcome.candidates = [candidate.also(by) for candidate in outcome.candidates]
+        outcome.candidates = [candidate.with_searches(by) for candidate in outcome.candidates]
         return outcome
 
 
