@@ -44,8 +44,7 @@ from tensaurus.system.signals import keep_nothing_on_interrupt
 __all__ = ["Benchmark", "measure_setting"]
 
 TURN_SECONDS = 0.25  # that a contender computes at a time
-# Share of its peaks that the machine must reach. Below it another guest of the host computes, which no
-# process list shows.
+# Share of its peaks that the machine reaches unless another guest of the host computes, unseen by us.
 MIN_PEAK_SHARE = 0.75
 MAX_ATTEMPTS = 3  # timings of one model, until the machine reaches MIN_PEAK_SHARE
 COMPILE_SECONDS = 900.0  # that a runtime may take to compile: Inductor takes minutes for large models
@@ -53,15 +52,12 @@ COMPILE_SECONDS = 900.0  # that a runtime may take to compile: Inductor takes mi
 
 @dataclass(frozen=True, eq=False)
 class _Contender:
-    """A model, or the optimizer's result for it (`ours`), on a backend.
-
-    With a `note` (why there is no result, or "unchanged") it is not timed.
-    """
+    """A model on a backend; with a `note` (why there is no result, or "unchanged") it is not timed."""
 
     name: str
     backend: str
     build: Build
-    ours: bool = False
+    ours: bool = False  # whether the model is the optimizer's result
     note: str = ""
 
 

@@ -23,7 +23,7 @@ __all__ = ["check_reals"]
 
 TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
 TINY = 1e-300  # absolute tolerance: smaller numbers count as 0
-DRAWS = 8  # draws of the inputs at which the programs are compared
+DRAWS = 8  # draws of the inputs; the first one has small integers, at which both programs must be valid
 
 
 def _draw_inputs(
@@ -45,8 +45,7 @@ def _draw_inputs(
 def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
     """Compare two programs in float64, at numbers near the turning points of their inputs and at others.
 
-    Inputs that hold indices are drawn from the indices that are valid in both programs.  The first draw has
-    small integers only: it must be possible to evaluate both programs at these.
+    Inputs that hold indices are drawn from the indices that are valid in both programs.
     """
     index_limits = shared_index_limits(a, b)
     names = [

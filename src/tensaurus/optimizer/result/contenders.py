@@ -170,8 +170,9 @@ class Contenders:
                 progress.note(fault)
             if replay.passed and verdict.passed:
                 if comparison.disturbed:
-                    doubt = "cannot be relied on, because other processes disturbed the measurement: run it again"
-                    progress.note(f"the speedup of {comparison.median:.2f}x {doubt} while the machine is idle")
+                    doubt = "cannot be relied on, because other processes disturbed the measurement"
+                    told = f"the speedup of {comparison.median:.2f}x {doubt}"
+                    progress.note(f"{told}: run it again while the machine is idle")
                 checked = verdict, candidates, replay, checking_seconds, row.fixed_sizes
                 return Winner(row.build, pairs.before, pairs.after, comparison, *checked)
             reason = replay.detail if verdict.passed else verdict.detail
