@@ -309,7 +309,7 @@ class Baseline:
         if not wanted:
             return
         if self.original.is_large:
-            self.note("too large for perturbed copies: the original's own errors alone set the tolerance")
+            self.note("the original is too large for perturbed copies: its own errors set the tolerance")
             return
         for row in wanted:
             row.is_perturbed = True
