@@ -160,7 +160,7 @@ def _write_page(records: list[Record], path: Path) -> None:
     from tensaurus.app.report.plots import draw_plots
 
     if not records:
-        raise TensaurusError("the CSV file has no rows")
+        raise TensaurusError("the CSV file has no rows", remedy="Name a model to measure.")
     folder = path.with_suffix("")
     folder.mkdir(exist_ok=True)
     drawn = draw_plots(records, folder)

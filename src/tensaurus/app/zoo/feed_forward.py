@@ -12,13 +12,13 @@ __all__ = ["mobilenetv2", "squeezenet", "vgg19"]
 def vgg19(b: Builder, batch: int, size: int = 224) -> Value:
     """VGG-19 (Simonyan and Zisserman, 2015), configuration E, without batch normalization."""
     x = b.input("image", batch, 3, size, size)
-    place = 0
+    index = 0
     for channels, depth in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
         for _ in range(depth):
-            x = b.relu(b.conv(x, f"features.{place}", channels, 3, padding=1, bias=True))
-            place += 2
+            x = b.relu(b.conv(x, f"features.{index}", channels, 3, padding=1, bias=True))
+            index += 2
         x = b.max_pool(x, 2, 2)
-        place += 1
+        index += 1
     x = b.node("Flatten", x, axis=1)
     for layer in (0, 3):
         x = b.relu(b.linear(x, f"classifier.{layer}", 4096, gain=2.0))
@@ -30,13 +30,13 @@ def squeezenet(b: Builder, batch: int, size: int = 224) -> Value:
     """SqueezeNet 1.1 (Iandola et al., 2016)."""
     x = b.input("image", batch, 3, size, size)
     x = b.relu(b.conv(x, "features.0", 64, 3, stride=2, bias=True))
-    place = 1
+    index = 1
     for fires in (((16, 64),) * 2, ((32, 128),) * 2, ((48, 192),) * 2 + ((64, 256),) * 2):
         x = b.max_pool(x, 3, 2, ceil=True)
-        place += 1
+        index += 1
         for squeezed, expanded in fires:
-            place += 1
-            x = _fire(b, x, f"features.{place}", squeezed, expanded)
+            index += 1
+            x = _fire(b, x, f"features.{index}", squeezed, expanded)
     x = b.relu(b.conv(x, "classifier.1", 1000, 1, bias=True))
     return b.global_pool(x)
 
@@ -65,25 +65,25 @@ def mobilenetv2(b: Builder, batch: int, size: int = 224) -> Value:
     """MobileNetV2 (Sandler et al., 2018)."""
     x = b.input("image", batch, 3, size, size)
     x = _conv_relu6(b, x, "features.0", 32, 3, stride=2)
-    place = 0
+    index = 0
     for expansion, channels, blocks, first in _STAGES:
         for block in range(blocks):
-            place += 1
-            x = _inverted(b, x, f"features.{place}.conv", expansion, channels, 1 if block else first)
-    x = _conv_relu6(b, x, f"features.{place + 1}", 1280, 1)
+            index += 1
+            x = _inverted(b, x, f"features.{index}.conv", expansion, channels, 1 if block else first)
+    x = _conv_relu6(b, x, f"features.{index + 1}", 1280, 1)
     return b.linear(b.global_pool(x), "classifier.1", 1000)
 
 
 def _inverted(b: Builder, x: Value, name: str, expansion: int, channels: int, stride: int) -> Value:
     """Add an inverted residual block: expand, depthwise convolution, project."""
-    inner, place, y = x.channels * expansion, 0, x
+    inner, index, y = x.channels * expansion, 0, x
     if expansion > 1:
         y = _conv_relu6(b, y, f"{name}.0", inner, 1)
-        place = 1
-    y = _conv_relu6(b, y, f"{name}.{place}", inner, 3, stride=stride, groups=inner)
+        index = 1
+    y = _conv_relu6(b, y, f"{name}.{index}", inner, 3, stride=stride, groups=inner)
     is_residual = x.channels == channels and stride == 1
     gain = 0.4 if is_residual else 1.0
-    y = b.conv_norm(y, f"{name}.{place + 1}", f"{name}.{place + 2}", channels, 1, gain=gain)
+    y = b.conv_norm(y, f"{name}.{index + 1}", f"{name}.{index + 2}", channels, 1, gain=gain)
     return b.add(x, y) if is_residual else y
 
 

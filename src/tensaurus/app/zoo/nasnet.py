@@ -23,7 +23,7 @@ def nasnet_a(b: Builder, batch: int, size: int = 224, cells: int = 4, features: 
         _halved(b, stem, "cell_stem_1", width // 2),
         "cell_stem_1",
     )
-    place = 0
+    index = 0
     for stage in range(3):
         channels = width << stage
         if stage:
@@ -31,8 +31,8 @@ def nasnet_a(b: Builder, batch: int, size: int = 224, cells: int = 4, features: 
             reduced = _fitted(b, x, f"{name}.conv_1x1", channels)
             x = _reduction(b, reduced, _fitted(b, before, f"{name}.conv_prev_1x1", channels), name)
         for cell in range(cells):
-            name = f"cell_{place}"
-            place += 1
+            name = f"cell_{index}"
+            index += 1
             if cell:
                 previous = _fitted(b, before, f"{name}.conv_prev_1x1", channels)
             else:
@@ -57,7 +57,7 @@ def _normal(b: Builder, x: Value, previous: Value, name: str) -> Value:
 def _reduction(b: Builder, x: Value, previous: Value, name: str) -> Value:
     """Add a reduction cell; all its branches have the channels of x."""
     inner, channels = f"{name}.comb_iter", x.channels
-    seven = [_separable(b, previous, f"{inner}_{place}_right", 7, 2, channels) for place in (0, 1)]
+    seven = [_separable(b, previous, f"{inner}_{index}_right", 7, 2, channels) for index in (0, 1)]
     five = _separable(b, previous, f"{inner}_2_right", 5, 2, channels)
     hidden = b.add(_separable(b, x, f"{inner}_0_left", 5, 2), seven[0])
     largest = b.add(b.max_pool(x, 3, 2, _same(x, 3, 2)), seven[1])
@@ -79,8 +79,8 @@ def _halved(b: Builder, x: Value, name: str, channels: int) -> Value:
     x = b.relu(x)
     shifted = b.node("Pad", x, b.constant([0, 0, -1, -1, 0, 0, 1, 1]))
     paths = [
-        b.conv(b.average_pool(part, 1, 2), f"{name}.path_{place}.conv", channels // 2, 1, gain=1.0)
-        for place, part in enumerate((x, shifted), 1)
+        b.conv(b.average_pool(part, 1, 2), f"{name}.path_{index}.conv", channels // 2, 1, gain=1.0)
+        for index, part in enumerate((x, shifted), 1)
     ]
     return b.batch_norm(b.concat(*paths), f"{name}.final_path_bn", epsilon=_EPSILON)
 
@@ -89,8 +89,8 @@ def _separable(
     b: Builder, x: Value, name: str, kernel: int, stride: int = 1, channels: int | None = None
 ) -> Value:
     """Add twice ReLU, depthwise and pointwise convolution, normalization; the first time with the stride."""
-    for place, step in ((1, stride), (2, 1)):
-        layer = f"{name}.separable_{place}"
+    for index, step in ((1, stride), (2, 1)):
+        layer = f"{name}.separable_{index}"
         x = b.relu(x)
         x = b.conv(
             x,
@@ -104,7 +104,7 @@ def _separable(
         x = b.conv_norm(
             x,
             f"{layer}.pointwise_conv2d",
-            f"{name}.bn_sep_{place}",
+            f"{name}.bn_sep_{index}",
             channels or x.channels,
             1,
             gain=1.0,
