@@ -299,14 +299,14 @@ def _require_room(name: str, elem_type: int, shape: Shape) -> None:
     if len(shape) > MAX_RANK:
         raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy supports at most {MAX_RANK}")
     remedy = f"Give a smaller shape: --shape {name}=..."
-    if 8 * prod(n for n in shape if n) > sys.maxsize:  # numpy refuses such an array even where a size is 0
-        raise TensaurusError(f"input {name} of shape {list(shape)} is larger than any array", remedy=remedy)
     size = size_in_bytes(dtype_name(elem_type), shape)
     if size + 8 * prod(shape) > memory_bytes():
         raise TensaurusError(
             f"input {name} of shape {list(shape)} is too large for this machine: {size:,} bytes",
             remedy=remedy,
         )
+    if 8 * prod(n for n in shape if n) > sys.maxsize:  # numpy refuses such an array even where a size is 0
+        raise TensaurusError(f"input {name} of shape {list(shape)} is larger than any array", remedy=remedy)
 
 
 def _draws_or_ends(kind: str, drawn: Array, low: int, high: int) -> Array:
