@@ -27,7 +27,7 @@ SMALL := nasrnn squeezenet infogan
 
 help:
 	@echo "make demo   optimize three real models, print the summaries, verify the results (about 5 minutes)"
-	@echo "make test   run the tests (the slow ones: make nightly)"
+	@echo "make test   run the tests; SINCE=COMMIT adds the slow ones of rooms that changed since then"
 	@echo "make lint   ruff and mypy --strict"
 	@echo "make nightly  the slow tests, a proof of every rule, every pretrained model, the fuzzers (hours)"
 	@echo "make bench  measure every model beside every peer; hours, Ctrl-C and again goes on (docs/benchmarks.md)"
@@ -53,7 +53,7 @@ demo: .venv/.installed
 	done
 
 test: .venv/.installed
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(if $(SINCE),--since $(SINCE))
 
 lint: .venv/.installed
 	$(BIN)/ruff check src tests bench

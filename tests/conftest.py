@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,22 +24,33 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the slow cases, too")
+    parser.addoption("--since", help="run the slow cases, too, of rooms that changed since this commit")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases marked `nightly`, or all but every n-th of them, unless the nightly asks for all."""
+    """Leave out cases marked `nightly`, or all but every n-th of them, unless they are asked for."""
     if config.getoption("--nightly"):
         return
+    changed = changed_rooms(config.rootpath, config.getoption("--since"))
     seen: Counter[str] = Counter()
     kept, left_out = [], []
     for item in items:
         marker = item.get_closest_marker("nightly")
         name = item.nodeid.partition("[")[0]
-        every = marker.kwargs.get("every", 0) if marker else 1
+        every = marker.kwargs.get("every", 0) if marker and not changed & {*item.path.parts} else 1
         (kept if every and seen[name] % every == 0 else left_out).append(item)
         seen[name] += 1
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
+
+
+def changed_rooms(repository: Path, commit: str | None) -> set[str]:
+    """Return the rooms whose code or tests differ from those of a commit; none without a commit."""
+    if commit is None:
+        return set()
+    command = ["git", "diff", "--name-only", commit, "--", "src/tensaurus", "tests"]
+    listed = subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout
+    return {Path(line).parts[2 if line.startswith("src") else 1] for line in listed.splitlines()}
 
 
 # Examples take as long as the machine's load makes them take; CI must not fail by chance.

@@ -292,6 +292,7 @@ FULL: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
 }
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("name", SMALL)
 def test_workload_computes_what_the_reference_computes(name: str) -> None:
     build, other = SMALL[name]

@@ -147,6 +147,7 @@ def equal(first: Scope, second: Scope, seed: int = 0) -> bool:
     return bool(np.array_equal(interpret(first, given, field), interpret(second, given, field)))
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_keeps_the_values_of_sums_of_products(name: str) -> None:
     """Exactly, over GF(p); and the rule applies often enough to say so."""

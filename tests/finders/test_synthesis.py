@@ -207,6 +207,7 @@ def test_rules_of_a_small_world(kept: list[GeneratedRule]) -> None:
     assert once == again  # bit for bit
 
 
+@pytest.mark.nightly
 def test_worlds_grown_side_by_side_give_what_each_gives() -> None:
     worlds, notes = (SUMS, PAIRS), list[str]()
     grown = list(grow_worlds([WorldJob(world, 2, sample=5) for world in worlds], notes.append))

@@ -89,6 +89,7 @@ def rounds(node: Node) -> bool:
     return node.op.name == "Cast" and kinds == ["int64", "float32"]
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
 def test_an_expression_is_computed_by_standard_operators(sample: Sample) -> None:
     expected = sample.real()

@@ -161,6 +161,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
         yield both
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.parametrize("make", MODELS)

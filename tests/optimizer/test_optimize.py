@@ -208,6 +208,7 @@ def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatc
     assert counts[0] > 2 and counts[1] == 2  # the original and the best
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize(
     ("search", "line"),
     [

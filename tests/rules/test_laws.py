@@ -256,6 +256,7 @@ def test_law_is_derived_both_ways(left: str, right: str, shapes: dict[str, str])
     assert key(a) == key(b) or reached(a, b) and reached(b, a)
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize(
     ("left", "right", "shapes"), [figure[1:] for figure in FIGURES], ids=[figure[0] for figure in FIGURES]
 )
@@ -297,6 +298,7 @@ def exported(node: Node, inputs: Sequence[Node], opset: int) -> ModelProto:
     return export_model(Program(tuple(inputs), (("y", node),), frame=frame), expand=make_expander(library()))
 
 
+@pytest.mark.nightly(every=6)
 @pytest.mark.parametrize("opset", [7, 11, 13, 17])
 @pytest.mark.parametrize(("name", "text"), OURS, ids=[f"{name} {text}" for name, text in OURS])
 def test_operators_that_onnx_lacks_are_exported(name: str, text: str, opset: int) -> None:

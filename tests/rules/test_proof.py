@@ -235,6 +235,7 @@ def proof_of(text: str) -> Proved | Unproved:
     return prove(rule, 20_000)
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
 def test_no_wrong_rule_is_proved(text: str) -> None:
     found = proof_of(text)

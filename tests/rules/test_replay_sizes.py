@@ -73,6 +73,7 @@ def test_sizes_that_are_computed_are_integers(size: str) -> None:
             assert all(type(c) is int for part in parts for _, c in terms_of(part))
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("use", USES)
 def test_no_rewrite_is_refused_for_a_size_that_is_computed(use: str) -> None:
     """Every union of an exploration is replayed: it raises NotEqualError for the first that is refused."""

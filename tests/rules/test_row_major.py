@@ -46,6 +46,7 @@ RIGHT = [
 ]
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("law", RIGHT)
 def test_laws_within_the_theorem_are_proved_for_all_ranks(law: str) -> None:
     for rule in parse_rule(f"law: {law}"):
@@ -139,6 +140,7 @@ def laws(rng: Random) -> Iterator[Rule]:
         yield rule
 
 
+@pytest.mark.nightly
 def test_no_numbers_refute_what_the_theorem_proves() -> None:
     claimed = (rule for rule in islice(laws(Random(5)), 4000) if without_order_keepers(rule) is not None)
     proved = (rule for rule in claimed if isinstance(prove(rule, 300, Means.FORMS), Proved))

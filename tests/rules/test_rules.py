@@ -48,6 +48,7 @@ def weights(*shape: int) -> Node:
     return constant(np.random.default_rng(7).standard_normal(shape).astype(np.float32))
 
 
+@pytest.mark.nightly(every=5)
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
     assert rule.evidence is not None, "run annotate on the file"
@@ -61,6 +62,7 @@ def test_rule_is_right_and_says_why(rule: Rule) -> None:
     assert found.by == rule.evidence.by
 
 
+@pytest.mark.nightly(every=5)
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_found_inside_a_program(rule: Rule) -> None:
     """The left side, used by other nodes, is replaced by the right side, and the program stays equal."""

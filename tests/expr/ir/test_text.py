@@ -194,6 +194,7 @@ def test_names_of_scopes_that_mean_nothing(text: str, reason: str) -> None:
         parse(text, NAMED)
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("sample", declared_samples(), ids=str)
 def test_every_operator_survives(sample: Sample) -> None:
     for scope in expressions(sample):

@@ -73,6 +73,7 @@ def test_what_is_one_object_is_one_function(seed: int, other: int) -> None:
             assert agree(scope, changed, Rationals(other)), f"{show(scope)}\n{show(changed)}"
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("sample", declared_samples(), ids=str)
 def test_another_way_of_writing_an_operator_is_the_same_object(sample: Sample) -> None:
     for scope in expressions(sample):

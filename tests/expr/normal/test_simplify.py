@@ -437,6 +437,7 @@ def test_composition_by_replacing_tensors() -> None:
     assert fingerprint(whole) == fingerprint(matmul(A, matmul(B, C)))
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("name", registry)
 def test_every_declared_operator(name: str) -> None:
     """Its canonical form survives its text, is its own canonical form, and computes the same numbers."""
