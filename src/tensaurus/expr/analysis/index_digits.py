@@ -39,7 +39,8 @@ class DigitForm:
 
     axes         the digits
     indices      the indices over the digits
-    axis_values  each original axis as a size over the digits; different digits are different points
+    axis_values  each original axis as a size over the digits; two different choices of digits never give the
+                 same values
     exact        every choice of digits is a point of the axes' ranges (else some choices are beyond them)
     """
 
@@ -79,6 +80,8 @@ def _merge_pair(form: DigitForm) -> DigitForm | None:
     for high, low in permutations(form.axes, 2):
         merged_axis = axis(high.extent * low.extent)
         to_merged: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
+        # Test: write t for d and drop h, then put D*h + d back for t.  If every index is as before, h and d
+        # occur only as D*h + d.
         back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
         if not all(is_same_size(substitute(substitute(i, to_merged), back), i) for i in form.indices):
             continue
@@ -92,9 +95,9 @@ def _merge_pair(form: DigitForm) -> DigitForm | None:
 
 
 def _quotients_of_axes(form: DigitForm) -> dict[Atom, Any]:
-    """Return values that turn quotients into quotients of an axis alone: (i + 1) // 2 is i - i // 2.
+    """Return replacements for quotients whose dividend is no single axis: (i + 1) // 2 = i - i // 2.
 
-    By t // k = -((k - 1 - t) // k): the dividend is negated first.
+    They use t // k = -((k - 1 - t) // k): the negated dividend may split into multiples of k and one axis.
     """
     values: dict[Atom, Any] = {}
     for atom in set().union(*map(atoms, form.indices)):
@@ -111,7 +114,10 @@ def _is_axis(size: Size) -> bool:
 
 
 def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
-    """Return the form with an axis split into digits, where all its divisors divide each other."""
+    """Return the form with an axis split into digits, one more than there are divisors of the axis.
+
+    The form is unchanged unless the divisors form a chain in which each divides the next.
+    """
     steps: list[Size] = []
     for index in form.indices:
         for atom in sorted(atoms(index), key=str) if not isinstance(index, int) else ():
@@ -183,7 +189,7 @@ def sign_of(slope: Size) -> int | None:
 
 
 def order_by_slope(row: LinearForm, counts: Mapping[Axis, Size], *, dense: bool) -> list[Axis] | None:
-    """Return the variables by growing slope if no index is provably reached twice, else None.
+    """Return the variables by growing slope if it is proved that no index is reached twice; None otherwise.
 
     Each slope must then be greater than the span that the smaller ones reach together.  With `dense`, the
     indices must instead provably have no gaps, and may be reached twice: each slope is a multiple of the

@@ -82,7 +82,7 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
     monoids = {**dict.fromkeys(scope.axes, ""), **_monoid_by_axis(scope.body)}
     indices = (*(i for r in reads for i in r.indices), *map(polynomial, scope.axes))
     # `digit_form` merges axes that only occur together.  Axes of different reductions must stay apart, so
-    # that each axis is then passed as an index of its own, too.
+    # with several reductions each axis is also passed as an index by itself.
     kept_apart = () if _reduction_count(scope.body) < 2 else tuple(map(polynomial, monoids))
     form = digit_form(tuple(monoids), (*indices, *kept_apart))
     forms = linear_forms(form)

@@ -47,8 +47,8 @@ def called_functions(scope: Scope) -> Iterator[str]:
 def multiply_adds(scope: Scope) -> Size:
     """Return the number of products that are added up, over all elements, as in convolutions.
 
-    A product of the same two elements counts once.  As is usual, zeros beyond the edges count; zeros between
-    the elements of a factor, as in a transposed convolution, do not.
+    If the same pair of elements is multiplied at several points, it counts once.  As is usual, zeros beyond
+    the edges count; zeros between the elements of a factor, as in a transposed convolution, do not.
     """
 
     def count(body: Body, points: Any) -> Any:
@@ -72,7 +72,7 @@ def _factors(term: Body) -> tuple[Read, ...] | None:
 
 
 def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
-    """Return the number of products of a term that is evaluated at this many points."""
+    """Return how many of the products at these points count: not those with zeros, and no pair twice."""
     amounts = []
     for read in factors:
         density = _density(read.source) if isinstance(read.source, Scope) else Fraction(1)
@@ -80,11 +80,11 @@ def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
         amounts.append(product(read.source.shape) * density)
     if len(factors) != 2:
         return points
-    # two elements are multiplied if they agree on the indices that both reads share
+    # pairs of elements that agree on the indices which both reads share: first * second / shared
     first, second = (dict(zip(read.indices, read.source.shape, strict=True)) for read in factors)
     shared = product(extent for index, extent in first.items() if second.get(index) == extent)
-    pairs = [*amounts, shared, points]
-    if not all(isinstance(amount, int | Fraction) for amount in pairs) or not shared:
+    counts = [*amounts, shared, points]
+    if not all(isinstance(amount, int | Fraction) for amount in counts) or not shared:
         return points
     return min(points, amounts[0] * amounts[1] / Fraction(shared))
 
@@ -100,7 +100,7 @@ def _density(scope: Scope) -> Fraction:
     if len(extents) < len(guard_atoms):
         return Fraction(1)
     grid = np.indices(tuple(extents), sparse=True)
-    place: dict[Atom, Any] = dict(zip(axes, grid, strict=True))
-    holds = reduce(np.logical_and, (evaluate(size, place.__getitem__) >= 0 for size in body.guard))
-    points = np.broadcast_to(holds, tuple(extents))
-    return Fraction(int(points.sum()), max(1, points.size))
+    point: dict[Atom, Any] = dict(zip(axes, grid, strict=True))
+    holds = reduce(np.logical_and, (evaluate(size, point.__getitem__) >= 0 for size in body.guard))
+    kept = np.broadcast_to(holds, tuple(extents))
+    return Fraction(int(kept.sum()), max(1, kept.size))

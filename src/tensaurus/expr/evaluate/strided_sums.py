@@ -46,7 +46,8 @@ class Phase:
     """A part of a sum: its factors at every `step`-th index, from `start` on, of some axes.
 
     axes    the summed axes
-    slices  (start, step, the axis that counts these indices) for each kept axis that is split
+    slices  (start, step, counter) for each axis of the result that is split: the phase computes the elements
+            start, start + step, ...; `counter` is the phase's own axis, which counts them
     """
 
     factors: Sequence[Body]
@@ -65,9 +66,10 @@ def inline_guarded_read(body: Body) -> Body:
         return body
     extents = dict(zip(then.indices, then.source.shape, strict=True))
     for a, index in zip(axes, indices, strict=True):
-        # where the index is beyond the scope's edge, that of the inner read must be beyond its source's edge
+        # Inlining drops the scope's own bounds check.  So either the index never leaves the scope, or where
+        # it does, the inner read leaves its source, too, and gives the same 0.
         if not _stays_within(index, a) and not any(
-            _covers_extent(part, extents[part], a) for part in extents
+            _leaves_range_with(part, extents[part], a) for part in extents
         ):
             return body
     values: dict[Atom, Any] = dict(zip(axes, indices, strict=True))
@@ -80,8 +82,11 @@ def _stays_within(index: Size, a: Axis) -> bool:
     return isinstance(low, int) and isinstance(high, int) and low >= 0 and high < length(a)
 
 
-def _covers_extent(index: Size, extent: Size, a: Axis) -> bool:
-    """Return whether the index is the axis, or axis // s, and its extent that of the axis in steps of s."""
+def _leaves_range_with(index: Size, extent: Size, a: Axis) -> bool:
+    """Return whether the index leaves 0..extent exactly where `a` leaves its own range.
+
+    The index then is a // s, and extent * s is the length of `a`; s may be 1.
+    """
     if not isinstance(extent, int) or a not in atoms(polynomial(index)) or length(a) % extent:
         return False
     return bool(polynomial(index) == polynomial(floordiv(polynomial(a), length(a) // extent)))
@@ -104,16 +109,20 @@ def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Ph
         if len(nonzero) < len(parts):
             continue
         for phase in split_phases(nonzero, tuple(fresh.get(a, a) for a in axes)):
-            kept_slices = {a: place for a, place in phase.slices.items() if a not in fresh.values()}
+            kept_slices = {a: one for a, one in phase.slices.items() if a not in fresh.values()}
             for (a, step), start in steps:
                 if a not in axes:
-                    first, inner_step, last = phase.slices.get(fresh[a], (0, 1, fresh[a]))
-                    kept_slices[a] = start + step * first, step * inner_step, last
+                    # where the phase was split again, both strides are composed
+                    inner_start, inner_step, counter = phase.slices.get(fresh[a], (0, 1, fresh[a]))
+                    kept_slices[a] = start + step * inner_start, step * inner_step, counter
             yield Phase(phase.factors, phase.axes, kept_slices)
 
 
 def _axis_periods(factors: Sequence[Body]) -> Iterator[dict[Axis, int]]:
-    """Yield the periods of the axes in a division on which the guard of a factor depends."""
+    """Yield, for each division t // s in a guard, {axis: period}.
+
+    The remainder of t depends on the axis modulo this period only.
+    """
     guards = (g for f in factors if isinstance(f, Select) and f.other == Const(0) for g in f.guard)
     for atom in (atom for guard in guards for atom in atoms(guard)):
         if not isinstance(atom, Floor) or not isinstance(atom.bottom, int):
@@ -148,16 +157,16 @@ def _factor_at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
 def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, Labelled]]) -> Labelled:
     """Return the results of all phases in one array; those of phases with the same slices are added."""
     kept = tuple(dict.fromkeys(a for phase, _ in phase_results for a in phase.slices))
-    counting_axes = {last for phase, _ in phase_results for _, _, last in phase.slices.values()}
+    counters = {counter for phase, _ in phase_results for _, _, counter in phase.slices.values()}
     others = tuple(
-        dict.fromkeys(a for _, item in phase_results for a in item.axes if a not in (*kept, *counting_axes))
+        dict.fromkeys(a for _, item in phase_results for a in item.axes if a not in (*kept, *counters))
     )
     arrays = sorted((item.data for _, item in phase_results), key=field.has_elements)
     result = np.zeros([length(a) for a in (*kept, *others)], arrays[-1].dtype)
     for phase, item in phase_results:
         slices = [phase.slices.get(a, (0, 1, a)) for a in kept]
         view = result[tuple(slice(start, None, step) for start, step, _ in slices)]
-        view[...] = field.call("add", [view, item.align([*(last for _, _, last in slices), *others])])
+        view[...] = field.call("add", [view, item.align([*(counter for _, _, counter in slices), *others])])
     return Labelled(result, (*kept, *others))
 
 

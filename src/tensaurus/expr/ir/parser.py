@@ -30,7 +30,8 @@ from tensaurus.expr.ir.scope import (
 from tensaurus.expr.sizes.size import Axis, Symbol, floordiv, largest, mod, polynomial, smallest
 from tensaurus.system.syntax import parse_expression
 
-_DECLARATION = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")  # ; only within quotes
+# one declaration: up to a `;` that is not within quotes
+_DECLARATION = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)""")
 
 
 def parse(text: str, tensors: Mapping[str, Tensor]) -> Scope:

@@ -15,7 +15,7 @@ from scipy import special
 
 FIELD_FUNCTIONS = frozenset({"add", "sub", "mul", "neg", "div"})
 LATTICE_FUNCTIONS = frozenset({"max", "min"})
-MONOID_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # reduction: its function of two
+MONOID_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # a reduction -> of two elements
 ASSOCIATIVE = frozenset({"add", "mul", "max", "min", "and", "or"})  # and commutative
 
 
