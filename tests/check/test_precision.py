@@ -15,7 +15,7 @@ from tensaurus.check.files.baseline import Baseline
 from tensaurus.check.files.candidate_trial import CandidateTrial
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.judge import OriginalOutput
-from tensaurus.check.files.rounded_meaning import adopt_own_results, far_from_exact
+from tensaurus.check.files.rounded_meaning import adopt_unfused_results, far_from_exact
 from tensaurus.check.inputs.draw_inputs import KINDS
 from tensaurus.check.inputs.perturbation import perturb_model
 from tensaurus.system.scratch import temporary_folder
@@ -103,7 +103,7 @@ def judged(
     exact, mine = np.array(reference), np.array(own, np.float32)
     original = OriginalOutput(exact, mine)
     original.add_perturbed(np.array(moved, np.float32))
-    adopt_own_results(original, mine, np.array(rounded), 24, True)
+    adopt_unfused_results(original, mine, np.array(rounded), 24, True)
     return original
 
 
@@ -126,7 +126,7 @@ def test_integers_are_the_original_s_unless_copies_differ(moved: int, reference:
     exact, mine = np.array([1, 5], np.uint8), np.array([2, 5], np.uint8)
     original = OriginalOutput(exact, mine)
     original.add_perturbed(np.array([moved, 5], np.uint8))
-    far = adopt_own_results(original, mine, mine, 24, True)
+    far = adopt_unfused_results(original, mine, mine, 24, True)
     assert original.reference.tolist() == [reference, 5] and (far > 0) == (moved == 2)
     assert original.judge(exact).passed == (moved == 1) and original.judge(mine).passed
 

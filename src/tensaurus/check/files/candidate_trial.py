@@ -33,7 +33,8 @@ class CandidateTrial:
     def __init__(self, base: Baseline, margin: float = 1.0):
         self.base, self.margin = base, margin
         self._has_run_unfused = False
-        self._tails: list[tuple[ComparisonRow, OutputFinding]] = []  # failures that only float64 can judge
+        # outputs that passed only without their tails: they fail in the end if float64 never judged that row
+        self._tails: list[tuple[ComparisonRow, OutputFinding]] = []
         self._compared_exactly: set[int] = set()  # id() of the rows that were compared in float64
 
     def judge(self) -> list[OutputFinding]:
@@ -118,10 +119,11 @@ class CandidateTrial:
     def _give_last_chances(
         self, row: ComparisonRow, index: int, original: OriginalOutput, result: Any, first: Finding
     ) -> Finding:
-        """Give an output that failed two more chances.
+        """Return the finding of an output that failed, which may still pass.
 
-        It is compared without its tails; then the candidate runs without the runtime's graph optimizations
-        (unfused), which shows whether the runtime is to blame.
+        It passes without its tails (float64 judges them later), or where the runtime computes the original
+        wrong, too, and the result without graph optimizations (unfused) is right.  Otherwise the reason says
+        whether the runtime is to blame.
         """
         tails = original.negligible(result)
         if row.reference_outputs is not None and tails.any():  # tails are compared in float64 later
@@ -133,6 +135,8 @@ class CandidateTrial:
                 self.base.note(f"output {name} differs in tails of a function, by {words}")
                 self._tails.append((row, OutputFinding(name, row.feed, False, first)))
                 return without_tails
+        # Where the runtime computes the original wrong, the unfused run may change the verdict.  Elsewhere it
+        # only adds a hint to the reason, so that one run is enough.
         if original.miscomputed is None and self._has_run_unfused:
             return first
         self._has_run_unfused = True
@@ -203,8 +207,8 @@ class CandidateTrial:
     def _expected_outputs(self, row: ComparisonRow) -> list[OriginalOutput]:
         """Return the original's outputs in float64 with the errors that a candidate may have there.
 
-        Except for PRECISE_KINDS, which says why, errors may be as large as the perturbed copies' distances
-        from the original on the runtime.
+        An error may be as large as the distance between the original and its perturbed copies on the runtime.
+        Inputs of PRECISE_KINDS do not allow this (see there).
         """
         outputs = self.base.original.proto.graph.output
         kinds = [float_type_of(output.type.tensor_type.elem_type) for output in outputs]

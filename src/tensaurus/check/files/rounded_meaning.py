@@ -16,8 +16,8 @@ this result if
 Integers computed from rounded numbers (a quantizer's) are compared with the original's own where perturbed
 copies, the unfused run and the rounded reference all have the same integers.
 
-Sums of many terms that cancel (a variance as the mean of squares less the square of the mean) meet neither
-condition: every order of adding gives another result.
+Sums of many terms that cancel (a variance as the mean of squares less the square of the mean) are not
+compared this way: every order of adding gives another result, so the two computations do not agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tensaurus.check.files.typical_errors import typical_errors
 from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS
 from tensaurus.runtimes.backends import Array
 
-__all__ = ["far_from_exact", "adopt_own_results"]
+__all__ = ["far_from_exact", "adopt_unfused_results"]
 
 MIN_ERROR_ROUNDINGS = 2.0**10  # in roundings of the output's largest element: smaller errors are inaccuracies
 AGREEMENT_SHARE = 1 / 16  # share of the distance from the exact result by which both computations may differ
@@ -65,12 +65,13 @@ def _differing_integers(original: OriginalOutput, result: Any) -> Array:
     return np.asarray(result != original.reference)
 
 
-def adopt_own_results(
+def adopt_unfused_results(
     original: OriginalOutput, unfused: Any, rounded: Any, digits: int, plausible: bool
 ) -> float:
     """Make the unfused run's results the reference of `original` wherever rounding is their meaning.
 
-    `rounded` is the reference with every operator's result rounded; for `digits` see `far_from_exact`.
+    `original.own` is the usual run, `unfused` the run without graph optimizations, `rounded` the reference
+    with every operator's result rounded; for `digits` see `far_from_exact`.
     Returns how far off the exact result is, relative to the output's largest element; 0: nothing was adopted.
     """
     is_far = far_from_exact(original, unfused, digits, plausible)
@@ -83,8 +84,9 @@ def adopt_own_results(
     scale = max(original.largest, original.scale)
     spread = np.maximum(original.spread, typical_errors(size, original.spread))
     is_stable = distance > ALLOWED_SPREADS * spread
-    agreed = np.isfinite(original.reference) & (is_stable | (distance >= NO_DIGIT_SHARE * scale))
-    agreed &= _distance(unfused, rounded) <= np.where(np.isfinite(distance), AGREEMENT_SHARE * distance, 0.0)
+    qualifies = np.isfinite(original.reference) & (is_stable | (distance >= NO_DIGIT_SHARE * scale))
+    largest_difference = np.where(np.isfinite(distance), AGREEMENT_SHARE * distance, 0.0)
+    agreed = qualifies & (_distance(unfused, rounded) <= largest_difference)
     if not (is_far & agreed).any():
         return 0.0
     # once one element is far off, every agreeing element adopts the run's result, also those below
@@ -93,7 +95,7 @@ def adopt_own_results(
     own = np.maximum(_distance(unfused, original.own), np.where(is_stable, original.spread, 0.0))
     original.reference = np.where(agreed, np.asarray(unfused, np.float64), original.reference)
     original.error = np.where(agreed, own, original.error)
-    return largest / max(scale, largest) if largest else 1.0
+    return largest / max(scale, largest) if largest else 1.0  # 1: only infinite results were adopted
 
 
 def _adopt_own_integers(original: OriginalOutput, unfused: Any, rounded: Any, is_far: Array) -> float:

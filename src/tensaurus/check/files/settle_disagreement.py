@@ -1,7 +1,8 @@
 """Decides where the runtime and the float64 reference differ by more than rounding explains: which is right?
 
-There rounding may be the original's meaning (`rounded_meaning`); else a run without the runtime's graph
-optimizations (unfused) decides.
+First case: the model rounds on purpose (`rounded_meaning`), and the runtime is right.  Otherwise the model
+runs once more without the runtime's graph optimizations (unfused).  If that result agrees with the reference,
+the runtime is wrong.  If it does not, nobody can tell which is wrong, and a candidate must agree with both.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tensaurus.check.files.comparison_row import ComparisonRow
 from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.files.output_bounds import largest_magnitude
 from tensaurus.check.files.reference import Reference
-from tensaurus.check.files.rounded_meaning import adopt_own_results, far_from_exact
+from tensaurus.check.files.rounded_meaning import adopt_unfused_results, far_from_exact
 from tensaurus.check.files.unfused_run import UnfusedRunner
 from tensaurus.system.errors import TensaurusError
 
@@ -44,22 +45,26 @@ class BaselineView(Protocol):
 
 
 def settle_disagreements(comparison: BaselineView) -> None:
-    """Set for every output of every row the reference with which candidates are compared."""
+    """Choose the reference of every output on every input, and report where the runtime is wrong.
+
+    First note how large each output is on plausible inputs, and can be.
+    """
     scales = [
         max((row.results[n].largest for row in comparison.rows if row.feed.is_plausible), default=0.0)
         for n in range(len(comparison.names))
     ]
-    reaches = [largest_magnitude(comparison.original.proto.graph, name) for name in comparison.names]
+    # the largest magnitude that the operators before an output allow: 1 after a Sigmoid, 0 for not known
+    upper_bounds = [largest_magnitude(comparison.original.proto.graph, name) for name in comparison.names]
     for row in comparison.rows:
-        for original, scale, reach in zip(row.results, scales, reaches, strict=False):
-            original.scale, original.possible_largest = scale, reach
+        for original, scale, upper_bound in zip(row.results, scales, upper_bounds, strict=False):
+            original.scale, original.possible_largest = scale, upper_bound
     _settle_rounding(comparison)
     _settle_wrong(comparison)
 
 
 def _settle_rounding(comparison: BaselineView) -> None:
     """Make the original's own results the reference of outputs whose meaning is rounding."""
-    far: dict[str, tuple[float, str]] = {}
+    worst_rounding: dict[str, tuple[float, str]] = {}  # by output: (size, kind of inputs)
     rows: list[tuple[ComparisonRow, list[int]]] = []
     for row in comparison.rows:
         plausible = row.feed.is_plausible
@@ -77,11 +82,11 @@ def _settle_rounding(comparison: BaselineView) -> None:
         for index in indices:
             if (name := comparison.names[index]) not in comparison.random:
                 plausible = row.feed.is_plausible
-                size = adopt_own_results(
+                size = adopt_unfused_results(
                     row.results[index], unfused[index], rounded[index], comparison.digits, plausible
                 )
-                far[name] = max(far.get(name, (0.0, "")), (size, row.feed.kind))
-    for name, (size, kind) in far.items():
+                worst_rounding[name] = max(worst_rounding.get(name, (0.0, "")), (size, row.feed.kind))
+    for name, (size, kind) in worst_rounding.items():
         if size:
             what = f"rounding makes {size:.2g} of the largest element of output {name} on {kind} inputs"
             comparison.note(
@@ -97,12 +102,13 @@ def _settle_wrong(comparison: BaselineView) -> None:
     for row in comparison.rows:
         if not _implausible_outputs(row):
             continue
+        # the reference with rounded operators may explain the error, which then is no longer implausible
         for original, output in zip(row.results, _run_rounded_reference(comparison, row) or (), strict=False):
             original.add_rounded(output)
-        if not (far := _implausible_outputs(row)):
+        if not (still_implausible := _implausible_outputs(row)):
             continue
         outputs = comparison.run_unfused("original", comparison.original, row)
-        for index in far:
+        for index in still_implausible:
             if (name := comparison.names[index]) in comparison.random:
                 continue
             unfused = None if outputs is None else outputs[index]
