@@ -12,8 +12,8 @@ from tensaurus.rules.language.match import filled_value
 __all__ = ["Analysis", "make_analysis", "types_of_code", "intern_number", "types_only"]
 
 # All e-graphs share these tables, as there are few types and numbers.
-_codes: dict[tuple[tuple[Type, ...], bool], int] = {}
-_coded: list[tuple[tuple[Type, ...], bool]] = []  # by code
+_codes: dict[tuple[tuple[Type, ...], bool], int] = {}  # {(types, static): code}
+_coded: list[tuple[tuple[Type, ...], bool]] = []  # the keys of `_codes`, by code
 _contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}
 _numbers: dict[Fraction, Fraction] = {}
 
@@ -61,7 +61,11 @@ class Analysis:
 
     @property
     def content(self) -> int:
-        """A number for all facts for which conditions may ask: `code` and the elements of a constant."""
+        """A number for all facts for which conditions of rules may ask.
+
+        These are `code`, and of a constant its number, if all elements are equal, and whether all are
+        positive.
+        """
         if self._content is None:
             key = (self.code, self.scalar, self.filled, self.positive)
             self._content = _contents.setdefault(key, len(_contents))

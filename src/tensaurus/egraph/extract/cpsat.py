@@ -25,13 +25,15 @@ class CpSat:
         self._solver.parameters.random_seed = seed
         # It would take Ctrl-C for itself, and leave the process without any handler of it.
         self._solver.parameters.catch_sigint_signal = False
-        # The rows for cycles are worth most in the linear relaxation, and by default clauses stay out of it.
+        # By default CP-SAT leaves clauses out of its linear relaxation.  Level 2 includes them: there the
+        # rows against cycles tighten the bound most.
         self._solver.parameters.linearization_level = 2
 
     def solve(self, form: Formulation, start: Choice, cost: float, seconds: float) -> Answer:
         """Search for `seconds`, beginning with the choice `start` without a cycle, which has this cost."""
         problem, cp = form.problem, self._cp
         model = cp.CpModel()
+        # x[n]: e-node n is chosen; y[g]: e-class g is needed; t[g]: its height in an order, against cycles
         x = [model.new_bool_var("") for _ in problem.costs]
         roots = set(problem.roots)
         one = model.new_constant(1)
@@ -46,12 +48,14 @@ class CpSat:
                 y.append(model.new_bool_var(""))
                 model.add_exactly_one([*(x[number] for number in members), ~y[-1]])
                 model.add_hint(y[-1], group in start)
+        # a chosen e-node needs the class; at most one of `numbers` is chosen, as they are of one class
         for numbers, group in form.reads:
             if group not in roots:
                 model.add_at_most_one([*(x[number] for number in numbers), ~y[group]])
+        # a needed class on a cycle needs one of the e-nodes that lead out of the cycle
         for group, numbers in form.supports:
             model.add_bool_or([*(x[number] for number in numbers), ~y[group]])
-        for factors, groups, least in form.covers:
+        for factors, groups, least in form.covers:  # see `exclusion_rows` and `cover_cuts`
             taken = [x[number] for number in factors] + [~y[group] for group in groups]
             model.add(cp.LinearExpr.weighted_sum(taken, [*factors.values(), *[1] * len(groups)]) >= least)
         t = {group: model.new_int_var(0, count - 1, "") for group, count in form.ranges.items()}
@@ -61,8 +65,9 @@ class CpSat:
             model.add_hint(x[number], start.get(group) == number)
         for group, height in order_values(form, start).items():
             model.add_hint(t[group], height)
-        # Scaling by a power of two is exact, and rounding down keeps the bound one of the real costs; so does
-        # the limit, for what costs more than the start is not taken.
+        # Costs are scaled by a power of two (exact) and rounded down, so the solver's lower bound also bounds
+        # the real cost from below.  A price over twice the start's cost is cut to that: even so the e-node is
+        # in no optimum, because the start is cheaper.
         shift = COST_BITS - frexp(cost)[1]
         prices = [floor(ldexp(min(price, 2 * cost), shift)) for price in problem.costs]
         model.minimize(cp.LinearExpr.weighted_sum(x, prices))

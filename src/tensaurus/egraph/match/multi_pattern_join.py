@@ -27,9 +27,11 @@ Merged: TypeAlias = tuple[int, ...]  # the roots (e-nodes) that a rule has merge
 
 
 class JointMatch(NamedTuple):
-    """A match for each root, the terms and classes of the entry's variables, and the plan to insert.
+    """A match for each root of a rule, so that the rule applies to all of them together.
 
-    `roots` are all roots that are merged; a root that is a merge itself counts with its own roots.
+    terms, classes  the e-node and the e-class of each variable of the rule
+    plan            how the right-hand sides are inserted
+    roots           all roots that are merged; a root that is a merge itself counts with its own roots
     """
 
     matches: tuple[Match, ...]
@@ -40,7 +42,10 @@ class JointMatch(NamedTuple):
 
 
 class Dependencies:
-    """For each root that may be merged, the roots on which its program depends (as bits), and its age."""
+    """For each root that may be merged, the roots on which its program depends, as bits, and its age.
+
+    The age is the number of the oldest e-node of the root's class.
+    """
 
     def __init__(self, graph: EGraph, roots: Iterable[int]):
         find = graph.find
@@ -56,7 +61,7 @@ class Dependencies:
             below.append(needed)
 
     def age(self, root: int) -> int:
-        """Return the oldest e-node of a root's class, so that a rewritten root keeps its place."""
+        """Return the oldest e-node of a root's class, so that a rewritten root keeps its age."""
         group = self._find(root)
         if group not in self._ages:
             self._ages[group] = min(self._members[group])
@@ -98,7 +103,7 @@ class _RootMatch(NamedTuple):
 
 
 class _SameSort(NamedTuple):
-    """Matches of one sort, in the order of their `first` ages."""
+    """Matches of one sort, in the order of `firsts`, their `first` ages."""
 
     firsts: list[int]
     rows: list[_RootMatch]
@@ -112,6 +117,10 @@ def join_matches(
     needs: Dependencies,
 ) -> Iterator[JointMatch]:
     """Yield all joint matches to which a rule applies, in the order of the first root's matches.
+
+    entry    the rule with the patterns of its roots
+    matches  for each root, the matches of its pattern
+    merged   for an e-node that the rule has made by merging, the roots that it merged
 
     A rule that is symmetric in its roots (`once`) is tried only in the order of their age.  Roots that it has
     `merged` before are joined only with roots that are all older or all younger and do not depend on them, so
@@ -156,24 +165,27 @@ class _Join:
                     now = bound | dict(zip(slots, row.classes, strict=True))
                     yield from self.extend((*chosen, row), now)
             return
-        fresh = [k for k, slot in enumerate(slots) if slot not in bound]
+        unbound = [k for k, slot in enumerate(slots) if slot not in bound]
         matches = tuple([row.match for row in chosen])
         terms = self._merge_by_slot(chosen, [row.terms for row in chosen])
         classes = self._merge_by_slot(chosen, [row.classes for row in chosen])
         roots = tuple([root for row in chosen for root in row.roots])
         for alike, plan in self._fitting_plans(chosen, shared, agreed):
-            after = self._may_follow(chosen, alike)
-            for row in islice(after, 1) if self.entry.is_last_root_interchangeable else after:
+            rows = self._may_follow(chosen, alike)
+            for row in islice(rows, 1) if self.entry.is_last_root_interchangeable else rows:
                 yield JointMatch(
                     (*matches, row.match),
-                    (*terms, *[row.terms[k] for k in fresh]),
-                    (*classes, *[row.classes[k] for k in fresh]),
+                    (*terms, *[row.terms[k] for k in unbound]),
+                    (*classes, *[row.classes[k] for k in unbound]),
                     plan,
                     (*roots, *row.roots),
                 )
 
     def _may_follow(self, chosen: Sequence[_RootMatch], alike: _SameSort) -> Iterable[_RootMatch]:
-        """Return the matches of one sort that may follow those chosen."""
+        """Return the matches of one sort, of other roots, that may follow those chosen.
+
+        Of a symmetric rule, these are younger roots that do not depend on the chosen ones, nor these on them.
+        """
         if self.entry.rewrite.once:
             begin = bisect_right(alike.firsts, max([row.last for row in chosen]))
             if begin == len(alike.rows):

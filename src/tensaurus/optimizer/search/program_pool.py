@@ -19,7 +19,7 @@ __all__ = ["Cheapest", "Extracted", "Programs"]
 class Extracted:
     """A program that was extracted from the e-graph: the first step of a candidate, before it has a proof.
 
-    places    e-nodes of the choices that it is made of (`extraction_choices.Place`)
+    places    the e-nodes of each choice that was made for it (`extraction_choices.Place`)
     cost      the sum of its pieces' costs in seconds, as last priced
     measured  seconds of one run of the whole program, where it was run
     sure      whether the cost rests on measurements of all pieces, on no estimates
@@ -39,7 +39,12 @@ class Extracted:
 
 @dataclass(frozen=True)
 class Cheapest:
-    """The cheapest program of an extraction, with the choices that it is made of and their prices."""
+    """The cheapest program of an extraction.
+
+    choices  what could be chosen: the e-nodes of the e-graph, and fused chains of them
+    choice   which of them was chosen in each e-class
+    prices   the costs of `choices`
+    """
 
     entry: Extracted
     choices: Choices
@@ -79,7 +84,7 @@ class Programs:
         self._all = {roots: one for roots, one in self._all.items() if one.measured is not None}
 
     def ranked(self, excluded: tuple[Node, ...]) -> list[Extracted]:
-        """Return the programs, the cheapest first, then the cheapest one that is not sure.
+        """Return the programs whose cost is sure, the cheapest first; of the others the cheapest one only.
 
         excluded  roots of a program that is left out
         """

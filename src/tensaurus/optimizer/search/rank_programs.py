@@ -46,39 +46,43 @@ class Ranking:
 
         They are followed by the program that is cheapest by estimates, which comes first where nothing was
         measured, and by the `others`, candidates of another search.
+
+        original   the original as extracted, None if it was not
+        estimated  the program that is cheapest by estimates, with its cost and the original's
         """
         by_saturation = frozenset({SATURATION})
         original = original or Extracted(self.program, (), inf)
-        first = Candidate(self.program, original.cost, measured=original.measured)
-        candidates = [first]
+        start = Candidate(self.program, original.cost, measured=original.measured)
+        candidates = [start]
         for one in ranked:
-            if len(candidates) <= keep and (step := self._prove(one.program, first)):
-                measured = step, one.measured, by_saturation, one.sure
-                candidates.append(Candidate(one.program, one.cost, *measured))
+            if len(candidates) <= keep and (step := self._prove(one.program, start)):
+                proved = step, one.measured, by_saturation, one.sure
+                candidates.append(Candidate(one.program, one.cost, *proved))
         candidates.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
-        guessed = [] if estimated is None else self._estimated_candidates(*estimated, first, candidates)
-        ordered = [*candidates, *guessed] if first.cost < inf else [*guessed, *candidates]
+        guessed = [] if estimated is None else self._estimated_candidates(*estimated, start, candidates)
+        ordered = [*candidates, *guessed] if start.cost < inf else [*guessed, *candidates]
         return merge_candidates(ordered, others)
 
     def _estimated_candidates(
-        self, program: Program, totals: Sequence[float], first: Candidate, known: Sequence[Candidate]
+        self, program: Program, totals: Sequence[float], start: Candidate, known: Sequence[Candidate]
     ) -> list[Candidate]:
         """Return the cheapest program by estimates, unless known; `totals`: its cost, the original's."""
         if any(program.roots == candidate.program.roots for candidate in known):
             return []
-        if (step := self._prove(program, first)) is None:
+        if (step := self._prove(program, start)) is None:
             return []
         cost, before = totals
-        cost = cost if first.seconds == inf or not before else cost / before * first.seconds
+        # scaled, so that the original's estimate (`before`) becomes its known time
+        cost = cost if start.seconds == inf or not before else cost / before * start.seconds
         return [Candidate(program, cost, step, by=frozenset({SATURATION}), sure=False)]
 
-    def _prove(self, program: Program, first: Candidate) -> Rewritten | None:
+    def _prove(self, program: Program, start: Candidate) -> Rewritten | None:
         """Return the rewrites that lead to a program; None, and a note, where they do not prove it."""
         with self.patience.part():
             proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
             applied = tuple(dict.fromkeys(proof.equations))
             if proof.holds():
-                return Rewritten(lambda: applied, first)
+                return Rewritten(lambda: applied, start)
             reason = f"its {len(applied)} rewrites do not prove it equal"
             self.notes.append(f"dropped a rewritten program: {reason}")
             return None
