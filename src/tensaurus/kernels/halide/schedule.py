@@ -79,19 +79,19 @@ class FuncLoops:
         self.sizes = list(sizes)
         self.count = 0
 
-    def split(self, place: int, factor: int, ending: Any = None) -> Any | None:
-        """Splits the loop of an axis into a loop over blocks, which is returned, and one inside a block,
-        which becomes the axis's own loop. Returns None where one block holds the axis.
+    def split(self, number: int, factor: int, tail: Any = None) -> Any | None:
+        """Splits the loop of an axis into blocks of `factor` steps, and returns the loop over blocks.
 
-        `ending` is the tail strategy where blocks do not divide the axis; None leaves it to `tail_strategy`.
+        The loop inside a block becomes the axis's own. Returns None where one block holds the whole axis.
+        `tail` is the tail strategy where blocks do not divide the axis; None leaves it to `tail_strategy`.
         """
-        if factor >= self.sizes[place]:
+        if factor >= self.sizes[number]:
             return None
         outer, inner = self.new_variable(), self.new_variable()
-        exact = self.sizes[place] % factor == 0
-        how = tail_strategy(self.sizes[place], factor) if exact or ending is None else ending
-        self.func.split(self.axes[place], outer, inner, factor, how)
-        self.axes[place], self.sizes[place] = inner, factor
+        if tail is None or self.sizes[number] % factor == 0:
+            tail = tail_strategy(self.sizes[number], factor)
+        self.func.split(self.axes[number], outer, inner, factor, tail)
+        self.axes[number], self.sizes[number] = inner, factor
         return outer
 
     def new_variable(self) -> Any:
@@ -99,7 +99,7 @@ class FuncLoops:
         return hl.Var(f"{self.func.name().replace('$', '_')}_l{self.count}")
 
     def fuse(self, loops: Sequence[Any]) -> list[Any]:
-        """Fuses loops, innermost first, to one; returns a list that is empty if there are no loops."""
+        """Fuses loops, innermost first, and returns the fused one as a list; no loops give an empty list."""
         remaining = list(loops)
         while len(remaining) > 1:
             fused = self.new_variable()
@@ -128,7 +128,7 @@ def schedule_block(
     """Schedules a register block: tiles outside, accumulators in registers inside, copies at their levels.
 
     copies  stages that copy operands, each with the number of outer loops that it is computed in
-    groups  the stage of groups where the reduction is a sum of groups
+    groups  the stage that sums each group of terms, where the reduction is a long sum split in groups
     rows    number of first axes that the nest shares with other nests
 
     Returns the loops over the shared axes, if they are outside all others: other nests may be computed there.
@@ -145,12 +145,12 @@ def schedule_block(
     steps: list[int] = []  # steps of the loops over tiles
     # tile loops that go over the first `rows` axes alone, and the sizes of these axes inside the loops
     row_tile_count, row_sizes = 0, sizes[:rows]
-    for place, (a, n) in enumerate(sketch.tile):
-        whole = loops.sizes[a]
+    for number, (a, n) in enumerate(sketch.tile):
+        size_before = loops.sizes[a]
         if (loop := loops.split(a, n)) is not None:
             tiles.append(loop)
-            steps.append(-(-whole // n))
-        before = [b for b, _ in sketch.tile[:place]]
+            steps.append(-(-size_before // n))
+        before = [b for b, _ in sketch.tile[:number]]
         if a not in before and all(b < rows for b in (*before, a)):
             row_tile_count, row_sizes[a] = len(tiles), loops.sizes[a]
     # the register block: its vectors and other axes are unrolled inside loops over blocks
@@ -182,16 +182,16 @@ def schedule_block(
     level_vars: list[Any] = list(levels)
     if sketch.parallel and levels:
         count = min(sketch.parallel, len(levels))
-        (one,) = loops.fuse(list(reversed(levels[:count])))
-        task, one = loops.split_tasks(one, prod(steps[:count]))
+        (fused,) = loops.fuse(list(reversed(levels[:count])))
+        task, fused = loops.split_tasks(fused, prod(steps[:count]))
         func.parallel(task)
-        level_vars = [one] * count + levels[count:]
-    after = [*block_loops, *inner, *reversed(level_vars)]
-    if after:
-        accumulators.compute_at(func, after[0])
+        level_vars = [fused] * count + levels[count:]
+    outer_loops = [*block_loops, *inner, *reversed(level_vars)]  # around the register block, innermost first
+    if outer_loops:
+        accumulators.compute_at(func, outer_loops[0])
     else:  # one block: inside the output's vector loop each lane would have accumulators of its own
         around.place_func(accumulators)
-    accumulators.store_in(hl.MemoryType.Register if after else hl.MemoryType.Auto)
+    accumulators.store_in(hl.MemoryType.Register if outer_loops else hl.MemoryType.Auto)
     if groups is None:
         _schedule_accumulators(nest.main, sketch, lowered, sketch.order, sketch.unrolled)
     else:
@@ -264,10 +264,11 @@ def schedule_copy(
     axes, variables = stage.axes[::-1], [lowered.variables[a] for a in reversed(stage.axes)]
     if not variables:
         return
-    filled = lowered.interiors.get(stage.tensor.name)
-    if filled is not None:  # the fill reads no memory, so that whole vectors may be written
+    interior = lowered.interiors.get(stage.tensor.name)
+    if interior is not None:
+        # a copy with edges is filled first, which reads no memory, so that whole vectors may be written
         func.vectorize(variables[0], lanes, EXACT_TAIL)
-        row, size = filled
+        row, size = interior
         update = func.update()
         update.reorder(row, *variables[1:])
         if size % lanes and size >= lanes:
@@ -278,27 +279,27 @@ def schedule_copy(
     size = extent(axes[0])
     if around.func is None:  # the whole copy is computed, so that its extent is known
         func.bound(variables[0], 0, size)
-        how = tail_strategy(size, lanes)
+        tail = tail_strategy(size, lanes)
     else:
-        how = hl.TailStrategy.GuardWithIf
+        tail = hl.TailStrategy.GuardWithIf
     dense = _dense_source_axis(stage)
     if dense is not None and size > lanes:
         # columns of vectors: the next vector reads the cache lines that a gathered vector has read
         loops = FuncLoops(func, variables, [extent(a) for a in axes])
-        outer = loops.split(0, lanes, how)
+        outer = loops.split(0, lanes, tail)
         beside = loops.axes.pop(axes.index(dense))
         func.reorder(loops.axes[0], beside, outer, *loops.axes[1:])
         func.vectorize(loops.axes[0])
         rest = [v for v in variables if v is not variables[0] and v is not beside]
         sizes = [extent(a) for a in axes[1:] if a is not dense]
     else:
-        func.vectorize(variables[0], lanes, how)
+        func.vectorize(variables[0], lanes, tail)
         rest, sizes = variables[1:], [extent(a) for a in axes[1:]]
     if parallel and stage.points >= PARALLEL_COPY_ELEMENTS and rest:
         loops = FuncLoops(func, rest, sizes)
         loops.count = len(axes) + 2  # new variables are numbered on from here, so that no name is used twice
-        (one,) = loops.fuse(rest)
-        func.parallel(loops.split_tasks(one, prod(sizes))[0])
+        (fused,) = loops.fuse(rest)
+        func.parallel(loops.split_tasks(fused, prod(sizes))[0])
 
 
 def _dense_source_axis(stage: Stage) -> Axis | None:
@@ -325,7 +326,7 @@ def schedule_flat(
     sizes = around.sizes_inside(nest.output)
     loops = FuncLoops(func, axes, sizes)
     outside = axes[:rows]
-    free = list(zip(axes, sizes, strict=True))[:rows]
+    free = list(zip(axes, sizes, strict=True))[:rows]  # the loops that may be parallel, outermost first
     if rows < len(axes):
         last = len(axes) - 1
         width = sketch.lanes * sketch.unroll
@@ -346,10 +347,10 @@ def schedule_flat(
     if not sketch.parallel or not free:
         return outside
     count = min(sketch.parallel, len(free))
-    (one,) = loops.fuse([loop for loop, _ in reversed(free[:count])])
-    task, one = loops.split_tasks(one, prod(size for _, size in free[:count]))
+    (fused,) = loops.fuse([loop for loop, _ in reversed(free[:count])])
+    task, fused = loops.split_tasks(fused, prod(size for _, size in free[:count]))
     func.parallel(task)
-    return [*([one] * count), *outside[count:]] if outside else []
+    return [*([fused] * count), *outside[count:]] if outside else []
 
 
 def schedule_row(parts: SplitReduction, lowered: LoweredStages, around: EnclosingLoops, lanes: int) -> None:

@@ -79,7 +79,7 @@ def round_to_float32(domain: hl.Expr, value: hl.Expr, elsewhere: hl.Expr) -> hl.
     """Rounds a float64 to float32 where `domain` holds; elsewhere returns the float32 `elsewhere`.
 
     Even in strict expressions the compiler assumes that a converted value is neither NaN nor infinite, and
-    drops comparisons of it that only these would fail. So the caller passes `domain`, which it computed
+    removes tests that only a NaN or an infinity would fail. So the caller passes `domain`, which it computed
     without comparing the value itself: where it holds, the value is no NaN.
     """
     infinity = hl.select(value > hl.f64(0), hl.f32(inf), hl.f32(-inf))

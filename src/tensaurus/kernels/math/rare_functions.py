@@ -47,6 +47,8 @@ def _exp(x: hl.Expr) -> hl.Expr:
     """Returns exp(x) in float64 for finite x, clamped to -700..700, as `transcendental` does in float32."""
     magic = hl.f64(1.5 * 2**52)
     x = clamp_keeping_nan(x, -700, 700)
+    # Adding 1.5 * 2^52 rounds x / log 2 to an integer n, which stands in the low bits of `shifted`: moved up
+    # by 52 bits, they are the exponent of 2^n.
     shifted = x * hl.f64(1 / log(2)) + magic
     n = shifted - magic
     r = x - n * hl.f64(_LOG_2) - n * hl.f64(_REST)
@@ -140,7 +142,7 @@ def asin(x: hl.Expr) -> hl.Expr:
 @strict
 def acos(x: hl.Expr) -> hl.Expr:
     d, one = to_float64(x), hl.f64(1)
-    # where 1 + x is 0 the ratio is about 1e18, whose root 1e9 has the arc tangent of infinity in float32
+    # At x = -1 the divisor is 0.  With 1e-18 instead the root is about 1e9, and atan(1e9) is pi/2 in float32.
     ratio = (one - d) / clamp_keeping_nan(one + d, 1e-18, 2)
     return round_to_float32(at_most(absolute(x), hl.f32(1)), hl.f64(2) * _atan(hl.sqrt(ratio)), hl.f32(nan))
 
@@ -165,7 +167,10 @@ def power(x: hl.Expr, y: hl.Expr) -> hl.Expr:
 
 @cache
 def _two_over_pi() -> list[int]:
-    """Returns windows of the bits of 2 / pi: number k has 32 bits, the last of weight 2^-(8 k + 8)."""
+    """Returns 24 overlapping windows of the bits of 2 / pi.
+
+    Window k is the 32 bits that end at the bit worth 2^-(8 k + 8).
+    """
     scale = 1 << 400
 
     def arctan_of_inverse(n: int) -> int:
@@ -181,23 +186,24 @@ def _two_over_pi() -> list[int]:
     return [(quotient >> (392 - 8 * k)) & 0xFFFFFFFF for k in range(24)]
 
 
-def _select_by_index(place: hl.Expr, numbers: Sequence[int]) -> hl.Expr:
-    """Selects numbers[place] by bisection, without a load; the count of numbers is a power of two."""
+def _select_by_index(index: hl.Expr, numbers: Sequence[int]) -> hl.Expr:
+    """Selects numbers[index] by bisection, without a load; the count of numbers is a power of two."""
     if len(numbers) == 1:
         return hl.u32(numbers[0])
     half = len(numbers) // 2
-    low, high = _select_by_index(place, numbers[:half]), _select_by_index(place, numbers[half:])
-    return hl.select((place & hl.u32(half)) == hl.u32(0), low, high)
+    low, high = _select_by_index(index, numbers[:half]), _select_by_index(index, numbers[half:])
+    return hl.select((index & hl.u32(half)) == hl.u32(0), low, high)
 
 
 def _quarter_turns(a: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
     """Reduces a float32 a >= 0 to (n, r) with a = n pi/2 + r and |r| <= pi/4; n modulo 4.
 
     For a >= 2 the product with 2/pi is computed in integers from the bits that matter (Payne and Hanek,
-    1983): 2 bits of the number of quarter turns and 62 of the fraction. No float32 comes nearer to a multiple
-    than 2^-32.
+    1983): 2 bits of the number of quarter turns and 62 of the fraction. That is enough: no float32 comes
+    nearer to a multiple of pi/2 than 2^-32.
     """
     table = _two_over_pi()
+    # a = mantissa * 2^(exponent - 22); exponent // 8 chooses windows of 2/pi, exponent % 8 shifts mantissa
     exponent = hl.max(bits(a) >> hl.u32(23), hl.u32(128)) - hl.u32(128)
     words = (_select_by_index(exponent >> hl.u32(3), table[k : k + 16]) for k in (8, 4, 0))
     mantissa = ((bits(a) & hl.u32(0x7FFFFF)) | hl.u32(0x800000)) << (exponent & hl.u32(7))

@@ -47,7 +47,7 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
         last = stage
         while len(after := readers[last.tensor.name]) == 1 and _reads_own_indices(after[0], last):
             last = after[0]
-        if last.tensor.name in reductions:
+        if last.tensor.name in reductions:  # another reduction ends there: this one has a nest of its own
             last = stage
         reductions[last.tensor.name] = stage
     for stage in stages:

@@ -33,35 +33,35 @@ def merge_axes(
     repeated until nothing changes.
     """
     tensors = {x.name: x for x in (*inputs, *(s.tensor for s in stages))}
-    pairs = {(x.name, d) for x in tensors.values() for d in range(len(x.shape) - 1)}
+    dimension_pairs = {(x.name, d) for x in tensors.values() for d in range(len(x.shape) - 1)}
     reduced = {(s.tensor.name, d) for s in stages for d in range(len(s.reduced) - 1)}
     while True:
-        kept_pairs, kept_reduced = set(pairs), set(reduced)
+        kept_pairs, kept_reduced = set(dimension_pairs), set(reduced)
         for stage in stages:
-            candidates = _candidate_axis_pairs(stage, pairs, reduced)
-            separated = {b for pair in _separated_pairs(stage, candidates, pairs) for b in pair}
+            axis_pairs = _candidate_axis_pairs(stage, dimension_pairs, reduced)
+            separated = set[tuple[Axis, Axis]]().union(*_separated_pairs(stage, axis_pairs, dimension_pairs))
             for place, (a, b) in enumerate(pairwise(stage.axes)):
-                if (a, b) in separated or (a, b) not in candidates:
+                if (a, b) in separated or (a, b) not in axis_pairs:
                     kept_pairs.discard((stage.tensor.name, place))
             for place, (a, b) in enumerate(pairwise(stage.reduced)):
-                if (a, b) in separated or (a, b) not in candidates:
+                if (a, b) in separated or (a, b) not in axis_pairs:
                     kept_reduced.discard((stage.tensor.name, place))
             for body in _tensor_reads(stage):
                 for place, indices in enumerate(pairwise(body.indices)):
-                    pairs_read = (p for p in candidates if (polynomial(p[0]), polynomial(p[1])) == indices)
+                    pairs_read = (p for p in axis_pairs if (polynomial(p[0]), polynomial(p[1])) == indices)
                     match = next(pairs_read, None)
                     assert isinstance(body.source, Tensor)
                     # the inner axis must cover its dimension, or the merged index would leave the row
                     fits = match is not None and body.source.shape[place + 1] == match[1].extent
                     if not fits or match in separated:
                         kept_pairs.discard((body.source.name, place))
-        if (kept_pairs, kept_reduced) == (pairs, reduced):
+        if (kept_pairs, kept_reduced) == (dimension_pairs, reduced):
             break
-        pairs, reduced = kept_pairs, kept_reduced
-    if not pairs and not reduced:
+        dimension_pairs, reduced = kept_pairs, kept_reduced
+    if not dimension_pairs and not reduced:
         return tuple(stages), tuple(inputs)
-    shapes = {name: replace(x, shape=_merged_shape(x, pairs)) for name, x in tensors.items()}
-    return tuple(_merge_stage(s, pairs, reduced, shapes) for s in stages), tuple(
+    shapes = {name: replace(x, shape=_merged_shape(x, dimension_pairs)) for name, x in tensors.items()}
+    return tuple(_merge_stage(s, dimension_pairs, reduced, shapes) for s in stages), tuple(
         shapes[x.name] for x in inputs
     )
 
@@ -73,23 +73,26 @@ def _tensor_reads(stage: Stage) -> Iterator[Read]:
 
 
 def _candidate_axis_pairs(
-    stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair]
+    stage: Stage, dimension_pairs: set[DimensionPair], reduced: set[DimensionPair]
 ) -> set[tuple[Axis, Axis]]:
-    """Returns the neighbouring axes of the stage that may be merged as its dimensions or reduced axes."""
+    """Returns the pairs (a, b) of axes side by side in the stage that are still candidates.
+
+    Their dimensions are in `dimension_pairs`, or as reduced axes they are in `reduced`.
+    """
     name = stage.tensor.name
-    first = {p for d, p in enumerate(pairwise(stage.axes)) if (name, d) in pairs}
+    first = {p for d, p in enumerate(pairwise(stage.axes)) if (name, d) in dimension_pairs}
     return first | {p for d, p in enumerate(pairwise(stage.reduced)) if (name, d) in reduced}
 
 
 def _separated_pairs(
-    stage: Stage, candidates: set[tuple[Axis, Axis]], pairs: set[DimensionPair]
+    stage: Stage, axis_pairs: set[tuple[Axis, Axis]], dimension_pairs: set[DimensionPair]
 ) -> Iterator[set[tuple[Axis, Axis]]]:
     """Yields sets of axis pairs of which a stage uses one axis without the other."""
     for body in bodies(stage.body):
         if isinstance(body, Read) and isinstance(body.source, Tensor):
             # case 1: a read by both axes side by side, and by one of them in another dimension, too
             for place, (index, next_index) in enumerate(pairwise(body.indices)):
-                for a, b in candidates if (body.source.name, place) in pairs else ():
+                for a, b in axis_pairs if (body.source.name, place) in dimension_pairs else ():
                     if index == polynomial(a) and next_index == polynomial(b):
                         for d, other in enumerate(body.indices):
                             if d not in (place, place + 1) and {a, b} & set(axes_in(other)):
@@ -97,10 +100,10 @@ def _separated_pairs(
             # case 2: an index with one of the axes, unless the neighbouring index is the other axis
             for d, single_index in enumerate(body.indices):
                 inside = set(axes_in(single_index))
-                for a, b in candidates:
+                for a, b in axis_pairs:
                     paired = any(
                         d in (p, p + 1)
-                        and (body.source.name, p) in pairs
+                        and (body.source.name, p) in dimension_pairs
                         and body.indices[p] == polynomial(a)
                         and body.indices[p + 1] == polynomial(b)
                         for p in (d - 1, d)
@@ -111,7 +114,7 @@ def _separated_pairs(
         else:
             # case 3: a guard or a number that depends on one of the axes
             inside = {x for size in sizes(body) for x in axes_in(size)}
-            yield {pair for pair in candidates if set(pair) & inside}
+            yield {pair for pair in axis_pairs if set(pair) & inside}
 
 
 def _group_in_runs(count: int, joined: Any) -> list[list[int]]:
@@ -125,23 +128,26 @@ def _group_in_runs(count: int, joined: Any) -> list[list[int]]:
     return runs
 
 
-def _merged_shape(tensor: Tensor, pairs: set[DimensionPair]) -> tuple[Size, ...]:
-    runs = _group_in_runs(len(tensor.shape), lambda d: (tensor.name, d) in pairs)
+def _merged_shape(tensor: Tensor, dimension_pairs: set[DimensionPair]) -> tuple[Size, ...]:
+    runs = _group_in_runs(len(tensor.shape), lambda d: (tensor.name, d) in dimension_pairs)
     return tuple(prod(tensor.shape[d] for d in run) for run in runs)
 
 
 def _merge_stage(
-    stage: Stage, pairs: set[DimensionPair], reduced: set[DimensionPair], shapes: dict[str, Tensor]
+    stage: Stage,
+    dimension_pairs: set[DimensionPair],
+    reduced: set[DimensionPair],
+    shapes: dict[str, Tensor],
 ) -> Stage:
     name = stage.tensor.name
     merged_axes: dict[Axis, Axis] = {}  # the first axis of a run -> the merged axis
-    axes = _merge_axis_runs(stage.axes, lambda d: (name, d) in pairs, merged_axes)
+    axes = _merge_axis_runs(stage.axes, lambda d: (name, d) in dimension_pairs, merged_axes)
     inner = _merge_axis_runs(stage.reduced, lambda d: (name, d) in reduced, merged_axes)
 
     def changed(body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Tensor):
             source = body.source
-            runs = _group_in_runs(len(source.shape), lambda d: (source.name, d) in pairs)
+            runs = _group_in_runs(len(source.shape), lambda d: (source.name, d) in dimension_pairs)
             indices = []
             for run in runs:
                 index = body.indices[run[0]]
