@@ -67,7 +67,7 @@ class Blocked:
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """Yields proposals for about `room` e-nodes."""
         equations = (each for program in graph.programs for each in self.find_equations(program))
-        for equation in islice(equations, max(room // 8, 0)):
+        for equation in islice(equations, max(room // 8, 0)):  # an equation adds about 8 e-nodes
             yield Proposal(equation, tuple(map(graph.insert_term, equation.leaves)))
 
     def find_equations(self, program: Program) -> Iterator[Equation]:
@@ -77,6 +77,7 @@ class Blocked:
         total = sum(filter(None, map(self.seconds, program.active)))
         if sum(excess.values()) < MIN_EXCESS * total or not total:
             return
+        # (kernel, its reader), one of them slow: between them a tensor can stay in blocks
         pairs = [
             (arg, node)
             for node in kernels
@@ -84,10 +85,14 @@ class Blocked:
             if arg in excess and (excess[arg] or excess[node]) and is_blockable(arg.types[0], self.width)
         ]
         for node in kernels:
-            places = frozenset(k for k, arg in enumerate(node.args) if (arg, node) in pairs)
+            blocked_inputs = frozenset(k for k, arg in enumerate(node.args) if (arg, node) in pairs)
             is_read_blocked = any(arg is node for arg, _ in pairs)
             choices = dict.fromkeys(
-                ((places, is_read_blocked), (places, False), (frozenset[int](), is_read_blocked))
+                (
+                    (blocked_inputs, is_read_blocked),
+                    (blocked_inputs, False),
+                    (frozenset[int](), is_read_blocked),
+                )
             )
             equations = [
                 e
@@ -138,19 +143,19 @@ def unblock_tensor(node: Node) -> Node:
 
 @lru_cache(1000)
 def _block_scope(shape: tuple[Size, ...], dtype: str, width: int) -> Scope:
-    own = [axis(n) for n in shape]
-    places: list[Size] = [polynomial(a) for a in own]
-    own[CHANNEL_AXIS], inner, places[CHANNEL_AXIS] = digit_axes(own[CHANNEL_AXIS], width)
-    return intern_scope(Scope((*own, inner), Read(Tensor("x0", shape, dtype), tuple(places))))
+    axes = [axis(n) for n in shape]
+    indices: list[Size] = [polynomial(a) for a in axes]
+    axes[CHANNEL_AXIS], inner, indices[CHANNEL_AXIS] = digit_axes(axes[CHANNEL_AXIS], width)
+    return intern_scope(Scope((*axes, inner), Read(Tensor("x0", shape, dtype), tuple(indices))))
 
 
 @lru_cache(1000)
 def _unblock_scope(shape: tuple[Size, ...], dtype: str) -> Scope:
     *plain, width = shape
     assert isinstance(width, int)
-    own = [axis(n * width if k == CHANNEL_AXIS else n) for k, n in enumerate(plain)]
+    axes = [axis(n * width if k == CHANNEL_AXIS else n) for k, n in enumerate(plain)]
     return intern_scope(
-        Scope(tuple(own), Read(Tensor("x0", shape, dtype), _block_indices(map(polynomial, own), width)))
+        Scope(tuple(axes), Read(Tensor("x0", shape, dtype), _block_indices(map(polynomial, axes), width)))
     )
 
 
@@ -271,6 +276,7 @@ class _SplitAxes(Rewriting):
     def __init__(self, outermost: Scope, width: int):
         super().__init__()
         self.outermost, self.width = outermost, width
+        # {identity of an inner scope: (this scope, its form with split axes, the numbers of these)}
         self._stages: dict[int, tuple[Scope, Scope, list[int]]] = {}
         # (identity of a scope, number of its axis) for axes that are read by both digits
         self._read_by_digits = {
@@ -294,7 +300,7 @@ class _SplitAxes(Rewriting):
         return bool(rest != 0 and floordiv(rest, self.width) * self.width == rest)
 
     def split_stage(self, scope: Scope) -> tuple[Scope, list[int]]:
-        """Returns an inner scope with split axes, and the places of these; their low digits come last."""
+        """Returns an inner scope with split axes, and their numbers; the low digits become the last axes."""
         if id(scope) not in self._stages:
             body = self.body(scope.body)
             split = [

@@ -36,8 +36,8 @@ def generate_rules(
 
     size     operators of a term, at most, None for the size in each world's definition
     watch    called with the result of each world
-    sample   number of derivable equations of each world that the result has as a sample
-    shard    (k, n): take the k-th of n parts of the candidates of the last size, counted from 0
+    sample   how many of the equations that other rules derive each result has as a sample (`dropped`)
+    shard    (k, n): of the candidates with `size` operators, try only part k of n; k counts from 0
     journal  folder of verdicts: laws with a verdict, of an earlier run or another shard, are not proved anew
     Raises TensaurusError where the journal cannot be used.
     """

@@ -55,7 +55,7 @@ def law_texts(first: Term, second: Term, names: Mapping[Term, str], back: bool) 
     for attributes in attribute_texts(first, second):
         for output in (OUTPUT_NAME, "") if has_one_output else ("",):
             left, right = (format_term(side, names, attributes, output) for side in (first, second))
-            # the side that is matched must bind all names of attributes and outputs
+            # `<=>` also matches the right side, which must then contain every name that the left side has
             is_bound = attribute_names(left) <= attribute_names(right)
             is_bound = is_bound and (outputs[0] == outputs[1] or not output)
             yield LawText(left, "<=>" if both and is_bound else "=>", right)
@@ -64,16 +64,20 @@ def law_texts(first: Term, second: Term, names: Mapping[Term, str], back: bool) 
 def attribute_texts(first: Term, second: Term) -> Iterator[dict[str, str]]:
     """Yield {call: text of its attributes}, the most general texts first.
 
-    For an operator with one call on the left: a name for all attributes, then a value for one of them and a
-    name for the others.  Then for every call: names for tuples, equal tuples having one name; names for the
-    tuples that may be any numbers; values.  Last of all a name for each single attribute.
+    The texts of a call, in order:
+    1. if its operator has one call only, and this stands on the left: `**a`; then `axis=1, **a`
+    2. every tuple as a name, equal tuples as the same name
+    3. only those tuples as names that may be any numbers
+    4. all values
+    Combinations of several calls come by the sum of the places of their texts.  After all of them, if 1 holds
+    for each of at most three calls, comes one name per attribute: `axis=p0`.
     """
     uses = _calls_with_attributes(first, second)
     counts = Counter(use.name for use in uses.values())
     on_left = {call_text(use) for use in _uses_in(first)}
     values, tuple_names = list(_format_attributes(uses)), _name_tuples(uses.values())
-    any_numbers = _attributes_of_any_numbers(uses.values())
-    number_names = {each: name for each, name in tuple_names.items() if each in any_numbers}
+    free_tuples = _free_tuples(uses.values())
+    number_names = {each: name for each, name in tuple_names.items() if each in free_tuples}
     with_names = [*_format_attributes(uses, tuple_names), *_format_attributes(uses, number_names)]
     choices: list[list[str]] = []
     for (call, use), all_others in zip(uses.items(), ALL_ATTRIBUTES, strict=False):
@@ -83,15 +87,15 @@ def attribute_texts(first: Term, second: Term) -> Iterator[dict[str, str]]:
             numbers = numbers if len(use.defaults) > 1 else {}
             given = {name: use.attrs.get(name, n) for name, n in numbers.items()}
             one_value = [
-                f"{name}={_format_value(use, name, n, usual)}, **{all_others}"
-                for usual in (True, False)
+                f"{name}={_format_value(use, name, n, is_preferred)}, **{all_others}"
+                for is_preferred in (True, False)
                 for name, n in given.items()
             ]
             texts = [f"**{all_others}", *dict.fromkeys(one_value), *texts]
         choices.append(texts)
-    places = product(*(range(len(texts)) for texts in choices))
-    for chosen in sorted(places, key=lambda each: (sum(each), each)):
-        yield {call: texts[place] for call, texts, place in zip(uses, choices, chosen, strict=True)}
+    numbers_of_texts = product(*(range(len(texts)) for texts in choices))
+    for chosen in sorted(numbers_of_texts, key=lambda each: (sum(each), each)):
+        yield {call: texts[number] for call, texts, number in zip(uses, choices, chosen, strict=True)}
     is_single = all(counts[use.name] == 1 and call in on_left for call, use in uses.items())
     if 0 < len(uses) <= len(EACH_ATTRIBUTE) and is_single:
         yield {
@@ -103,11 +107,14 @@ def attribute_texts(first: Term, second: Term) -> Iterator[dict[str, str]]:
 def _name_tuples(uses: Iterable[Use]) -> dict[tuple[str, Any], str]:
     """Return {(attribute, value): name} for the values that are tuples."""
     given = dict.fromkeys((name, n) for u in uses for name, n in u.attrs.items() if isinstance(n, tuple))
-    return {each: f"s{place}" for place, each in enumerate(given)}
+    return {each: f"s{number}" for number, each in enumerate(given)}
 
 
-def _attributes_of_any_numbers(uses: Iterable[Use]) -> set[tuple[str, Any]]:
-    """Return the (attribute, value) pairs that may be any numbers in every use: no axes, no steps."""
+def _free_tuples(uses: Iterable[Use]) -> set[tuple[str, Any]]:
+    """Return the (attribute, value) pairs whose numbers any others can replace in every use.
+
+    The numbers of axes and steps cannot be replaced.
+    """
     given = [((name, n), use.takes_any_numbers(name)) for use in uses for name, n in use.attrs.items()]
     return {each for each, _ in given} - {each for each, is_any in given if not is_any}
 
@@ -124,32 +131,36 @@ def _calls_with_attributes(*terms: Term) -> dict[str, Use]:
 def _format_attributes(
     uses: Mapping[str, Use], names: Mapping[tuple[str, Any], str] | None = None
 ) -> Iterator[dict[str, str]]:
-    """Yield {call: attributes as names or values}, with axes counted in the usual way, then the other."""
+    """Yield {call: attributes as names or values}, first with axes counted in the preferred way, then not."""
     previous: dict[str, str] = {}
     names = names or {}
 
-    def format_one(use: Use, name: str, value: Any, usual: bool) -> str:
-        return names[name, value] if (name, value) in names else _format_value(use, name, value, usual)
+    def format_one(use: Use, name: str, value: Any, is_preferred: bool) -> str:
+        return names[name, value] if (name, value) in names else _format_value(use, name, value, is_preferred)
 
-    for usual in (True, False):
+    for is_preferred in (True, False):
         texts = {
-            call: ", ".join(f"{name}={format_one(use, name, n, usual)}" for name, n in use.attrs.items())
+            call: ", ".join(f"{key}={format_one(use, key, n, is_preferred)}" for key, n in use.attrs.items())
             for call, use in uses.items()
         }
         if texts != previous:
             yield (previous := texts)
 
 
-def _format_value(use: Use, name: str, value: Any, usual: bool) -> str:
-    """Return a value as text; the usual way counts axes of matrices from the end, which covers batches."""
+def _format_value(use: Use, name: str, value: Any, is_preferred: bool) -> str:
+    """Return a value as text, with axes counted in the preferred way or in the other.
+
+    The preferred way counts from the end where the result has a rank up to MATRIX_RANK, because the rule then
+    also holds with batch dimensions in front, and from the beginning elsewhere.
+    """
     from_end = use.count_from_end(name, value)
-    counts_from_end = from_end is not None and (use.result.rank <= MATRIX_RANK) == usual
+    counts_from_end = from_end is not None and (use.result.rank <= MATRIX_RANK) == is_preferred
     return repr(from_end if counts_from_end else value)
 
 
 def attribute_names(text: str) -> set[str]:
-    """Return the names that stand for attributes in a side's text."""
-    return {one or several for several, one in re.findall(r"\*\*(\w)|=([pqrs]\d+)\b", text)}
+    """Return the names that stand for attributes in a side's text: **a (a group of them), axis=p0 (one)."""
+    return {single or group for group, single in re.findall(r"\*\*(\w)|=([pqrs]\d+)\b", text)}
 
 
 def _uses_in(term: Term) -> Iterator[Use]:

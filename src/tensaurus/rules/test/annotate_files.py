@@ -11,7 +11,8 @@ from tensaurus.rules.language.rule import Rule, read_rules
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 
 _EVIDENCE = re.compile(r"\s*\|\s*\w+\([^|]*\)\s*$")
-KINDS_BY_STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")  # how evidence texts begin, weakest first
+# how evidence texts begin, weakest first: an axiom is not checked at all; others (disproved) are weaker still
+KINDS_BY_STRENGTH = ("axiom", "tested(gf", "tested(z3", "proved(")
 
 
 def annotate_rules(
@@ -21,7 +22,7 @@ def annotate_rules(
 
     A line that stands for several rules (`<=>`, optional inputs) gets what all of them have in common.
     """
-    refuted: list[Refuted | Undecided] = []
+    without_evidence: list[Refuted | Undecided] = []
     lines: list[str] = []
     for block in _blocks(text.splitlines()):
         if not block[0].strip() or block[0].lstrip().startswith("#"):
@@ -34,30 +35,30 @@ def annotate_rules(
             result = check(rule)
             if isinstance(result, Evidence):
                 evidences.append(result)
-            elif isinstance(result, Refuted) and "off" in rule.tags:
+            elif isinstance(result, Refuted) and "off" in rule.tags:  # switched off, so it may be false
                 evidences.append(Disproved(result.reason))
             else:
-                refuted.append(result)
+                without_evidence.append(result)
         if evidences:
             block[-1] = f"{block[-1].rstrip()} | {common_evidence(evidences)}"
         lines.extend(block)
-    return "\n".join(lines) + "\n", refuted
+    return "\n".join(lines) + "\n", without_evidence
 
 
 def common_evidence(evidences: Sequence[Evidence]) -> Evidence:
     """Return evidence for all rules of a line: the weakest kind, within the limits of each."""
     weakest = min(evidences, key=_strength)
-    shown = [each for each in evidences if isinstance(each, Proved | Tested)]
-    if not isinstance(weakest, Proved | Tested) or len({str(each) for each in shown}) == 1:
+    with_limits = [each for each in evidences if isinstance(each, Proved | Tested)]  # others state none
+    if not isinstance(weakest, Proved | Tested) or len({str(each) for each in with_limits}) == 1:
         return weakest
     if isinstance(weakest, Proved):
-        by = "z3" if any(each.by == "z3" for each in shown) else weakest.by
-        shown.sort(key=lambda each: each.by != by)
-        return Proved(by, common_coverage([coverage_text(each) for each in shown]))
-    tested = [each for each in shown if isinstance(each, Tested)]
+        by = "z3" if any(each.by == "z3" for each in with_limits) else weakest.by
+        with_limits.sort(key=lambda each: each.by != by)  # the coverage takes its wording from the first
+        return Proved(by, common_coverage([coverage_text(each) for each in with_limits]))
+    tested = [each for each in with_limits if isinstance(each, Tested)]
     return Tested(
         weakest.field,
-        common_coverage([coverage_text(each) for each in sorted(shown, key=_strength)]),
+        common_coverage([coverage_text(each) for each in sorted(with_limits, key=_strength)]),
         min(each.trials for each in tested),
         min(each.bits for each in tested),
         any(each.sampled for each in tested),
