@@ -80,9 +80,10 @@ def _may_be_negative(size: Size) -> bool:
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of the parts; for equal symbolic ones their count, if that was given or none may be 0.
+    """Return the attributes in one form: the sizes of the parts, or the count of equal symbolic parts.
 
-    Runtimes refuse a count for an input of size 0.
+    The count is used only if it was given or no part can be empty: runtimes refuse a count for an input of
+    size 0.
     """
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
@@ -183,11 +184,12 @@ def _is_far(index: Size) -> bool:
 
 
 def _from_front(index: Size, size: Size, lowest: int) -> Size:
+    """Return an index from the end as one from the front, at least `lowest`."""
     return lowest if _is_far(index) else largest(size + index, lowest)
 
 
 def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return axes in order, bounds clamped and tight, without whole dimensions."""
+    """Return the attributes in one form: axes in order, bounds clamped, no dimension that is kept whole."""
     x, starts, ends = tensors[0], attrs["starts"], attrs["ends"]
     axes = distinct_axes(range(len(starts)) if attrs["axes"] is None else attrs["axes"], x.rank)
     steps = attrs["steps"] or (1,) * len(axes)
@@ -199,7 +201,7 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
         if bounds != (0, SLICE_LAST, 1):
             kept.append((axis, *bounds))
     if not kept and x.rank:
-        kept.append((0, 0, SLICE_LAST, 1))  # a slice names an axis
+        kept.append((0, 0, SLICE_LAST, 1))  # a slice must name an axis
     names = ("axes", "starts", "ends", "steps")
     return {name: tuple(row[i] for row in kept) for i, name in enumerate(names)}
 
@@ -268,7 +270,7 @@ def slice_(
 
 
 def _pad_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pads of every axis, begins before ends, and no value where no constant is used."""
+    """Return the attributes in one form: pads of every axis, begins before ends; value 0 if none is used."""
     x, pads = tensors[0], attrs["pads"]
     axes = distinct_axes(range(x.rank) if attrs["axes"] is None else attrs["axes"], x.rank)
     if len(pads) != 2 * len(axes):
@@ -366,7 +368,10 @@ def _padded_element(
     indices: Sequence[Size],
     resolved: tuple[Size, ...],
 ) -> Body:
-    """Return the element at indices that may lie beyond the edges."""
+    """Return the element at indices that may lie beyond the edges.
+
+    `pieces` and `indices` are those of the last dimensions; `resolved` are indices of x in the first ones.
+    """
     if not indices:
         return x[resolved]
     index, *rest = indices

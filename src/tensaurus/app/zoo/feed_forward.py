@@ -1,4 +1,4 @@
-"""Feed-forward image classifiers without residual stages: VGG, SqueezeNet, MobileNetV2."""
+"""Image classifiers that are mostly one chain of layers: VGG, SqueezeNet, MobileNetV2."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ Code that combines constants asks four predicates:
 
 A constant is *large* beyond 2^12: added to it, an operand of size 1 loses half of its digits in float32.
 (In float16 the limit is 2^9, in bfloat16 2^6: there the last digit of the constant is worth one half.)  What
-a large constant rounds must stay rounded, however many steps a rewrite takes.  So a rewrite must not create
+a large constant rounds must stay rounded.  Rewrites come in many small steps, so each step is tested by
+itself: no step may create
 
     a sum        whose last digit is finer than that of its largest term, if that term is large:
                  12582912 - 12579840 = 3072 no longer rounds to integers
@@ -25,8 +26,9 @@ a large constant rounds must stay rounded, however many steps a rewrite takes.  
 A large constant must also be added to the same operand as in the original
 (`rules/language/operand_partners`): (x + 12582912) - 12582912 + y must not round x + y.  Likewise an
 *extreme* factor, beyond 2^64 or below 2^-64 (half of the range of exponents), is not multiplied with other
-constants and keeps its operand: an intermediate result might overflow where the final one does not.  The
-largest element of a tensor decides, because single elements, as of folded biases, may be large by chance.
+constants and keeps its operand: an intermediate result might overflow where the final one does not.  Only the
+largest elements of tensors are compared, not element with element: in a folded bias a single element may
+cancel by chance.
 """
 
 from __future__ import annotations
@@ -112,11 +114,14 @@ def _compute_removes_rounding(node: Node) -> bool:
     largest = _largest_magnitude(node)
     if fn in ("mul", "div"):
         return bool(largest) and not is_large_constant(node)
+    # `needs_stepwise_rounding` has decided sums of two known terms; what cannot be computed here is refused
     return fn == ACCUMULATION or largest is None
 
 
 def needs_stepwise_rounding(node: Node) -> bool:
-    """Return whether float32 gives a node of constants another value than float64, on which models rely.
+    """Return whether a node of constants must be computed in float32 steps.
+
+    A model may rely on its value in float32 where float64 gives another one.
 
     Sub(2.3 + 12582912, 12579840)    True: in float32 the inner sum rounds 2.3 to 2, in float64 it does not
     Mul(12582912, 1 / 4096)          False: exact in float32
@@ -158,25 +163,27 @@ def _is_extreme_constant(node: Node) -> bool:
     return size is not None and size > 0 and not 1 / EXTREME_FACTOR <= size <= EXTREME_FACTOR
 
 
-def must_keep_operand(node: Node, kinds: Collection[str]) -> bool:
-    """Return whether a rewrite must not give a constant another operand in sums or products (`kinds`).
+def must_keep_operand(node: Node, operations: Collection[str]) -> bool:
+    """Return whether a rewrite must not give a constant another operand in SUM or PRODUCT (`operations`).
 
     A large constant rounds the operand that it is added to; an extreme factor may make it overflow.
     """
-    return SUM in kinds and is_large_constant(node) or PRODUCT in kinds and _is_extreme_constant(node)
+    if SUM in operations and is_large_constant(node):
+        return True
+    return PRODUCT in operations and _is_extreme_constant(node)
 
 
-def classify_operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None:
+def classify_operation(op: Op, arg_types: ArgTypes, attrs: Attributes) -> str | None:
     """Return SUM for a sum or difference of two operands, PRODUCT for their product or quotient.
 
     MOVE for an operator that only moves elements, None for any other.
     """
-    fn = _operation(op, kinds, attrs)
+    fn = _operation(op, arg_types, attrs)
     if fn in ("add", "sub"):
         return SUM
     if fn in ("mul", "div"):
         return PRODUCT
-    return None if fn is not None or any(called_functions(op.scopes(kinds, attrs)[0])) else MOVE
+    return None if fn is not None or any(called_functions(op.scopes(arg_types, attrs)[0])) else MOVE
 
 
 def rewrite_removes_rounding(
@@ -203,12 +210,12 @@ def _constant_operation(node: Node) -> str | None:
 
 
 @lru_cache(maxsize=1 << 12)
-def _operation(op: Op, kinds: ArgTypes, attrs: Attributes) -> str | None:
+def _operation(op: Op, arg_types: ArgTypes, attrs: Attributes) -> str | None:
     """Return add, sub, mul or div for an operator that applies this function to two elements.
 
     ACCUMULATION for one that adds up many terms, or products, such as MatMul; None for any other.
     """
-    scope = op.scopes(kinds, attrs)[0]
+    scope = op.scopes(arg_types, attrs)[0]
     match scope.body:
         case Call(fn, (Read(), Read())) if fn in LINEAR_FUNCTIONS:
             return fn

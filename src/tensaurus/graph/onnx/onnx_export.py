@@ -53,7 +53,7 @@ def export_with_tensors(
     max_constant_bytes: float = inf,
     watch: Callable[[Program], None] = lambda program: None,
 ) -> tuple[ModelProto, TensorMap]:
-    """Return the ONNX model of a program, and the node of each of its tensors.
+    """Return the ONNX model of a program, and which nodes each of its tensors stands for.
 
     folded              whether expressions over constants become constants
     expand, kernels     expansions of operators that the opset lacks, and kernels of eOperators (`ops/eop`)
@@ -135,8 +135,8 @@ class GraphWriter:
     used      all names of the model
     visible   names of the values that are defined before the next node
     hints     names of nodes in the original model
-    reading   the node that is being written, which may need a symbolic size
-    became    the node that is written for each of the program's nodes
+    current   the node that is being written; a symbolic size is looked up in its arguments first
+    became    {node of the program: the node written in its place, after folding and expansion}
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class GraphWriter:
         self.sparse: list[SparseTensorProto] = []
         self.items: dict[Node, dict[int, Node]] = defaultdict(dict)
         self.hints: Mapping[Node, str] = {}
-        self.reading: Node | None = None
+        self.current: Node | None = None
         self.became: dict[Node, Node] = {}
         self.sizes = SizeForm(opset, self.find_dimension, self.add_size_node, self.fresh_name)
 
@@ -175,8 +175,8 @@ class GraphWriter:
         if self.folded and prepared.roots != folded_program.roots:
             prepared = self.budget.fold(prepared, constants)
         for node in program.nodes:
-            if (made := lowered.get(folded.get(node, node))) is not None:
-                self.became[node] = constants.get(made, made)
+            if (lowered_node := lowered.get(folded.get(node, node))) is not None:
+                self.became[node] = constants.get(lowered_node, lowered_node)
         return prepared
 
     def fresh_name(self, hint: str) -> str:
@@ -239,7 +239,7 @@ class GraphWriter:
         return self.hints.get(node) or (self.outer.model_name(node) if self.outer is not None else None)
 
     def output_names(self, node: Node, wanted: Sequence[bool] = ()) -> list[str]:
-        """Return the names of a node's outputs; one that is neither read nor `wanted` is left out ("")."""
+        """Return the names of a node's outputs; "" for one that nothing reads if `wanted` excludes it."""
         label = str(node.op.name).lower()
         if len(node.types) == 1:
             return [self.name_or_create(node, label)]
@@ -254,7 +254,7 @@ class GraphWriter:
 
     def write_node(self, node: Node) -> None:
         """Write a declared node: as a call of its kernel, or as the opset has it."""
-        self.reading = node
+        self.current = node
         kernel = self.kernels(node) if node.op is eop else None
         if kernel is not None:
             self.runs_kernels = True
@@ -282,7 +282,7 @@ class GraphWriter:
             else:
                 proto.attribute.add(name=attribute, type=AttributeProto.GRAPH).g.CopyFrom(graph)
         proto.output.extend(self.output_names(node, form.outputs))
-        # interned nodes of two models are one object and have no name: take that of an output
+        # equal nodes are one object, perhaps of two models, and so have no name: take the first output's
         proto.name = next(filter(None, proto.output), "")
         sparse = sparse_initializer(proto)
         if sparse is not None:
@@ -324,10 +324,14 @@ class GraphWriter:
         return graph
 
     def tensor_map(self, program: Program, prepared: Program) -> TensorMap:
-        """Return the node of each tensor of a program, which was written as `prepared`."""
+        """Return what each tensor of the written model stands for (`TensorMap`).
+
+        That is the node of `prepared` that it holds, and the nodes of the original `program` that it helps to
+        compute.
+        """
         names = [*((name, node) for node, name in self.names.items()), *prepared.outputs]
         written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
-        rebuilt = [(self.names.get(made), node) for node, made in self.became.items()]
+        rebuilt = [(self.names.get(new_node), node) for node, new_node in self.became.items()]
         computed: dict[str, set[Node]] = {}
         for name, node in [*rebuilt, *program.outputs]:
             if name is not None and name in written and node.op not in (INPUT, CONSTANT):
@@ -351,7 +355,7 @@ class GraphWriter:
 
     def find_dimension(self, size: Size) -> tuple[str, int] | None:
         """Return (name, dimension) of a value that has the size, arguments of the current node first."""
-        args = [a for a in self.reading.args if a is not None] if self.reading is not None else []
+        args = [a for a in self.current.args if a is not None] if self.current is not None else []
         writer: GraphWriter | None = self
         candidates = [(node, self.visible[node]) for node in args if node in self.visible]
         while writer is not None:
