@@ -36,6 +36,7 @@ def run(path: Path, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, inputs)
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("name", SMALL)
 def test_model_runs_and_depends_on_its_input(name: str, pretrained: Callable[[str], Path]) -> None:
     path = pretrained(name)

@@ -56,6 +56,7 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_the_table_reports_subnormal_weights(network: Path) -> None:
     model = onnx.load(network)
     (w,) = [tensor for tensor in model.graph.initializer if tensor.name == "w"]
@@ -72,6 +73,7 @@ def test_the_table_reports_subnormal_weights(network: Path) -> None:
     assert "`tensaurus optimize` makes them 0" in text
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("backend", RUNTIMES)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_operations_and_bytes_are_counted_at_the_given_sizes(
@@ -94,6 +96,7 @@ def test_operations_and_bytes_are_counted_at_the_given_sizes(
     assert all(k.computes in (CONVERSION, UNTRACED) and not k.operations for k in others)
 
 
+@pytest.mark.nightly
 def test_profile_command_prints_a_table_and_writes_json(network: Path, tmp_path: Path) -> None:
     out = tmp_path / "profile.json"
     arguments = [str(network), "--shape", "x=2,16,8,8", "--db", str(tmp_path / "db.sqlite")]
@@ -134,6 +137,7 @@ def test_a_backend_without_profiler_is_refused(network: Path, monkeypatch: pytes
         profile_model(network, options)
 
 
+@pytest.mark.nightly
 def test_kernels_without_time_are_counted(
     network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ UNEQUAL_SIZES = {
 }
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("name", UNEQUAL_SIZES)
 def test_sizes_that_constants_meet_are_tried(name: str) -> None:
     signature, one, other = UNEQUAL_SIZES[name]

@@ -105,6 +105,7 @@ SIZED = """s = Shape <start = {0}, end = {1}> (x) k = Constant <value_ints = [{2
            f = Cast <to = 1> (c) y = Sub (x, f)"""
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
     ("number", "condition"),

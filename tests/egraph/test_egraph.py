@@ -312,6 +312,7 @@ def test_the_youngest_of_a_cycle_is_removed() -> None:
     assert filter_cycles(graph) == 0
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("filter_name", FILTERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:

@@ -203,6 +203,7 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
     assert isclose(dag_cost(form.problem, answer.choice), best, rel_tol=1e-9)
 
 
+@pytest.mark.nightly
 @settings(max_examples=150, deadline=None)
 @given(merges())
 def test_rows_hold_for_all_programs(problem: Problem) -> None:

@@ -49,6 +49,7 @@ def _transposed(channels: int, size: int) -> Node:
     return apply(registry["ConvTranspose"], leaves, {"strides": (2, 2), "pads": (1, 1, 1, 1)})
 
 
+@pytest.mark.nightly
 def test_a_derivation_is_followed_instead_of_searched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def sums_of_one(seed: int) -> list[Scope]:
     return found
 
 
+@pytest.mark.nightly
 def test_what_is_merged_keeps_its_values() -> None:
     """Exactly, over GF(p); and what is merged reads one expression."""
     applied = grown = guarded = several = 0

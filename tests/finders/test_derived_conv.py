@@ -333,7 +333,7 @@ def test_it_is_priced_as_what_it_computes(name: str) -> None:
     assert len(running(export_model(program, folded=False)).run(None, feeds)) == 2
 
 
-@pytest.mark.nightly(every=2)
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", FORMS)
 def test_the_optimizer_takes_a_finder(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What it proposes is measured, replayed, compared and written as any rewrite."""

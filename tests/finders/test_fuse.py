@@ -514,7 +514,7 @@ def test_one_model_has_one_list() -> None:
         "from tensaurus.graph.onnx.onnx_import import import_model;"
         "from tensaurus.finders.fuse import Fuse; from tensaurus.graph.ir.program_text import workload;"
         "found = Fuse().find_fusions(import_model(find_workload('fsrcnn').build_model(1)));"
-        "print([(f.gain, len(f.places), workload(f.kernel)) for f in found])"
+        "print([(f.gain, len(f.matches), workload(f.kernel)) for f in found])"
     )
     texts = {
         subprocess.run(
@@ -753,6 +753,7 @@ def test_what_is_known_costs_no_ration() -> None:
     assert costs.known(plain) is None and costs.measure(plain) == 1.0
 
 
+@pytest.mark.nightly
 def test_the_optimizer_takes_fusions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without kernels they expand to standard operators, are measured as such, replayed and compared."""
 

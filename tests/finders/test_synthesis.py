@@ -182,6 +182,7 @@ def kept(every: list[GeneratedRule]) -> list[GeneratedRule]:
     return prune_rules(every)
 
 
+@pytest.mark.nightly
 def test_rules_of_a_small_world(kept: list[GeneratedRule]) -> None:
     found = kept
     assert all(isinstance(verify(rule, 10), Proved) for one in found for rule in one.rules)
@@ -253,6 +254,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_what_a_law_puts_together_is_a_multi_pattern() -> None:
     """Its sizes are said of the variables that have them, and no others do."""
     found = Generation(PAIRS, 3).run()
@@ -274,6 +276,7 @@ def test_what_a_law_puts_together_is_a_multi_pattern() -> None:
     assert not is_derivable(left, right, [r for each in found if each is not one for r in each.rules])
 
 
+@pytest.mark.nightly
 def test_a_multi_pattern_keeps_the_attributes_of_its_parts() -> None:
     """Convolutions of one input are merged whatever their strides and pads are, if these are the same."""
     types = ("f32[1,2,5,4]", "f32[2,2,3,3]", "f32[1,4,5,4]", "f32[4,2,3,3]")
@@ -417,6 +420,7 @@ def _grown(folder: Path, name: str, shard: tuple[int, int] = (0, 1)) -> list[str
     return [one.line for one in Generation(SUMS, 2, journal=Journal(folder, name), shard=shard).run()]
 
 
+@pytest.mark.nightly
 def test_what_was_killed_goes_on_with_the_verdicts_that_it_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,6 +301,7 @@ def test_a_backend_without_options_refuses_them() -> None:
 # What the tensors are
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("opset", [12, 17])
 def test_every_written_tensor_has_its_node(name: str, opset: int) -> None:

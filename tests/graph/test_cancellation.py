@@ -129,6 +129,7 @@ def test_sums_of_products_have_no_large_terms() -> None:
     assert not removes_needed_rounding(made("Gemm", small, small, number(1e3)))
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize(
     "steps",
     [

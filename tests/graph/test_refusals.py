@@ -196,6 +196,7 @@ def test_the_original_is_extracted_where_everything_is_refused(records: Database
     assert dag_cost(problem, quick_extraction(problem)) < inf
 
 
+@pytest.mark.nightly
 def test_a_program_that_cannot_be_written_is_dropped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def report_tally(title: str, tally: Tally, capsys: pytest.CaptureFixture[str]) -
         print(f"\n{title}: {counts}")
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_corpus_is_unchanged(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     tally = Tally()
@@ -228,7 +229,7 @@ def test_the_corpus_is_unchanged(part: int, capsys: pytest.CaptureFixture[str]) 
     assert tally.counts["equal"] > 100
 
 
-@pytest.mark.nightly(every=2)
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_the_corpus_folded_and_bound(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Inputs that are initializers, as in real models: what is declared is typed, what is static folds."""

@@ -55,6 +55,7 @@ def growing(text: str, shape: str) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("name", GROWING)
 def test_growing_expressions_stay_beyond_the_memory_limit(name: str) -> None:
     model = growing(*GROWING[name])
@@ -79,6 +80,7 @@ def test_shrinking_expressions_are_folded_beyond_the_limit() -> None:
         assert [n.op_type for n in made.graph.node] == left
 
 
+@pytest.mark.nightly
 def test_the_memory_limit_holds_for_results(tmp_path: Path) -> None:
     """A Tile of 1280 bytes to 38,400 folds, and the limit is of what the model itself stores."""
     model = growing("s = Mul (x, q) t = Tile (w, thirty) u = Mul (s, q) g = Add (u, t)", "16, 600")

@@ -101,7 +101,7 @@ def _spread(pool: list, count: int) -> list:
     return pool[:: max(len(pool) // count, 1)][:count]
 
 
-@pytest.mark.nightly(every=7)
+@pytest.mark.nightly(every=14)
 @pytest.mark.parametrize("name", CASES)
 def test_schedules_of_a_chain_compute_it(name: str) -> None:
     scope, types = _kernel(name)

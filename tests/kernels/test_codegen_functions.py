@@ -200,6 +200,7 @@ def same(found: Array, right: Array, zeros: bool = True) -> Array:
     return equal & (np.signbit(found) == np.signbit(right)) | (found != found) if zeros else equal
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("fn,dtype", CASES)
 def test_functions_are_the_algebras(fn: str, dtype: str) -> None:
     args = arguments(dtype, FUNCTIONS[fn].arity)

@@ -132,6 +132,7 @@ def test_infinities_and_nan_of_elementwise_operators(tmp_path: Path) -> None:
     assert [found for found in in_a_process(work, firsts(cases), tmp_path) if found] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_every_operator_as_a_custom_operator(tmp_path: Path) -> None:
     """All of them in one library and one model of a stock onnxruntime."""
@@ -271,6 +272,7 @@ def test_maps_have_vectors_and_few_tasks(text: str, shape: tuple[int, ...]) -> N
         assert tasks and all(2 <= n <= MAX_TASKS for n in tasks), said
 
 
+@pytest.mark.nightly
 def test_products_in_the_loops_of_others_and_bands() -> None:
     """Each by one schedule, one in three with Halide's checks too."""
     found = list(reports(1, range(40), "nests"))

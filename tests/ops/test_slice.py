@@ -15,6 +15,7 @@ from tensaurus.runtimes.backends.reference import Session
 BOUNDS = (-7, -3, -2, -1, 0, 1, 2, 6, 2**31 - 1, 2**63 - 1, -(2**63))
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("step", [-2, -1, 1, 3])
 def test_slices_are_what_they_are_on_a_runtime(step: int) -> None:
     options = ort.SessionOptions()

@@ -204,6 +204,7 @@ class Notes(NoProgress):
         self.notes.append(text)
 
 
+@pytest.mark.nightly
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 def test_a_result_with_kernels_is_optimized_again(tuned: Tuned, tmp_path: Path) -> None:
@@ -241,6 +242,7 @@ def test_fast_algorithms_that_an_opset_cannot_say(kernels_win: None, tmp_path: P
     assert run(model, tmp_path / "db.sqlite", steps=1, tuning=0.1).summary.equivalence.passed
 
 
+@pytest.mark.nightly
 @pytest.mark.kernels
 def test_tune_fills_the_database(tmp_path: Path) -> None:
     model, database = tmp_path / "m.onnx", tmp_path / "db.sqlite"
@@ -277,6 +279,7 @@ def test_explain_tells_of_kernels(tuned: Tuned, tmp_path: Path) -> None:
     assert kernel.schedule in with_time
 
 
+@pytest.mark.nightly
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.skipif(bool(cpu_features.missing_features("x86-64-v3")), reason="not of this processor")
@@ -293,6 +296,7 @@ def test_kernels_for_another_processor(tmp_path: Path) -> None:
     assert instructions(find_libraries(fast)[0]) == {"AVX2"}
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 @pytest.mark.parametrize(
@@ -322,6 +326,7 @@ def test_why_there_are_no_kernels_is_said(
     assert {node.domain for node in result.model.graph.node} == {""}
 
 
+@pytest.mark.nightly
 @pytest.mark.kernels
 @pytest.mark.usefixtures("kernels_win")
 def test_what_cannot_be_compiled_is_dropped_and_said(
@@ -492,6 +497,7 @@ def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
         assert costs.alone.measured == 1 + more  # type: ignore[attr-defined]
 
 
+@pytest.mark.nightly
 @pytest.mark.kernels
 def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> None:
     """The result is written, no process is left, and no measurement is lost that was complete."""

@@ -148,6 +148,7 @@ def test_a_slower_program_is_not_returned(monkeypatch: pytest.MonkeyPatch, datab
     assert run(model, database=database).model.graph == model.graph
 
 
+@pytest.mark.nightly
 def test_what_is_not_faster_when_measured_again_is_not_returned(
     monkeypatch: pytest.MonkeyPatch, database: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_program_that_fails_in_the_comparison_is_thrown_away(
     assert any("compared with the original: the result: there is not enough memory" in n for n in said.notes)
 
 
+@pytest.mark.nightly
 def test_only_the_best_is_checked_where_there_is_no_time_for_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,6 +196,7 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
         assert any("no time was left to check" in text for text in said.notes) is not another
 
 
+@pytest.mark.nightly
 def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     counts: list[int] = []
 
@@ -252,6 +255,7 @@ def test_a_wrong_rule_never_reaches_a_result(
 KNOWN: set[object] = set()
 
 
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_programs_are_run_as_a_whole(tmp_path: Path) -> None:
     """Twice the same from one database, in which the second finds what the first has seen."""

@@ -458,6 +458,7 @@ def test_whatever_operators_cost_it_never_gets_dearer(by_operator: dict[str, flo
     assert check_field(whole, outcome.best.program).passed
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("epsilon", [inf, -inf])
 def test_attributes_that_are_not_finite_are_no_numbers_of_a_law(epsilon: float) -> None:
     x = source("x", TensorType("float32", (1, 3, 4)))

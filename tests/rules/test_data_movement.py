@@ -104,7 +104,7 @@ def test_shipped_exchanges_are_proved_and_cover_every_moving_operator() -> None:
     assert set(movers) == named - {"identity"}
 
 
-@pytest.mark.nightly(every=4)
+@pytest.mark.nightly(every=8)
 @pytest.mark.parametrize("rule", MANY[::151], ids=str)
 def test_a_law_of_several_operators_holds_for_each(rule: Rule) -> None:
     assert not isinstance(verify(rule, 6, steps=0), Refuted)

@@ -130,7 +130,7 @@ def test_evidence_of_every_library_line_survives_parsing() -> None:
 UNSOUND = [rule for rule in library() if isinstance(rule.evidence, Disproved)]
 
 
-@pytest.mark.nightly(every=3)
+@pytest.mark.nightly(every=6)
 @pytest.mark.parametrize("rule", UNSOUND, ids=str)
 def test_a_rule_kept_as_wrong_is_refuted_and_off(rule: Rule) -> None:
     assert "off" in rule.tags and not Ruleset([rule]).rules

@@ -175,6 +175,7 @@ def test_broadcasting_a_size_of_one_is_limited() -> None:
         assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 
+@pytest.mark.nightly
 def test_every_limit_of_the_library_is_parsed() -> None:
     said = [(rule, Limits(rule)) for rule in library() if "off" not in rule.tags]
     assert all((limits.max_rank < 9) == bool(re.search(r"ranks \d", limits.text)) for _, limits in said)

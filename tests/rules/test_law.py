@@ -64,6 +64,7 @@ def test_axes_are_counted_from_the_end(
     assert use.count_from_end(attribute, value) == other
 
 
+@pytest.mark.nightly
 def test_rows_of_a_product_are_those_of_batches() -> None:
     """The axis is written from the end, and the law holds of more ranks than the world has."""
     rows = used("Slice", used("MatMul", X, Y)), used("MatMul", used("Slice", X), Y)
@@ -109,6 +110,7 @@ def test_verdicts_with_and_without_the_solver_are_two_questions(tmp_path: Path) 
     assert any("by algebra" in line for line in questions) and any("by algebra" not in q for q in questions)
 
 
+@pytest.mark.nightly
 def test_a_law_for_any_attributes_claims_more_than_one_without_conditions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

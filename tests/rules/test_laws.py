@@ -236,6 +236,7 @@ def test_the_table_is_complete() -> None:
     assert len(LAWS) == 43
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize(
     ("left", "right", "shapes"), [law[1:4] for law in LAWS], ids=[law[0] for law in LAWS]
 )
@@ -248,6 +249,7 @@ def test_law_is_derived(left: str, right: str, shapes: dict[str, str]) -> None:
 EQUATIONS = [law for law in LAWS if "(" in law[2] and "Enlarge" not in law[2]]
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize(
     ("left", "right", "shapes"), [law[1:4] for law in EQUATIONS], ids=[law[0] for law in EQUATIONS]
 )
@@ -298,7 +300,7 @@ def exported(node: Node, inputs: Sequence[Node], opset: int) -> ModelProto:
     return export_model(Program(tuple(inputs), (("y", node),), frame=frame), expand=make_expander(library()))
 
 
-@pytest.mark.nightly(every=6)
+@pytest.mark.nightly(every=10)
 @pytest.mark.parametrize("opset", [7, 11, 13, 17])
 @pytest.mark.parametrize(("name", "text"), OURS, ids=[f"{name} {text}" for name, text in OURS])
 def test_operators_that_onnx_lacks_are_exported(name: str, text: str, opset: int) -> None:

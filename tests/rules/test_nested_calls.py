@@ -65,6 +65,7 @@ def test_a_mean_of_means_stays() -> None:
     assert find_all(graph, [flatten], 100) == 0 and len(graph) == before
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("name", JOINED)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())

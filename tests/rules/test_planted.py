@@ -38,6 +38,7 @@ def proved(law: str) -> bool:
     return isinstance(prove(rule), Proved)
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("place", PLACES)
 def test_no_law_is_proved_that_is_wrong_in_a_branch(place: str) -> None:
     every = planted(place, 0, EACH)

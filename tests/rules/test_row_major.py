@@ -46,7 +46,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.nightly(every=3)
+@pytest.mark.nightly(every=5)
 @pytest.mark.parametrize("law", RIGHT)
 def test_laws_within_the_theorem_are_proved_for_all_ranks(law: str) -> None:
     for rule in parse_rule(f"law: {law}"):

@@ -48,7 +48,7 @@ def weights(*shape: int) -> Node:
     return constant(np.random.default_rng(7).standard_normal(shape).astype(np.float32))
 
 
-@pytest.mark.nightly(every=5)
+@pytest.mark.nightly(every=8)
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_right_and_says_why(rule: Rule) -> None:
     assert rule.evidence is not None, "run annotate on the file"
@@ -62,7 +62,7 @@ def test_rule_is_right_and_says_why(rule: Rule) -> None:
     assert found.by == rule.evidence.by
 
 
-@pytest.mark.nightly(every=5)
+@pytest.mark.nightly(every=8)
 @pytest.mark.parametrize("rule", SOUND, ids=str)
 def test_rule_is_found_inside_a_program(rule: Rule) -> None:
     """The left side, used by other nodes, is replaced by the right side, and the program stays equal."""
@@ -137,6 +137,7 @@ NEEDED = [
 ]
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize(("name", "place"), NEEDED)
 def test_conditions_are_needed(name: str, place: int) -> None:
     """bench/rule_mutations.py does this with every condition of the library."""
@@ -362,6 +363,7 @@ def test_an_attribute_of_one_number_takes_no_tensor_of_rank_one() -> None:
         )
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rule_with_indices_and_functions_is_tried_at_valid_indices(seed: int) -> None:
     """exp(-v) is 1 / exp(v): no exact field has that law, so float64 decides."""

@@ -98,6 +98,7 @@ def test_slices_that_the_types_determine_are_proved(law: str) -> None:
     assert isinstance(prove(rule, 3000, Means.FORMS), Unproved)
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize(
     "law",
     [

@@ -180,6 +180,7 @@ def test_strides_of_two_pointwise_convolutions_are_told_apart() -> None:
     assert isinstance(found := verify(rule_of(COMBINED[0]), steps=2000), Refuted), found
 
 
+@pytest.mark.nightly(every=8)
 @pytest.mark.parametrize("law", [*FLOATS, *COMBINED[1:], *LARGE])
 def test_a_law_wrong_only_at_coincidences_is_refuted(law: str) -> None:
     found = verify(rule_of(law), steps=0)

@@ -141,6 +141,7 @@ def test_a_wrong_rule_is_not_proved(kind: str, place: int) -> None:
     assert isinstance(prove(wrong(kind, place)), Unproved)
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize(("kind", "place"), CASES)
 def test_a_wrong_rule_is_refuted(kind: str, place: int) -> None:
     rule = wrong(kind, place)
@@ -179,6 +180,7 @@ def test_a_law_that_differs_in_a_case_of_the_proof_is_refuted(law: str, seed: in
     assert isinstance(verify(rule, seed=seed), Refuted)
 
 
+@pytest.mark.nightly
 def test_instances_unlike_any_example_come_from_cases_of_a_proof() -> None:
     """No example of a convolution has ten kernels of seven channels."""
     where = "where dim(w,0) == 10, dim(w,1) == 7"
@@ -192,6 +194,7 @@ def test_instances_unlike_any_example_come_from_cases_of_a_proof() -> None:
     assert isinstance(verify(wrong, wanted=10), Refuted)
 
 
+@pytest.mark.nightly
 def test_instances_of_proof_cases_are_the_same_in_every_process() -> None:
     """Sets of symbols are in another order in each: with some orders too few instances were drawn."""
     code = (

@@ -347,6 +347,7 @@ def _concrete(region: Region, sizes: dict[Any, Any]) -> Region:
     return replace(region, box=fixed(region.box), summations=summations)
 
 
+@pytest.mark.nightly(every=4)
 @pytest.mark.parametrize("op", OPS, ids=repr)
 def test_symbolic_boxes_of_every_operator_hold_for_all_sizes(op: Op) -> None:
     symbol = Symbol("N", 1)
@@ -369,6 +370,7 @@ def test_symbolic_boxes_of_every_operator_hold_for_all_sizes(op: Op) -> None:
                         holds(scope, tuple(r for r in known if r.box.points))
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_told_is_one_region_of_which_nothing_is_known() -> None:
     x, at = Tensor("x", (5,)), Tensor("at", (7,), "int64")
     guarded = compute((7,), lambda i: x.padded(0)[look(at[i], 0, 9)])

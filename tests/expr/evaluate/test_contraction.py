@@ -193,6 +193,7 @@ def prefer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract._Contraction, "_strategies", chosen)
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("piece", [1 << 20, 20])
 @pytest.mark.parametrize("way", ["cheapest", "multiplied", "unwound", "turned", "folded"])
 @settings(max_examples=25)

@@ -39,6 +39,7 @@ def test_every_operator_in_pieces(sample: Sample, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.nightly
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_random_expressions_in_pieces(seed: int) -> None:

@@ -231,6 +231,7 @@ def test_nesting_may_be_deep_and_shared() -> None:
     assert intern_scope(scope) is intern_scope(other)
 
 
+@pytest.mark.nightly
 def test_nothing_is_kept_alive() -> None:
     gc.collect()
     before = len(intern._scopes), len(intern._entries)

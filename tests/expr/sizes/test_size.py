@@ -104,6 +104,7 @@ def test_interval_bounds_and_nonnegative_never_lies(tree: Any, n: int, m: int) -
         assert bound is None or not any(isinstance(a, Axis) for a in atoms(bound))
 
 
+@pytest.mark.nightly
 @settings(max_examples=200)
 @given(tree=trees())
 def test_rebuilding_and_printing_change_nothing(tree: Any) -> None:
