@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import product
 from math import inf, isclose
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, get_args
 
 import pytest
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from tensaurus.app.cli import app
 from tensaurus.egraph.core.egraph import EGraph
+from tensaurus.egraph.extract import exact
 from tensaurus.egraph.extract.cpsat import CpSat
 from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.exact import Extraction, solve
@@ -126,6 +128,22 @@ def check(problem: Problem, found: Extraction, best: float | None = None) -> Non
         assert found.bound <= best * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("cycles", CYCLES)
+def test_loading_the_solver_may_take_all_of_the_time(cycles: Cycles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To CP-SAT a negative time limit is an invalid program."""
+
+    class SlowToLoad(CpSat):
+        def __init__(self, workers: int, seed: int) -> None:
+            super().__init__(workers, seed)
+            sleep(0.3)
+
+    monkeypatch.setattr(exact, "CpSat", SlowToLoad)
+    monkeypatch.setattr(exact._Part, "is_solved", False)  # nor is it solved without CP-SAT
+    problem = made([[(3.0, {1}), (2.0, {2})], [(1.0, set())], [(2.0, {1}), (4.0, set())]])
+    found = solve(problem, cycles=cycles, shrink_first=False, time_limit=0.2)
+    assert found.bound <= found.cost == dag_cost(problem, found.choice)
+
+
 @settings(max_examples=120, deadline=None)
 @given(problems())
 def test_the_cheapest_program_is_found(problem: Problem) -> None:
@@ -198,7 +216,7 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
         for group, numbers in found.supports:
             assert group not in choice or set(numbers) & set(choice.values())
     form.supports += found.supports
-    answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), 60)
+    answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), monotonic() + 60)
     assert answer.choice is not None and answer.done
     assert isclose(dag_cost(form.problem, answer.choice), best, rel_tol=1e-9)
 
@@ -225,7 +243,7 @@ def test_rows_hold_for_all_programs(problem: Problem) -> None:
     check(problem, solve(problem, workers=1), best)
     form.supports += found.supports
     form.covers += found.covers
-    answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), 60)
+    answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), monotonic() + 60)
     assert answer.choice is not None and isclose(dag_cost(form.problem, answer.choice), best)
 
 
@@ -253,7 +271,7 @@ def test_a_cover_rounds_up() -> None:
     found = relax(form, start, dag_cost(problem, start), NEVER)
     assert isclose(found.bound, 8.0, rel_tol=1e-9) and found.covers and found.rounds > 1
     form.covers += found.covers
-    answer = CpSat(1, 0).solve(form, start, found.cost, 60)
+    answer = CpSat(1, 0).solve(form, start, found.cost, monotonic() + 60)
     assert answer.choice is not None and dag_cost(problem, answer.choice) == 8.0 and answer.done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import floor, frexp, ldexp
+from time import monotonic
 from typing import Any
 
 from tensaurus.egraph.extract.formulation import Answer, Formulation, order_values
@@ -29,8 +30,8 @@ class CpSat:
         # rows against cycles tighten the bound most.
         self._solver.parameters.linearization_level = 2
 
-    def solve(self, form: Formulation, start: Choice, cost: float, seconds: float) -> Answer:
-        """Search for `seconds`, beginning with the choice `start` without a cycle, which has this cost."""
+    def solve(self, form: Formulation, start: Choice, cost: float, deadline: float) -> Answer:
+        """Search until `deadline` (monotonic), from a choice `start` without a cycle that costs `cost`."""
         problem, cp = form.problem, self._cp
         model = cp.CpModel()
         # x[n]: e-node n is chosen; y[g]: e-class g is needed; t[g]: its height in an order, against cycles
@@ -71,7 +72,8 @@ class CpSat:
         shift = COST_BITS - frexp(cost)[1]
         prices = [floor(ldexp(min(price, 2 * cost), shift)) for price in problem.costs]
         model.minimize(cp.LinearExpr.weighted_sum(x, prices))
-        self._solver.parameters.max_time_in_seconds = seconds
+        # loading the solver and writing the model may have taken all of the time
+        self._solver.parameters.max_time_in_seconds = max(0.0, deadline - monotonic())
         status = self._solver.solve(model)
         if status == cp.MODEL_INVALID:
             raise ValueError(f"CP-SAT refuses the program: {model.validate()}")

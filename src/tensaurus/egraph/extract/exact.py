@@ -226,7 +226,7 @@ class _Solver:
         while not part.is_solved and monotonic() < deadline:
             part.rounds += 1
             solver = CpSat(self.workers, self.seed)
-            answer = solver.solve(part.form, part.choice, part.cost, deadline - monotonic())
+            answer = solver.solve(part.form, part.choice, part.cost, deadline)
             part.take_bound(answer.bound)
             if answer.choice is None:
                 return
