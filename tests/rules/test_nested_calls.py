@@ -25,7 +25,13 @@ from tensaurus.graph.ir.node import Node, apply, constant, item, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.examples import parse_example
-from tensaurus.rules.language.nested_calls import can_join_nested, merge_split_attributes
+from tensaurus.rules.language.nested_calls import (
+    MAX_SHOWN_CALLS,
+    can_join_nested,
+    format_nodes,
+    merge_split_attributes,
+    nested_equation,
+)
 from tensaurus.runtimes.price.weight_costs import packing_key
 
 JOINED = [name for name, op in registry.items() if can_join_nested(op)]
@@ -266,6 +272,26 @@ def test_doubling_again_and_again_is_nested_only_so_far() -> None:
     assert find_all(graph, [flatten], 50_000) > 0
     calls = [n for n in graph.live_members(graph.find(root)) if graph.is_live[n]]
     assert 2 < max(len(graph.args[n]) for n in calls) <= MAX_ARGUMENTS
+
+
+def test_the_law_of_a_program_that_shares_results_is_short() -> None:
+    """Written as a tree, sixty sums that each read the one before twice would be 2 ** 60 calls."""
+    made = X
+    for _ in range(60):
+        made = node("Add", made, made)
+    law = nested_equation("doubled", made, made, [X]).law
+    assert law.count("Add(") <= 2 * MAX_SHOWN_CALLS
+
+
+def test_a_law_is_written_over_its_leaves() -> None:
+    """What computes the leaves is no part of the law, and in a whole model it is long."""
+    below = X
+    for _ in range(60):
+        below = node("Add", below, below)
+    nested = node("Max", node("Max", below, X), X)
+    law = nested_equation("nested-max", nested, node("Max", below, X, X), [below, X]).law
+    assert law == "Max(Max(x0, x), x) => Max(x0, x, x)"
+    assert format_nodes(nested, depth=2).startswith("Max(Max(float32[")
 
 
 def test_an_argument_that_contains_its_own_class_is_not_merged() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
+from itertools import count
 
 from tensaurus.expr.ir.scope import Scope, Source, Tensor
 from tensaurus.expr.normal.canonicalize import canonicalize
@@ -32,7 +33,8 @@ __all__ = ["format_call", "can_join_nested", "nested_equation", "merge_split_att
 
 PROVED_HERE = Proved("algebra", "at these sizes")
 TESTED_AT_USE = Tested("gf", "where it is used")  # an equation that is not proved is replayed in GF(p)
-LAW_DEPTH = 1000  # levels of nested calls that a law's text shows: all of them
+LAW_DEPTH = 100  # levels of nested calls that a law's text shows
+MAX_SHOWN_CALLS = 1000  # calls in one text: a program that shares results has exponentially many as a tree
 
 
 @cache
@@ -82,7 +84,7 @@ def merge_split_attributes(
 
 def nested_equation(name: str, left: Node, right: Node, leaves: Sequence[Node]) -> Equation:
     """Return the equation of two calls on these leaves; its evidence is found when it is asked for."""
-    law = f"{format_nodes(left, depth=LAW_DEPTH)} => {format_nodes(right, depth=LAW_DEPTH)}"
+    law = " => ".join(format_nodes(side, leaves=leaves, depth=LAW_DEPTH) for side in (left, right))
     evidence_source = partial(_find_evidence, left, right, tuple(leaves))
     return Equation(name, law, (left,), (right,), tuple(leaves), evidence_source)
 
@@ -102,21 +104,28 @@ def format_call(op: object, args: Sequence[str], attrs: Attributes) -> str:
     return f"{op}({', '.join([*args, *given])})"
 
 
-def format_nodes(*nodes: Node | None, depth: int = 4) -> str:
-    """Return programs as rules write them; below `depth` nested calls only types are shown."""
-    return ", ".join(_format_node(node, depth) for node in nodes)
+def format_nodes(*nodes: Node | None, leaves: Sequence[Node] = (), depth: int = 4) -> str:
+    """Return programs as rules write them, over leaves x0, x1, ..., where leaves are given.
 
+    Below `depth` nested calls, and after `MAX_SHOWN_CALLS` calls, only types are shown.
+    """
+    names = {leaf: f"x{k}" for k, leaf in enumerate(leaves) if leaf.op not in (INPUT, CONSTANT)}
+    calls = count()
 
-def _format_node(node: Node | None, depth: int) -> str:
-    if node is None:
-        return "None"
-    if node.op is INPUT:
-        return str(node.attribute("name"))
-    if node.op is CONSTANT or not depth:
-        return ", ".join(map(format_type, node.types))
-    if node.op is ITEM:
-        return f"{_format_node(node.args[0], depth)}[{node.attribute('index')}]"
-    return format_call(node.op, [_format_node(arg, depth - 1) for arg in node.args], node.attrs)
+    def format_node(node: Node | None, depth: int) -> str:
+        if node is None:
+            return "None"
+        if node.op is INPUT:
+            return str(node.attribute("name"))
+        if node in names:
+            return names[node]
+        if node.op is CONSTANT or not depth or next(calls) >= MAX_SHOWN_CALLS:
+            return ", ".join(map(format_type, node.types))
+        if node.op is ITEM:
+            return f"{format_node(node.args[0], depth)}[{node.attribute('index')}]"
+        return format_call(node.op, [format_node(arg, depth - 1) for arg in node.args], node.attrs)
+
+    return ", ".join(format_node(node, depth) for node in nodes)
 
 
 def _are_same_function(left: Node, right: Node, leaves: Sequence[Node]) -> bool:
