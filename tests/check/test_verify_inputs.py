@@ -262,7 +262,6 @@ def test_what_nobody_decides_must_agree_with_the_runtime(torn: Any, witnessed: b
     assert wrong == 0 and doubtful == pytest.approx(0.11, rel=0.01)
     assert original.judge(faulty).passed and not original.judge(sound).passed
     assert original.miscomputed is None
-    assert np.array_equal(original.truth, exact)  # what the float64 stage compares with
 
 
 def test_what_a_long_sum_may_lose_is_no_doubt(torn: Any) -> None:

@@ -207,7 +207,8 @@ class Benchmark:
                 else:
                     workers[contender] = worker
             if not workers:
-                raise TensaurusError(f"no backend runs the model: {'; '.join(refusals.values())}")
+                reason = f"no backend runs the model: {'; '.join(refusals.values())}"
+                raise TensaurusError(reason, remedy="Name another with --peers, or give sizes with --shape.")
             timings = dict(zip(workers, self._time_in_turns(subject, workers), strict=True))
         truth = next(iter(outputs.values()))
         errors = {contender: largest_difference(arrays, truth) for contender, arrays in outputs.items()}

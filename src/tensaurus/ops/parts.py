@@ -59,6 +59,7 @@ def concat(*xs: Tensor, axis: int) -> Scope:
             if stop - first == 1:
                 return parts[first]
             middle = first + 1 if stop - first <= MAX_CHAINED_SELECTS else (first + stop) // 2
+            # a guard holds where it is at least 0: here where index < starts[middle]
             return where(starts[middle] - 1 - index, select_part(first, middle), select_part(middle, stop))
 
         return select_part(0, len(parts))
@@ -74,16 +75,20 @@ def _equal_sizes(size: Size, count: int) -> tuple[Size, ...]:
     return (*(part,) * (count - 1), size - part * (count - 1))
 
 
-def _may_be_negative(size: Size) -> bool:
-    """Return whether a size is negative; where questions are recorded, also ask about undecided ones."""
+def _must_refuse_size(size: Size) -> bool:
+    """Return whether a part of this size must be refused: where the size is provably negative.
+
+    An undecided sign is accepted, but in a proof `is_nonnegative` records it as a question, and both answers
+    are tried.
+    """
     return is_negative(size) or is_recording_questions() and not is_nonnegative(size)
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes in one form: the sizes of the parts, or the count of equal symbolic parts.
 
-    The count is used only if it was given or no part can be empty: runtimes refuse a count for an input of
-    size 0.
+    Parts of known sizes are always written as sizes.  Equal symbolic parts are written as a count, if a count
+    was given or no part can be empty: runtimes refuse a count for an input of size 0.
     """
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
@@ -128,7 +133,7 @@ def split(
     """Consecutive parts of these sizes along an axis."""
     if split is None:
         split = _equal_sizes(x.shape[axis], num_outputs or 0)
-    if not is_same_size(sum(split), x.shape[axis]) or any(map(_may_be_negative, split)):
+    if not is_same_size(sum(split), x.shape[axis]) or any(map(_must_refuse_size, split)):
         raise Untypable(f"parts {split} of {x.shape[axis]}")
     starts: list[Size] = [0]
     for size in split:
@@ -144,23 +149,28 @@ def split(
 
 
 def first_and_count(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size]:
-    """Return (first index, count) of a slice of a dimension of this size."""
+    """Return (first index, count) of a slice of a dimension of this size, which may be symbolic.
+
+    Bounds below 0 count from the end, and bounds beyond an edge are moved to it.  The special cases give the
+    same numbers as the general formula at the end, as simpler sizes.
+    """
     if step == 0:
         raise Untypable("a slice with step 0")
     last: Size
     if step > 0:
         first = _from_front(start, size, 0) if is_below_zero(start) else start
+        # a start beyond a symbolic size stays: the count is 0 then
         first = smallest(first, size) if isinstance(size, int) else first
         last = (
             _from_front(end, size, 0) if is_below_zero(end) else size if _is_far(end) else smallest(end, size)
         )
-        if is_same_size(first, 0):
+        if is_same_size(first, 0):  # `last` is at least 0
             return 0, (last + step - 1) // step
-        if is_below_zero(start) and _is_far(end) and not is_below_zero(end):  # up to -start last elements
+        if is_below_zero(start) and _is_far(end) and not is_below_zero(end):  # x[-k:]: the last k, or all
             return first, (smallest(0 - start, size) + step - 1) // step
         return first, largest((last - first + step - 1) // step, 0)
     if _is_far(end) and not is_below_zero(end):
-        raise Untypable("a slice back to the end, on which runtimes disagree")
+        raise Untypable("a slice with a negative step to beyond the last element: runtimes disagree")
     # unlike in numpy, a start before the front is clamped to the front
     if is_below_zero(start):
         first = size - 1 if is_same_size(start, -1) else smallest(_from_front(start, size, 0), size - 1)
@@ -207,7 +217,12 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 
 
 def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, int]:
-    """Return the slice in one form: the end right behind the last element, or SLICE_LAST at the edge."""
+    """Return (start, end, step) in the one form that all equal slices share.
+
+    Of numbers: the end is the index after the last element in the slice's direction, SLICE_LAST or
+    SLICE_FIRST where that is an edge; an empty slice is (0, 0, 1).  Of symbols: bounds that are far beyond
+    an edge become 0, SLICE_LAST or SLICE_FIRST; others stay as they are.
+    """
     if step == 0:
         raise Untypable("a slice with step 0")
     if not (isinstance(start, int) and isinstance(end, int) and isinstance(size, int)):
@@ -216,7 +231,9 @@ def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Si
                 start = 0 if step > 0 else start
             else:
                 start = SLICE_LAST if step < 0 else start
-        return start, (SLICE_LAST if not is_below_zero(end) else SLICE_FIRST) if _is_far(end) else end, step
+        if _is_far(end):
+            end = SLICE_FIRST if is_below_zero(end) else SLICE_LAST
+        return start, end, step
     first, count = first_and_count(start, end, step, size)
     assert isinstance(first, int) and isinstance(count, int)
     if count == 0:
@@ -318,6 +335,8 @@ def pad(
     if any(is_negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
+        # what a bool is padded with must be decided: of a value that a proof does not know `is_same_size`
+        # only records the question
         pads_with_true = x.dtype == "bool" and not is_same_size(value, 0)
         if pads_with_true and has_open_questions():
             raise Untypable("whether the value is zero is not known")
@@ -344,6 +363,8 @@ def _pad_pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, in
         raise Untypable("a wrap that crops, on which runtimes disagree")
     period = n if mode == "wrap" else n - 1
     largest_pad = max(begin, end)
+    # a known period of at least 1 is repeated as often as the pad needs; of another one, one copy on each
+    # side must suffice: the pad must be no longer than a period
     if (
         largest_pad > 0
         and not is_nonnegative(period - largest_pad)

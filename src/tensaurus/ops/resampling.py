@@ -50,10 +50,10 @@ class Coordinate:
                 return self.floor(x)
             case "ceil":
                 return _coordinate(self.slope, self.offset + self.scale - 1, self.scale).floor(x)
-            case "round_prefer_ceil":
+            case "round_prefer_ceil":  # floor(c + 1/2): halves go up
                 return _coordinate(2 * self.slope, 2 * self.offset + self.scale, 2 * self.scale).floor(x)
             case "round_prefer_floor":
-                above = 2 * self.offset - self.scale + 2 * self.scale - 1
+                above = 2 * self.offset + self.scale - 1  # ceil(c - 1/2): halves go down
                 return _coordinate(2 * self.slope, above, 2 * self.scale).floor(x)
         raise Untypable(f"the rounding {mode}")
 
@@ -118,7 +118,11 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
         raise Untypable(f"linear interpolation along {resized_dims} of rank {x.rank}, which runtimes refuse")
 
     def blend(indices: Sequence[Size], dims: Sequence[int]) -> Body:
-        """Return the weighted sum of neighbours along these dimensions; weights add up to their scales."""
+        """Return total_scale times the interpolated value.
+
+        Along each dimension it is (scale - remainder) times the lower neighbour plus remainder times the
+        upper one.
+        """
         if not dims:
             return x[tuple(indices)]
         d, *rest = dims
@@ -145,7 +149,7 @@ def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str
 
 
 def _scaled(size: Size, ratio: Fraction) -> Size:
-    """Return floor(size * ratio), in float32 as every runtime where the product is not exact."""
+    """Return floor(size * ratio); where the product is no integer, in float32, as every runtime does."""
     if isinstance(size, int):
         exact = size * ratio
         return int(exact) if exact.denominator == 1 else int(np.floor(np.float32(size) * np.float32(ratio)))
@@ -190,7 +194,11 @@ def _common_ratio(
 
 
 def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scales of all dimensions, or sizes where float32 cannot express the scales."""
+    """Return the attributes in canonical form, with defaults for those that change nothing here.
+
+    It has scales of all dimensions, or sizes where float32 cannot express the scales.  Raises Untypable for
+    attributes that are not declared.
+    """
     x = tensors[0]
     scales, sizes = attrs["scales"] or (), attrs["sizes"] or ()
     if bool(scales) == bool(sizes):
@@ -217,6 +225,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     if not are_exact and counts is None and not scales:
         raise Untypable(f"ratios {ratios} are no float32 numbers")
     coordinates = attrs["coordinate_transformation_mode"]
+    # the two differ only where an output has length 1
     if coordinates == "pytorch_half_pixel" and all(
         is_nonnegative(_scaled(n, r) - 2) for n, r in zip(x.shape, ratios, strict=True) if r != 1
     ):

@@ -15,11 +15,11 @@ from tensaurus.expr.sizes.size import Floor, Largest, Size, Symbol, is_nonnegati
 from tensaurus.ops.schema import NotInOpset
 
 
-class SizeForm:
-    """Writes sizes as nodes, each once.
+class SizeWriter:
+    """Writes sizes as nodes; a size that is needed again is not written again.
 
     opset     the version of ONNX's own operators
-    where     finds a value that has the size as a dimension: (its name, the dimension), None where none has
+    where     returns (name, d) of a value whose dimension d has this size; None where there is none
     emit      takes a node or an initializer, in the order in which they must stand
     fresh     makes a name unique
     """
@@ -69,6 +69,7 @@ class SizeForm:
             value, d = dimension
             return self._node("Gather", self._shape(value), self.size(d), axis=0)
         terms = terms_of(size)
+        # one factor with the coefficient 1
         if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
             return self._atom(terms[0][0][0])
         total: str | None = None
@@ -110,6 +111,7 @@ class SizeForm:
         raise NotInOpset(f"the size {atom} cannot be computed")
 
     def _node(self, operator: str, *inputs: str, since: int = 7, **attributes: Any) -> str:
+        # these three compute int64 in every opset; arithmetic broadcasts only from opset 7 on
         if self.opset < since and operator not in ("Shape", "Gather", "Concat"):
             raise NotInOpset(f"opset {self.opset} cannot compute sizes with {operator}")
         name = self.fresh(f"size_{operator.lower()}")

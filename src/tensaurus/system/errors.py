@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+EXPORT_AGAIN = "Export the model again."  # the remedy where a model contradicts ONNX
+
 
 class TensaurusError(Exception):
     """Bad usage or input: the command line prints the error as one line and exits with `exit_code`."""

@@ -165,9 +165,11 @@ def _resolve_target(path: str | Path) -> Path:
         if not Path(path).name or target.is_dir():
             raise TensaurusError("cannot be written: it is a folder", file=path, remedy="Name a file.")
         if not target.parent.is_dir():
-            raise TensaurusError(f"cannot be written: there is no folder {target.parent}", file=path)
+            reason = f"cannot be written: there is no folder {target.parent}"
+            raise TensaurusError(reason, file=path, remedy="Create the folder first.")
         if target.exists() and not target.is_file():
-            raise TensaurusError("cannot be written: it is not a regular file", file=path)
+            reason = "cannot be written: it is not a regular file"
+            raise TensaurusError(reason, file=path, remedy="Name another file.")
     except OSError as error:  # a name that is too long
         raise _explain_refusal(path, error) from error
     return target

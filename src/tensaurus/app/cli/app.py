@@ -53,7 +53,7 @@ class _OneLineErrorGroup(TyperGroup):
 
 
 class Command(TyperCommand):
-    """A command that notes its name and arguments on an error, for the report of a fault."""
+    """A command that attaches its name and arguments to an error, so that a report can name them."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -111,7 +111,8 @@ def bench(
         for name in (*names, *fixed):
             backends.require(name)
         if strange := [name for name in fixed if not backends.find(name).target]:
-            raise TensaurusError(f"--ours {strange[0]}: models cannot be optimized for this backend")
+            remedy = f"Choose from {', '.join(backends.targets())}."
+            raise TensaurusError(f"--ours {strange[0]}: models cannot be optimized for it", remedy=remedy)
         if resume:
             had = {record.model for record in earlier}
             subjects = [subject for subject in subjects if subject.name not in had]
@@ -135,7 +136,8 @@ def bench(
                 if csv is not None:
                     append_records(csv, records)
         if failed:
-            raise TensaurusError(f"{failed} of {len(subjects)} models could not be measured")
+            remedy = "The lines that begin with 'error' say why."
+            raise TensaurusError(f"{failed} of {len(subjects)} models could not be measured", remedy=remedy)
     if report is not None and csv is not None:
         _write_page(read_records(csv), report)
 

@@ -100,7 +100,8 @@ def _region_of_operator(words: list[str]) -> LinearRegion:
 
     name, *rest = words
     if name not in registry:
-        raise TensaurusError(f"{name} is neither an ONNX file nor the name of an operator")
+        reason = f"{name} is neither an ONNX file nor the name of an operator"
+        raise TensaurusError(reason, remedy="Operators have ONNX's names, such as Conv.")
     try:
         example = parse_example(" ".join(rest))
         leaves = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(example.types)]

@@ -82,7 +82,7 @@ def extract(
             chosen = greedy(problem) if method is Method.greedy else greedy_dag(problem, start + time_limit)
             choice = needed(problem, chosen)
             if not choice:
-                raise ValueError("a root has no program: all its choices need a cycle")
+                raise ValueError("no finite program has all roots: each needs a cycle")
             solved = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
     except ValueError as error:
         raise TensaurusError(str(error), file=file, remedy="Give each root a program.") from error

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from tensaurus.runtimes.measure.database import Database
 
 rules = typer.Typer(help="The library of rewrite rules.", no_args_is_help=True, rich_markup_mode=None)
-db = typer.Typer(help="The database of measured times.", no_args_is_help=True, rich_markup_mode=None)
+db = typer.Typer(
+    help="Measured times and tuned kernels, kept to make later runs quicker.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 zoo = typer.Typer(help="Models to try.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(rules, name="rules")
 app.add_typer(db, name="db")

@@ -44,7 +44,10 @@ RunLimit = Annotated[
 ]
 Cpu = Annotated[
     str,
-    typer.Option(metavar="LEVEL", help="Processor to compile kernels for: native, x86-64-v3 or x86-64-v4."),
+    typer.Option(
+        metavar="LEVEL",
+        help="Processor to compile for: native (this one), x86-64-v3 (AVX2), x86-64-v4 (AVX-512).",
+    ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random choice.")]
 DatabaseFile = Annotated[
@@ -63,11 +66,12 @@ def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise TensaurusError(f"--shape {flag} is not of the form INPUT=N,N,...", remedy=remedy)
         shape = tuple(map(int, words))
         if 0 in shape:
-            raise TensaurusError(f"--shape {flag} has a size of 0")
+            raise TensaurusError(f"--shape {flag} has a size of 0", remedy="Give sizes from 1 on.")
         if max(shape, default=0) > MAX_SIZE:
-            raise TensaurusError(f"--shape {flag} has a size above {MAX_SIZE}")
+            raise TensaurusError(f"--shape {flag} has a size above {MAX_SIZE}", remedy="Give smaller sizes.")
         if shapes.setdefault(name, shape) != shape:
-            raise TensaurusError(f"--shape gives input {name} two different shapes")
+            remedy = "Give one --shape for each input."
+            raise TensaurusError(f"--shape gives input {name} two different shapes", remedy=remedy)
     return shapes
 
 
@@ -83,7 +87,8 @@ def parse_ranges(flags: Sequence[str]) -> dict[str, tuple[int, int]]:
             low, high = 1, 0
         if not equals or not name or len(words) > 2 or low > high:
             remedy = "For example: --range tokens=0,30521"
-            raise TensaurusError(f"--range {flag} is not of the form INPUT=LOW,HIGH", remedy=remedy)
+            reason = f"--range {flag} is not of the form INPUT=LOW,HIGH, with integers LOW <= HIGH"
+            raise TensaurusError(reason, remedy=remedy)
         ranges[name] = (low, high)
     return ranges
 

@@ -91,7 +91,8 @@ def _read_model(path: str | Path) -> onnx.ModelProto:
     except OSError as error:
         raise TensaurusError(f"cannot be read: {error.strerror or error}", file=path) from error
     except (DecodeError, ValueError) as error:
-        raise TensaurusError("is not an ONNX model, or it is truncated", file=path) from error
+        remedy = "Name a file that `tensaurus optimize` wrote."
+        raise TensaurusError("is not an ONNX model, or it is truncated", file=path, remedy=remedy) from error
 
 
 def _format_changes(summary: Summary) -> str:

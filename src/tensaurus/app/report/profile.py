@@ -55,7 +55,8 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
     name, threads = options.first_backend, machine.threads
     runtime = backends.require(name)
     if not isinstance(runtime, backends.Profiling):
-        raise TensaurusError(f"--backend {name} has no profiler")
+        names = [n for n in backends.installed() if isinstance(backends.find(n), backends.Profiling)]
+        raise TensaurusError(f"--backend {name} has no profiler", remedy=f"Choose from {', '.join(names)}.")
     with name_file_in_errors(original.name), Database(options.database) as records:
         roofline = Roofline.here(records, machine)
         build, shapes, ranges = Build.from_file(model), options.shapes or {}, options.ranges
@@ -76,7 +77,8 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
             taken = worker.profile(build, feeds, TIMED_SECONDS) or []
         kernels = tuple(_WorkCounter(original, feeds, roofline).count_kernels(taken))
         if not kernels:
-            raise TensaurusError(f"{name} {runtime.version()} reported no kernel times")
+            remedy = "The model may be too fast for the profiler's clock: try larger sizes with --shape."
+            raise TensaurusError(f"{name} {runtime.version()} reported no kernel times", remedy=remedy)
         untold = len(taken) - len(kernels)
     return Profile(original.name, name, runtime.version(), threads, whole, kernels, untold)
 

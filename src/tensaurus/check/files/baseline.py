@@ -137,7 +137,9 @@ class Baseline:
             try:
                 self._add_input(Feed(GIVEN, arrays), {name: array.shape for name, array in arrays.items()})
             except WorkerError as error:
-                raise TensaurusError(f"the original does not run on the inputs given: {error}") from error
+                reason = f"{self.backend} does not run the original on the inputs given: {error.reason}"
+                remedy = error.remedy or "Give arrays that the model accepts."
+                raise TensaurusError(reason, remedy=remedy) from error
 
     def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
         """Add drawn inputs of these kinds, at the first sizes at which the original runs, and at others."""

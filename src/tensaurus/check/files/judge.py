@@ -1,10 +1,10 @@
 """Judges one output of a candidate: its error beside those of the original and of its perturbed copies.
 
-    |b - ref|  <=  K * max(own, like) + C * u * |ref| + tiny          for every element
+    |b - ref|  <=  K * max(error, like) + C * u * |ref| + tiny          for every element
 
-own    the largest error at this element of the original and of its perturbed copies (one rounding away)
-like   the 0.9-quantile of `own` over the elements of like magnitude (within a factor of two, where there are
-       64 such; else over as many powers of two as hold 64, but eight at most)
+error  the largest error at this element of the original and of its perturbed copies (one rounding away)
+like   the 0.9-quantile of `error` over the elements of like magnitude (within a factor of two, where there
+       are 64 such; else over as many powers of two as hold 64, but eight at most)
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
 K, C   ALLOWED_SPREADS and ALLOWED_ROUNDINGS
 
@@ -22,8 +22,9 @@ scale   the largest element of the output, on these inputs or on plausible ones:
 
 Rounding that moves a result so far from the exact one moves those of perturbed copies as well, and kernels
 that approximate a function (exp, erf) keep half of the digits of their type.  Beyond that the model is run
-without graph optimizations, unfused.  If the unfused result is right, the runtime's is wrong; else, from the
-fourth root of u on (which no sum in another order loses), the runtime or the reference is wrong.
+without graph optimizations, unfused.  If the unfused result is plausible, the runtime computes the original
+wrong.  If it is not, and the error exceeds u^(1/4) (three quarters of the digits, more than any order of
+summation loses), either the runtime or the reference is wrong, and nobody can tell which.
 """
 
 from __future__ import annotations
@@ -84,12 +85,13 @@ class OriginalOutput:
                           come out of them
     scale                 largest magnitude of the output on plausible inputs
     possible_largest      largest magnitude that the output can have; 0 where it is not known
-    error                 float64: the largest error so far, by element
-    spread                float64: the largest distance of a perturbed copy's result from `own`, by element
-    unsteady              where a perturbed copy is not finite
+    error                 of floats, by element: the largest distance from `reference` of the original and its
+                          perturbed copies
+    spread                of floats, by element: how far rounding alone moves the result (copies from `own`)
+    unsteady              by element: whether rounding may turn the number into an infinity or NaN; nothing is
+                          judged there
     accepted              of integer outputs: results of the reference and of perturbed copies, all right
-    miscomputed           where the runtime computes the original wrong
-    truth                 the float64 reference, never replaced
+    miscomputed           by element: whether the runtime computes the original wrong; None: nowhere
     """
 
     reference: Any
@@ -103,14 +105,13 @@ class OriginalOutput:
     unsteady: Any = None
     accepted: list[Any] = field(default_factory=list)
     miscomputed: Any = None
-    truth: Any = None
 
     def __post_init__(self) -> None:
+        # a reference of another shape (sizes may depend on data) tells nothing
         if _array_shape(self.reference) != _array_shape(self.own):
             self.reference = self.own
-        self.truth = self.reference
         if _is_float_array(self.own):
-            self.reference = self.truth = np.asarray(self.reference, np.float64)
+            self.reference = np.asarray(self.reference, np.float64)
             self.error, self.spread = np.zeros(self.own.shape), np.zeros(self.own.shape)
             self.unsteady = np.zeros(self.own.shape, bool)
             self.add_perturbed(self.own)
@@ -140,7 +141,7 @@ class OriginalOutput:
             self.accepted.append(rounded)
 
     def add_tie_neighbour(self, neighbour: Any) -> None:
-        """Allow the distance of the reference with its conversions on the other side of ties."""
+        """Allow what the reference returns if each conversion that meets a tie rounds the other way."""
         if _array_shape(neighbour) != _array_shape(self.own):
             return
         if self.error is not None:
@@ -181,15 +182,19 @@ class OriginalOutput:
         return np.asarray(steady & ~edge & np.where(finite, far, is_stable))
 
     def compare_with_unfused(self, unfused: Any) -> tuple[float, float]:
-        """Decide by the unfused result (None: there is none) whether the runtime or the reference is wrong.
+        """Settle the implausible elements of the original with an unfused run's result (None: there is none).
 
-        Where the unfused result is that of the reference, the runtime computes the original wrong, and the
-        unfused result takes the place of its own.  Elsewhere, where more than three quarters of the digits
-        are lost, the runtime or the reference is wrong: nobody can tell which, and the runtime's result
-        becomes the reference.
-        Returns how far off the runtime is in the one case and in the other, relative to the largest element.
+        cleared   the unfused result is plausible: the runtime computes the original wrong there.  If there
+                  are such elements, the unfused result replaces `own` wherever it is not doubtful (of
+                  integers: the reference replaces it at the cleared elements alone)
+        doubtful  not cleared, and more than three quarters of the digits are lost: nobody can tell whether
+                  the runtime or the reference is wrong, and the runtime's result becomes the reference
+
+        All other elements keep their reference.  Returns the largest error of the cleared and of the doubtful
+        elements, relative to the output's largest element (of integers: the share of such elements).
         """
         wrong = self.implausible
+        # without an unfused result of this type and shape nothing is cleared
         if (
             unfused is None
             or _array_shape(unfused) != _array_shape(self.own)
@@ -290,12 +295,13 @@ class OriginalOutput:
         limits = _float_limits(self.rounding_type or self.own.dtype)
         # near the largest number, rounding decides between it and infinity
         edge = self.unsteady | (np.abs(reference) > 0.99 * limits.max)
-        broken = ~fine & own_fine & ~edge
-        other = ~_are_equal_or_nan(candidate, self.own)
+        broken = ~fine & own_fine & ~edge  # the original has a number, the candidate has none
+        is_other = ~_are_equal_or_nan(candidate, self.own)
         if self.has_nonfinite_inputs:  # infinity less infinity, and zero times infinity
-            other &= ~np.isnan(candidate) & ~np.isnan(self.own)
-        differs = (fine & ~own_fine & ~finite) | (~fine & ~own_fine & ~finite & other)
-        if (wrong := broken | differs).any():
+            is_other &= ~np.isnan(candidate) & ~np.isnan(self.own)
+        # the exact value and the original's are infinite or NaN, the candidate's is a number or another such
+        is_other_nonfinite = ~own_fine & ~finite & (fine | is_other)
+        if (wrong := broken | is_other_nonfinite).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
             difference = f"has {candidate[place]} where the original has {self.own[place]}"
             return Finding(False, np.inf, reason=f"{difference}, at {list(place)}")

@@ -138,9 +138,11 @@ def draw_feed(
     for value in required_inputs(model):
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type"):
-            raise TensaurusError(f"input {value.name} is not a tensor: no values can be generated for it")
+            reason = f"input {value.name} is not a tensor, so no values can be generated for it"
+            raise TensaurusError(reason, remedy="Export the model with tensors as its only inputs.")
         if tensor.elem_type not in TensorProto.DataType.values() or not tensor.elem_type:
-            raise TensaurusError(f"the element type of input {value.name} is not known")
+            reason = f"the element type of input {value.name} is not known to this version of ONNX"
+            raise TensaurusError(reason, remedy="Export the model with a type that ONNX defines.")
         shape = shapes[value.name]
         _require_room(value.name, tensor.elem_type, shape)
         own = kind if kind not in NONFINITE or only is None or value.name in only else "random"
@@ -296,9 +298,10 @@ def count_untried_constants(model: ModelProto, shapes: Mapping[str, Shape], valu
 
 def _require_room(name: str, elem_type: int, shape: Shape) -> None:
     """Raise TensaurusError for values that the memory cannot hold, drawn as they are in eight bytes each."""
-    if len(shape) > MAX_RANK:
-        raise TensaurusError(f"input {name} has {len(shape)} dimensions, numpy supports at most {MAX_RANK}")
     remedy = f"Give a smaller shape: --shape {name}=..."
+    if len(shape) > MAX_RANK:
+        reason = f"input {name} has {len(shape)} dimensions, numpy supports at most {MAX_RANK}"
+        raise TensaurusError(reason, remedy=remedy)
     size = size_in_bytes(dtype_name(elem_type), shape)
     if size + 8 * prod(shape) > memory_bytes():
         raise TensaurusError(
@@ -354,11 +357,13 @@ def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> 
     for name, (low, high) in ranges.items():
         if name not in kinds:
             known = ", ".join(kinds) or "none"
-            raise TensaurusError(f"--range names {name}, but the model's inputs are {known}")
+            reason = f"--range names {name}, which is no input"
+            raise TensaurusError(reason, remedy=f"The model's inputs are: {known}")
         kind = TensorProto.DataType.Name(kinds[name]).lower()
         sizes = re.fullmatch(r"(u?)int(\d+)", kind)
         if sizes is None:
-            raise TensaurusError(f"--range names input {name}, which is {kind} and not an integer")
+            reason = f"--range names input {name}, which is {kind}, not an integer type"
+            raise TensaurusError(reason, remedy="Give values of other inputs with --inputs.")
         bits = min(63, int(sizes[2]) - (not sizes[1]))
         least, most = 0 if sizes[1] else -(2**bits), 2**bits - 1
         if low < least or high > most:

@@ -70,11 +70,13 @@ def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | Non
     """Return the array as runtimes take it.  Raises TensaurusError where the model does not take it."""
     name, kind = value.name, value.type
     if not kind.HasField("tensor_type"):
-        raise TensaurusError(f"input {name} is not a tensor, so no array can be given for it")
+        reason = f"input {name} is not a tensor, so no array can be given for it"
+        raise TensaurusError(reason, remedy="Export the model with tensors as its only inputs.")
     code = kind.tensor_type.elem_type
     if code == TensorProto.STRING:
         if array.dtype.kind not in "OSU":
-            raise TensaurusError(f"input {name} is {array.dtype}, the model expects text")
+            reason = f"input {name} is {array.dtype}, the model expects strings"
+            raise TensaurusError(reason, remedy="Convert it: array.astype(str)")
         array = array.astype(object)
     elif array.dtype != (wanted := numpy_dtype(dtype_name(code))):
         raise TensaurusError(
@@ -87,5 +89,6 @@ def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | Non
         or any(size not in (None, own) for size, own in zip(sizes, array.shape, strict=True))
     ):
         words = ", ".join("?" if size is None else str(size) for size in sizes)
-        raise TensaurusError(f"input {name} has shape {list(array.shape)}, the model expects [{words}]")
+        reason = f"input {name} has shape {list(array.shape)}, the model expects [{words}]"
+        raise TensaurusError(reason, remedy="Give an array of that shape.")
     return array

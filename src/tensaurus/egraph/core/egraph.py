@@ -1,8 +1,9 @@
 """Implements the e-graph: e-classes of hash-consed e-nodes, congruence restored in batches (egg, POPL'21).
 
-Every e-node has a number, which also stands for the term as which it was inserted: its operator over the
-numbers of its arguments.  Arguments have smaller numbers than their readers, so every number stands for one
-concrete, acyclic program, whatever classes are merged later.  Proofs speak of these terms (`egraph_proof`).
+Every e-node has a number.  The number also names one term: the operator over the e-nodes that were its
+arguments when it was inserted (`original_args`).  Arguments have smaller numbers than their readers, so every
+number stands for one concrete, acyclic program, whatever classes are merged later.  Proofs speak of these
+terms (`egraph_proof`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class EGraph:
         self.analyses: dict[int, Analysis] = {}
         self.members: dict[int, list[int]] = {}  # its e-nodes
         self.readers: dict[int, list[int]] = {}  # the e-nodes that have it as an argument
-        self.sources: list[Source] = []  # of proof edges, by their number
+        self.sources: list[Source] = []  # why unions were made; proof edges hold the index
         self.dirty_classes: set[int] = set()  # those with new members since the last search of all patterns
         self.programs: list[Program] = []  # good programs in the e-graph, for finders that look at programs
         self.analysis_version = 0  # grows whenever more becomes known of a class
@@ -126,7 +127,8 @@ class EGraph:
     def add(self, head: Head, args: Sequence[int], analyses: tuple[Analysis, Analysis]) -> int:
         """Return the e-node of that head over these e-nodes, inserted unless an equal one exists.
 
-        `analyses` is the result of `types_only` for its types.
+        `analyses`, from `types_only` of its types, are that of a class that is not static, and that of a
+        class that is (depends on constants only).
         """
         find = self.find
         key = (head, *[a if a == ABSENT else find(a) for a in args])
@@ -233,7 +235,7 @@ class EGraph:
             known[key] = number
             return
         older, younger = (number, twin) if number < twin else (twin, number)
-        known[key] = older  # the oldest e-node of a class stays live: others refer to it
+        known[key] = older  # of two equal e-nodes the older stays live: matches and proofs hold its number
         self.is_live[younger] = False
         a, b = find(number), find(twin)
         if a == b:

@@ -3,7 +3,7 @@
 A pattern is one root of a rule's left side with its variables numbered in the order in which they occur, so
 that rules which differ in names share one search (TENSAT, section 4: canonical patterns).  Conditions on the
 types of one variable are checked inside the loops, before a match is complete.  Add(Mul(x, y), x) becomes,
-without the checks of limits:
+without the checks of the deadline and of the number of matches:
 
     for n0 in nodes:                    # the e-nodes of Add
         a0 = args[n0]                   # the classes of the arguments
@@ -47,7 +47,7 @@ MAX_LOOPS = 20  # the limit of Python on nested loops
 Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outermost first
 OriginalArgs = Sequence[tuple[int, ...]]  # `EGraph.original_args`
 Rows = Mapping[int, list[int]]  # for each class its e-nodes of one kind
-Guard = Mapping[int, bool]  # whether a rule applies to a variable, by the code of its class's analysis
+Guard = Mapping[int, bool]  # whether conditions on one variable hold, by `Analysis.code` of its class
 Search = Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
 Bind = Callable[[OriginalArgs, Match], tuple[int, ...]]
 PlanLookup = Callable[..., None]  # a function that `compile_plan_lookup` compiles
@@ -65,12 +65,12 @@ class Position:
 class Pattern:
     """One root of a rule's left side, compiled.
 
-    kinds      of its operators, each once, the root's first
-    below      the arguments of the root that are operators: (place, kind)
+    kinds      of its operators (operator and number of arguments, `enode_kind`), each once, the root's first
+    below      for each argument of the root that is an operator: (which argument, its kind)
     places     the positions of each variable
     inner      the positions of operators below the root, with their numbers
-    literals   the positions of numbers
-    operators  the Apply or Item of each number
+    literals   the positions of numeric constants
+    operators  the operators (Apply or Item), outermost first: an operator's number is its place here
     source     the Python code of `search` and `bind`
     constants  the values of names in the code
     """
@@ -133,7 +133,11 @@ class Pattern:
         return built[0]
 
     def needs(self, graph: EGraph, match: Match) -> list[tuple[int, int]]:
-        """Return the pairs of terms on whose equality the match relies."""
+        """Return the pairs of terms that must be equal for the match to hold.
+
+        The search compares classes.  So an argument and the e-node matched below it, the occurrences of one
+        variable, and a literal and its constant may be equal by earlier unions only, which a proof cites.
+        """
         original_args = graph.original_args
         pairs = [(original_args[match[at.operator]][at.argument], match[inner]) for at, inner in self.inner]
         for first, *others in self.places:
@@ -172,7 +176,7 @@ class _Writer:
         """Return the name of the rows of an operator's e-nodes."""
         return f"rows{self.kinds.setdefault(kind_of(term), len(self.kinds))}"
 
-    def operator(self, term: Apply | Item, members: str) -> None:
+    def write_loops(self, term: Apply | Item, members: str) -> None:
         """Write loops over the e-nodes `members` that match; later lines are inside these loops."""
         number = len(self.operators)
         self.operators.append(term)
@@ -185,37 +189,37 @@ class _Writer:
         fresh: list[tuple[str, str]] = []
         inner: list[tuple[Apply | Item, str, Position]] = []
         for place, part in enumerate(parts):  # the cheapest checks come first
-            at = f"a{number}[{place}]"
+            code = f"a{number}[{place}]"
             match part:
                 case None:
-                    self.write_line(f"if {at} != {ABSENT}: continue")
+                    self.write_line(f"if {code} != {ABSENT}: continue")
                 case Literal():
                     self.literals.append(Position(number, place))
                 case Variable(name, _):
                     self.places.setdefault(name, []).append(Position(number, place))
                     if name in self.names:
-                        self.write_line(f"if {at} != {self.names[name]}: continue")
+                        self.write_line(f"if {code} != {self.names[name]}: continue")
                     else:
                         if _optional(term, place):
-                            self.write_line(f"if {at} == {ABSENT}: continue")
-                        self.names[name] = at
-                        fresh.append((name, at))
+                            self.write_line(f"if {code} == {ABSENT}: continue")
+                        self.names[name] = code
+                        fresh.append((name, code))
                 case Apply() | Item():
-                    inner.append((part, at, Position(number, place)))
-        for part, at, spot in inner:
-            self.write_line(f"m{number}_{spot.argument} = {self.rows(part)}.get({at})")
-            self.write_line(f"if m{number}_{spot.argument} is None: continue")
-        for name, at in fresh:
+                    inner.append((part, code, Position(number, place)))
+        for part, code, position in inner:
+            self.write_line(f"m{number}_{position.argument} = {self.rows(part)}.get({code})")
+            self.write_line(f"if m{number}_{position.argument} is None: continue")
+        for name, code in fresh:
             if name in self.guards:
                 guard = self.name_constant(self.guards[name])
-                self.write_line(f"if not {guard}[analyses[{at}].code]: continue")
+                self.write_line(f"if not {guard}[analyses[{code}].code]: continue")
         for place, part in enumerate(parts):
             if isinstance(part, Literal):
-                at, value = f"a{number}[{place}]", self.name_constant(intern_number(part.value))
-                self.write_line(f"if {at} == {ABSENT} or analyses[{at}].scalar is not {value}: continue")
-        for part, _, spot in inner:
-            self.inner.append((spot, len(self.operators)))
-            self.operator(part, f"m{number}_{spot.argument}")
+                code, value = f"a{number}[{place}]", self.name_constant(intern_number(part.value))
+                self.write_line(f"if {code} == {ABSENT} or analyses[{code}].scalar is not {value}: continue")
+        for part, _, position in inner:
+            self.inner.append((position, len(self.operators)))
+            self.write_loops(part, f"m{number}_{position.argument}")
 
 
 def _optional(term: Apply | Item, place: int) -> bool:
@@ -256,7 +260,10 @@ def count_loops(term: Term | None) -> int:
 
 
 def pattern_shape(term: Term | None, names: dict[str, int]) -> Any:
-    """Return the pattern without attributes and names; terms of equal shapes share one search."""
+    """Return the pattern without attributes, its variables numbered as they occur.
+
+    `names` collects the numbers.  Terms of equal shapes share one search.
+    """
     match term:
         case None:
             return None
@@ -277,7 +284,7 @@ def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pa
     root = kind_of(term)
     assert isinstance(term, Apply | Item)
     writer.rows(term)
-    writer.operator(term, "nodes")
+    writer.write_loops(term, "nodes")
     numbers = ", ".join(f"n{number}" for number in range(len(writer.operators)))
     writer.write_line(f"out.append(({numbers},))")
     writer.write_line("if len(out) >= most: return")
@@ -304,16 +311,20 @@ def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pa
     )
 
 
-def compile_plan_lookup(pattern: Pattern, known: str) -> PlanLookup:
-    """Compile a function that calls `act` for each match with its plans, looked up or made by `plan`.
+def compile_plan_lookup(pattern: Pattern, fact: str) -> PlanLookup:
+    """Compile the loop that handles the new matches of a pattern.
 
-    The key of the plans consists of the heads of a match and of the `code` or `content` of the analyses of
-    its variables, as `known` says.  Matches without plans are appended to `refused`.
+    A plan is what one rule inserts for a match (`rewrite.Plan`).  It depends only on the heads of the matched
+    e-nodes and on what is known of the variables' classes, so plans are kept in `plans` by these; `fact`
+    names the attribute of `Analysis` in the key: "code" (types) or "content" (values, too).
+
+    The loop skips matches in `tried`.  It looks up the plans of each other match, or has them made by `plan`,
+    and passes them to `act`.  A match without plans is appended to `refused`, to be tried again later.
     """
     matched, firsts = range(len(pattern.operators)), [spots[0] for spots in pattern.places]
     classes = "".join(f"c{k}, " for k in range(len(firsts)))
     key = "".join(f"heads[n{k}], " for k in matched)
-    key += "".join(f"analyses[c{k}].{known}, " for k in range(len(firsts)))
+    key += "".join(f"analyses[c{k}].{fact}, " for k in range(len(firsts)))
     if pattern.literals:  # a literal is matched by its value, but its shape may decide about the root's shape
         key += "analyses[find(n0)].types, "
     lines = [

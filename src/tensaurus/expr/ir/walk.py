@@ -19,7 +19,7 @@ from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, atoms, polynomial,
 
 
 def children(body: Body) -> tuple[Body, ...]:
-    """Return the bodies directly inside, without that of a source."""
+    """Return the bodies directly inside; none of a Read, as a scope that it reads is closed."""
     match body:
         case Call(_, args):
             return args
@@ -31,9 +31,10 @@ def children(body: Body) -> tuple[Body, ...]:
 
 
 def operands(body: Body, fn: str = "") -> tuple[Body, ...]:
-    """Return the arguments of a call; (a, b, c) for f(f(a, b), c) and f(a, f(b, c)) where f is associative.
+    """Return the arguments of a call, those of nested calls of an associative function in one tuple.
 
-    With `fn`, only calls of that function are taken apart; any other body is returned as (body,).
+    f(f(a, b), c) and f(a, f(b, c)) give (a, b, c).  Any other body gives (body,); with `fn`, so does a call
+    of another function.
     """
     if not isinstance(body, Call) or fn not in ("", body.fn):
         return (body,)
@@ -89,9 +90,8 @@ def lookups_in(size: Size) -> tuple[Lookup, ...]:
 def walk(item: Scope | Body, nested: bool = True) -> Iterator[tuple[Body, frozenset[Axis]]]:
     """Yield every body inside, readers before what they read, with the axes bound around it.
 
-    The reads inside indices (`Lookup`) are included.
-
-    With `nested`, also the bodies of the scopes that are read, each scope once.
+    Indices may read tensors themselves (`Lookup`, as in Gather); these reads are yielded, too.  With
+    `nested`, so are the bodies of the scopes that are read, each scope once.
     """
     visited: set[int] = set()
     waiting: list[tuple[Body, frozenset[Axis]]] = []
@@ -174,6 +174,7 @@ def rebuild_body(
         case Const(value):
             return Const(size(value)) if isinstance(value, Poly) else body
         case Read(read, indices, outside):
+            # `outside` is a number, in which only a size can change
             beyond = outside if outside is None else rebuild_body(outside, child, size)
             return Read(source(read), tuple(map(size, indices)), beyond)  # type: ignore[arg-type]
         case Call(fn, args):
@@ -195,7 +196,10 @@ def map_reads(size: Size, change: Callable[[Read], Read]) -> Size:
 
 
 class Rewriting:
-    """A map of scopes and bodies that changes nothing by itself; subclasses override what they change."""
+    """Rewrites scopes and bodies, each shared scope once.
+
+    As it stands it copies them; subclasses override `body`, `read`, `size`, `source` or `axes`.
+    """
 
     def __init__(self) -> None:
         self._scopes: dict[int, tuple[Scope, Scope]] = {}

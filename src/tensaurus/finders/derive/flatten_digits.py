@@ -26,7 +26,10 @@ Groups: TypeAlias = Sequence[tuple[int, ...]]
 
 
 def flatten_dimensions(scope: Scope) -> tuple[Scope, Mapping[Tensor, Tensor]]:
-    """Return the scope (its sizes are numbers) over tensors of fewer dimensions, and {old: new tensor}."""
+    """Return an equal scope over flattened tensors, and {tensor: flattened tensor}; the caller reshapes data.
+
+    All sizes of the scope must be numbers.  A tensor stays unless every read of it loses its quotients.
+    """
     groups: dict[Tensor, Groups] = {}
     for x in tensors(scope):
         reads_of_x = [read for read in reads(scope, nested=True) if read.source == x]
@@ -41,7 +44,10 @@ def flatten_dimensions(scope: Scope) -> tuple[Scope, Mapping[Tensor, Tensor]]:
 
 
 def _group_dimensions(reads_of_x: Iterable[Read], rank: int) -> Groups:
-    """Group neighbouring dimensions whose indices contain quotients; every other dimension is a group."""
+    """Group neighbouring dimensions whose indices contain quotients; every other dimension is a group.
+
+    k % 64 is k - 64 * (k // 64), so it contains a quotient, too.
+    """
     has_quotients = [any(_has_quotient(read.indices[d]) for read in reads_of_x) for d in range(rank)]
     groups: list[tuple[int, ...]] = []
     for is_group, neighbours in groupby(range(rank), key=has_quotients.__getitem__):
@@ -51,7 +57,11 @@ def _group_dimensions(reads_of_x: Iterable[Read], rank: int) -> Groups:
 
 
 def _can_flatten(read: Read, groups: Groups) -> bool:
-    """Return whether the flat indices have no quotient, and an index beyond an edge stays beyond one."""
+    """Return whether flattening a read is worthwhile and right.
+
+    Its flat indices must have no quotient.  Where it has a value outside, no index may leave its dimension:
+    the flat index would be another element's.
+    """
     for group in groups:
         if len(group) == 1:
             continue

@@ -57,8 +57,8 @@ WindowAxes: TypeAlias = tuple[Axis, Axis, int]
 class _Factors:
     """A sum of products of two reads, `data` and `weights` in this order.
 
-    guards  of the data, of the weights
-    number  the number that all weights are, None where they differ
+    guards  conditions under which the product is not 0: over the data's axes, over the weights' axes
+    number  of a sum of single elements, whose weights are made up: their one value; None for real weights
     """
 
     scope: Scope
@@ -77,7 +77,7 @@ class _Factors:
         return found[0], found[1]
 
     def pattern(self, a: Axis) -> Pattern:
-        """Return whether the axis enters the data, the weights and the output."""
+        """Return whether the axis is in the data, in the weights, in the output: its row of the table."""
         in_data, in_weights = self.free_axes
         return a in in_data, a in in_weights, a not in self.reduced
 
@@ -94,25 +94,30 @@ class _Factors:
             if form is None or len(taps) > 1 or not all(isinstance(s, int) for s in form[0].values()):
                 return None
             slopes = {a: abs(slope) for a, slope in form[0].items() if isinstance(slope, int)}
-            # of several places the one with the largest slope belongs to the window: h in 2*h + h' + 2*r
+            # of several places the one with the largest slope belongs to the window: h in 2*h + h' + 2*r,
+            # where h' stays a dimension of its own
             places.sort(key=lambda a: (-slopes[a], str(a)))
             if not places:
                 return None
             found.append((places[0], taps[0], d))
         in_windows = {a for place, tap, _ in found for a in (place, tap)}
         uses = [a for index in self.data.indices for a in axes_in(index) if a in in_windows]
-        return tuple(found) if len(uses) == len(in_windows) else None
+        return tuple(found) if len(uses) == len(in_windows) else None  # no iterator is in two indices
 
 
 def match_operators(scope: Scope) -> Iterator[OperatorMatch]:
-    """Yield the operators that compute the scope, and of similar operators those of fewest iterators."""
+    """Yield the operators that compute the scope.
+
+    Of two operators of which one has all groups of iterators of the other and more, only the smaller counts.
+    """
     if dtype_of(scope) != "float32" or not _has_numeric_extents(scope):
         return
     for factors in _factor_orders(scope):
         patterns = {a: factors.pattern(a) for a in (*scope.axes, *factors.reduced)}
+        # each iterator must be in an index of an operand
         if any(a.extent == 0 for a in patterns) or not all(p[0] or p[1] for p in patterns.values()):
             continue
-        for windows in dict.fromkeys(((), factors.windows or ())):
+        for windows in dict.fromkeys(((), factors.windows or ())):  # places and taps as plain iterators, too
             in_windows = {a for place, tap, _ in windows for a in (place, tap)}
             groups = dict[Pattern, list[Axis]]()
             for a, pattern in patterns.items():
@@ -131,7 +136,11 @@ def _has_numeric_extents(scope: Scope) -> bool:
 
 
 def _factor_orders(scope: Scope) -> Iterator[_Factors]:
-    """Yield the scope as a product of two reads, in both orders; of one read, with weights of one number."""
+    """Yield the scope as a product of two reads, in both orders.
+
+    A sum of one read, as in pooling, becomes a product, too: with made-up weights that all are one number, so
+    that operators of one tensor are matched by the same code.
+    """
     body = scope.body
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return
@@ -176,7 +185,7 @@ def _product_of_numbers(factors: Sequence[Body]) -> Fraction | None:
 
 
 def _uniform_weights(axes: tuple[Axis, ...], number: Fraction) -> Read:
-    """Return a read of the number at all values of the axes: the weights of a sum of single elements."""
+    """Return a read at these axes of a made-up tensor whose elements all are `number`."""
     fresh = tuple(axis(a.extent) for a in axes)
     return Read(Scope(fresh, Const(number)), tuple(map(polynomial, axes)))
 
@@ -260,29 +269,35 @@ class _WindowLayout:
 
 
 def _lay_out_window(factors: _Factors, place: Axis, tap: Axis, d: int) -> _WindowLayout | None:
-    """Return a layout of dimension d: the source's where padding suffices, else of what the window reads."""
+    """Return how the operator reads dimension d of the data; None where it cannot.
+
+    Where the window begins at a fixed index and only lacks padding, it reads the source's dimension from
+    there on.  Else an operand is laid out of exactly the elements that the windows reach, every `spacing`-th.
+    """
     index, extent = factors.data.indices[d], factors.data.source.shape[d]
     form = affine_coefficients(index, [place, tap])
     assert form is not None
     stride, dilation, rest = form[0][place], form[0][tap], form[1]
     assert isinstance(stride, int) and isinstance(dilation, int)
     guarded = frozenset().union(*map(axes_in, factors.guards[0]))
-    if stride < 1 or not isinstance(extent, int) or place in guarded or tap in guarded:
-        return None  # such a guard cannot be written over the index alone
+    if stride < 1 or not isinstance(extent, int):
+        return None
+    if place in guarded or tap in guarded:  # the operand has one axis for both, over which no guard can be
+        return None
     if dilation < 0:
         rest = rest + dilation * (numeric_extent(tap) - 1)
     step = abs(dilation)
-    unit = gcd(stride, step)
-    if isinstance(rest, int) and unit == 1:
+    spacing = gcd(stride, step)
+    if isinstance(rest, int) and spacing == 1:
         begin, first = max(0, -rest), max(0, rest)
         if extent > first:
             n = extent - first
             p = axis(n, "p")
             return _WindowLayout(n, p, d, polynomial(p) + first, stride, step, begin, dilation < 0)
-    n = (stride * (numeric_extent(place) - 1) + step * (numeric_extent(tap) - 1)) // unit + 1
+    n = (stride * (numeric_extent(place) - 1) + step * (numeric_extent(tap) - 1)) // spacing + 1
     p = axis(n, "p")
-    index = rest + polynomial(p) * unit
-    return _WindowLayout(n, p, d, index, stride // unit, step // unit, 0, dilation < 0)
+    index = rest + polynomial(p) * spacing
+    return _WindowLayout(n, p, d, index, stride // spacing, step // spacing, 0, dilation < 0)
 
 
 def _lay_out(

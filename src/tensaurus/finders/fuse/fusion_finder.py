@@ -46,7 +46,7 @@ class Fusion:
 class Fuse:
     """Finds fusions in the e-graph's programs, as a `Finder`.
 
-    seconds   returns the time of an operator; None for the roofline's time at half of the peaks
+    seconds   returns the measured seconds of an operator, or None: then half of the peaks is assumed
     roofline  the machine's peaks
     kernels   the largest number of different kernels for one program
     variants  returns other forms of a program, which are fused, too
@@ -56,7 +56,7 @@ class Fuse:
     roofline: Roofline = ONE_CORE
     kernels: int = MAX_KERNELS
     variants: Callable[[Program], Iterable[Program]] = lambda program: ()
-    _known: dict[tuple[Node, ...], tuple[Fusion, ...]] = field(default_factory=dict, repr=False)
+    _fusions_of: dict[tuple[Node, ...], tuple[Fusion, ...]] = field(default_factory=dict, repr=False)
 
     def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
         """Yields proposals for about `room` e-nodes."""
@@ -68,12 +68,13 @@ class Fuse:
 
     def find_fusions(self, program: Program) -> tuple[Fusion, ...]:
         """Returns the fusions of one program, the largest gain first."""
-        fusions = self._known.get(program.roots)
+        fusions = self._fusions_of.get(program.roots)
         if fusions is None:
-            fusions = self._known[program.roots] = self._rank_fusions(program)
+            fusions = self._fusions_of[program.roots] = self._rank_fusions(program)
         return fusions
 
     def _rank_fusions(self, program: Program) -> tuple[Fusion, ...]:
+        """Group regions by their form (alike but for leaves), and these by kernel; forms may share one."""
         alike: dict[Node, list[Piece]] = {}  # regions by their form over numbered leaves
         for piece in find_regions(program, self.roofline):
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
@@ -89,7 +90,7 @@ class Fuse:
             if kernel in matches_of or len(matches_of) < self.kernels:
                 matches_of.setdefault(kernel, []).extend(pairs)
                 gain_of[kernel] = gain_of.get(kernel, 0.0) + gains[form]
-            else:
+            else:  # all forms that follow gain less
                 break
         order = sorted(matches_of, key=lambda kernel: -gain_of[kernel])
         return tuple(Fusion(tuple(matches_of[kernel]), gain_of[kernel]) for kernel in order)
@@ -105,6 +106,6 @@ class Fuse:
         owner = node if node.op is not ITEM else node.args[0]
         assert owner is not None
         if (seconds := self.seconds(owner)) is not None:
-            return seconds / len(owner.types)
+            return seconds / len(owner.types)  # each output has an equal share
         read = dict.fromkeys(arg for arg in value_arguments(node) if arg is not None)
         return self.roofline.seconds(work, sum(bytes_of(n.types[0]) for n in (node, *read))) / PEAK_FRACTION

@@ -35,7 +35,7 @@ from tensaurus.ops.leaf_form import (
 )
 from tensaurus.ops.onnx_form import from_onnx
 from tensaurus.ops.undeclared import why_undeclared
-from tensaurus.system.errors import TensaurusError
+from tensaurus.system.errors import EXPORT_AGAIN, TensaurusError
 
 _NON_TENSOR_TYPES = frozenset({"sequence_type", "optional_type", "map_type", "sparse_tensor_type"})
 
@@ -45,6 +45,10 @@ class GraphImporter:
 
     A branch of an If that is known to be taken (`is_taken_branch`) becomes part of the graph around it.
 
+    counter        numbers the graphs in the order of `graphs_in`; `types` has an entry for each number
+    infos          by name: the type that ONNX infers, completed by the one that the model states
+    stated         by name: the type that the model itself states, which may be stale
+    functions      (domain, operator) of the model's own functions: their nodes stay opaque
     names          the node of each value by its name
     captured       by name: (input of this body, node of the graph around it)
     input_symbols  sizes of inputs: on export, nodes can compute every size that consists of them
@@ -69,7 +73,8 @@ class GraphImporter:
         self.counter: Iterator[int] = outer.counter if outer is not None else count()
         number = next(self.counter)
         self.infos, self.stated = types.infos[number], types.stated[number]
-        # A body without inputs shares the named sizes of its graph; those of a loop may differ in each turn.
+        # An If's branch has no inputs: a size named N in it is the N of the graph around it.  The body of a
+        # Loop or Scan has inputs, whose N may be another number in each iteration: it has a scope of its own.
         shared = outer is not None and not graph.input
         scope = outer.location.scope if outer is not None and shared else str(number or "")
         self.location: Location = Location(str(number), scope)
@@ -94,7 +99,8 @@ class GraphImporter:
         try:
             return self.types.type_of(proto, name, self.location)
         except ValueError as error:
-            raise TensaurusError(f"the value {name} has a type that ONNX does not define: {error}") from error
+            reason = f"the value {name} has a type that ONNX does not define: {error}"
+            raise TensaurusError(reason, remedy=EXPORT_AGAIN) from error
 
     def node_names(self) -> dict[Node, str]:
         """Return the first name of each node."""
@@ -107,7 +113,7 @@ class GraphImporter:
         if name in self.captured:
             return self.captured[name][0]
         if self.outer is None:
-            raise TensaurusError(f"the value {name} is used before it is defined")
+            raise TensaurusError(f"the value {name} is used, but nothing defines it", remedy=EXPORT_AGAIN)
         node = self.outer.lookup(name)
         if self.is_taken_branch or node.op is CONSTANT:
             return node
@@ -138,17 +144,20 @@ class GraphImporter:
 
     def import_node(self, proto: NodeProto) -> None:
         """Import one ONNX node and define its outputs."""
-        known_here = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
-        tensor = constant_tensor(proto) if known_here else None
+        # an operator of ONNX itself, no function of the model that hides one
+        is_standard = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
+        tensor = constant_tensor(proto) if is_standard else None
         if tensor is not None:
             return self.define(proto.output, [constant(_tensor_data(tensor))])
-        choice = branches(proto) if known_here else None
+        choice = branches(proto) if is_standard else None
         if choice is not None:
             for attribute in proto.attribute:
                 if len(attribute.g.output) != len(proto.output):
-                    raise TensaurusError(f"its {attribute.name} has another number of outputs than the node")
+                    reason = f"its {attribute.name} has another number of outputs than the node"
+                    raise TensaurusError(reason, remedy=EXPORT_AGAIN)
             if {attribute.name for attribute in proto.attribute} != set(choice.values()):
-                raise TensaurusError(f"it lacks the attribute {' or '.join(choice.values())}")
+                reason = f"it lacks the attribute {' or '.join(choice.values())}"
+                raise TensaurusError(reason, remedy=EXPORT_AGAIN)
             condition = known_elements(self.lookup(proto.input[0]), self.known)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
@@ -189,18 +198,19 @@ class GraphImporter:
         for name, node in zip(names, nodes, strict=False):
             if name:
                 if name in self.names:
-                    raise TensaurusError(f"the value {name} is defined twice")
+                    raise TensaurusError(f"the value {name} is defined twice", remedy=EXPORT_AGAIN)
                 self.names[name] = node
 
     def build_declared(self, op: Op, proto: NodeProto) -> Node:
         """Return the node of a declared operator.  Raises Untypable where it must stay opaque."""
-        if any(name not in self.names_read for name in proto.output):
+        if any(name not in self.names_read for name in proto.output):  # many operators lack rare outputs
             bare = NodeProto()
             bare.CopyFrom(proto)
             bare.output[:] = [name if name in self.names_read else "" for name in proto.output]
             proto = bare
         names, attrs = from_onnx(op, proto, self.opset, self.constant_of, self.dtype_of)
         args = [self.argument(a, names) for a in names]
+        # outputs up to the last one that is read; 0 stands for all, as of a Split
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
         node = apply(op, args, attrs, 0 if has_variadic_outputs(op, self.opset) else wanted)
         for size in _symbolic_sizes(node.attrs):
@@ -223,15 +233,16 @@ class GraphImporter:
             if not name or not isinstance(kind, TensorType):
                 continue
             inferred, stated = (infos.get(name, TypeProto()) for infos in (self.infos, self.stated))
-            may_be_copied = stated.tensor_type.HasField("shape")  # inference copies stated shapes
+            has_stated_shape = stated.tensor_type.HasField("shape")  # inference copies it, stale or not
             differs = describe_contradiction(kind, stated, element=True)
-            if differs := differs or describe_contradiction(kind, inferred, element=may_be_copied):
+            if differs := differs or describe_contradiction(kind, inferred, element=has_stated_shape):
                 raise Untypable(f"its output {name} is {differs}")
 
     def require_size(self, size: Any, node: Node) -> None:
-        """Raise Untypable where a size could not be computed before the node on export.
+        """Raise Untypable where a size in an attribute is known only when the model runs.
 
-        It can from sizes of the node's arguments and of the graph's inputs.
+        On export nodes must compute the size before `node` runs: from sizes of its arguments and of the
+        graph's inputs, and from quotients and maxima of these.
         """
         dimensions = {polynomial(n) for a in node.args if a is not None for n in a.tensor.shape}
         if polynomial(size) in dimensions:
@@ -305,14 +316,16 @@ class GraphImporter:
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
         kinds = [self.infos[name].WhichOneof("value") for name in proto.output if name in self.infos]
-        has_effects = (
+        # equal nodes are merged, but for functions (which may be random), random operators, bodies with such
+        # nodes, and outputs that are no tensors in old opsets: where a copy of an output is needed, these
+        # have an Identity of tensors alone
+        must_stay_separate = (
             (proto.domain, proto.op_type) in self.functions
             or not is_deterministic(proto, self.opsets.get(domain))
             or any(node.identity is not None for _, body in bodies for node in body.nodes)
-            # merging equal nodes may need a copy of an output, which old opsets have for tensors alone
             or (self.opset < 16 and not _NON_TENSOR_TYPES.isdisjoint(kinds))
         )
-        node = opaque(form, args, types, effects=has_effects)
+        node = opaque(form, args, types, effects=must_stay_separate)
         self.define(proto.output, [item(node, k) for k in range(len(types))])
 
     def output_types(
@@ -330,7 +343,9 @@ class GraphImporter:
         try:
             types = self.types.output_types(proto, 0 if local else opset, kinds, plain, self.location, stated)
         except ValueError as error:
-            raise TensaurusError(f"it has a type that ONNX does not define: {error}") from error
+            reason = f"it has a type that ONNX does not define: {error}"
+            raise TensaurusError(reason, remedy=EXPORT_AGAIN) from error
+        # the types on which both branches of an If agree are more exact than those of inference
         if branches(proto) is not None and len(bodies) == 2 and not local:
             for k, pair in enumerate(zip(*(body.outputs for _, body in bodies), strict=True)):
                 (_, one), (_, other) = pair
@@ -345,7 +360,8 @@ class GraphImporter:
         initial = initializer_names(graph)
         for value in graph.input:
             if value.name in initial:
-                raise TensaurusError(f"{value.name} is an input and an initializer of the same body")
+                reason = f"{value.name} is an input and an initializer of the same body"
+                raise TensaurusError(reason, remedy=EXPORT_AGAIN)
             self.add_input(value)
         self.import_nodes(graph)
         for value in graph.output:

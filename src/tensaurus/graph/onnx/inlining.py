@@ -38,7 +38,8 @@ def inline_functions(model: ModelProto, file: str | Path | None = None) -> Model
             flat = inline_local_functions(_write_defaults(model))
         except Exception as error:  # whatever else onnx finds wrong with them
             reason = " ".join(str(error).split())[:400] or type(error).__name__
-            raise TensaurusError(f"its functions cannot be inlined: {reason}") from error
+            remedy = "Export the model again without functions."
+            raise TensaurusError(f"its functions cannot be inlined: {reason}", remedy=remedy) from error
     _restore_functions(flat, functions)
     return flat
 
@@ -87,7 +88,7 @@ def _limit_nodes(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> N
     if total > MAX_NODES:
         number = f"{total:,}" if total < 10**15 else "more than 10^15"
         reason = f"inlining its functions gives {number} nodes; at most {MAX_NODES:,} are supported"
-        raise TensaurusError(reason)
+        raise TensaurusError(reason, remedy="Export the model again without functions.")
 
 
 def _callees_first(functions: Mapping[Key, FunctionProto]) -> list[Key]:
@@ -98,7 +99,10 @@ def _callees_first(functions: Mapping[Key, FunctionProto]) -> list[Key]:
     try:
         return list(TopologicalSorter(calls).static_order())
     except CycleError as error:
-        raise TensaurusError(f"the function {_format_key(error.args[1][0])} calls itself") from error
+        called = _format_key(error.args[1][0])
+        reason = f"the function {called} calls itself, directly or through other functions"
+        remedy = "ONNX allows no recursion: export the model without it."
+        raise TensaurusError(reason, remedy=remedy) from error
 
 
 def _inlined_size(
@@ -122,6 +126,7 @@ def _inlined_size(
                     raise TensaurusError(
                         f"{call} has {given} {what}, the function has {most}",
                         node=node.name or next(iter(node.output), None),
+                        remedy="Export the model again.",
                     )
         total += sizes.get(callee, 1)
     return total

@@ -31,7 +31,8 @@ def find_libraries(model: str | Path) -> tuple[Path, ...]:
     for name, digest in _library_hashes(Path(model)).items():
         path = Path(model).parent / name
         if not name or Path(name).name != name:
-            raise TensaurusError(f"its kernel library {name!r} is not in the model's folder", file=model)
+            reason = f"its kernel library {name!r} is not in the model's folder"
+            raise TensaurusError(reason, file=model, remedy="Optimize the model again.")
         try:
             same = file_hash(path) == digest
         except OSError as error:

@@ -16,9 +16,10 @@ from tensaurus.graph.ir.tensor_data import numpy_dtype, size_in_bytes
 from tensaurus.graph.onnx.normalize_for_checker import normalize_model, sort_nodes
 from tensaurus.graph.onnx.onnx_frame import graphs_in, light_copy, tensors_of
 from tensaurus.ops.element_type import dtype_name
-from tensaurus.system.errors import TensaurusError
+from tensaurus.system.errors import EXPORT_AGAIN, TensaurusError
 from tensaurus.system.files import replace_file
 
+NO_MODEL = "is not an ONNX model, or is truncated"
 TWO_GIGABYTES = 2**31 - 2**20  # bytes of weights in one message; protobuf allows 2^31 with everything else
 
 
@@ -31,20 +32,21 @@ def load_model(path: str | Path) -> ModelProto:
     file = Path(path)
     try:
         if file.exists() and not file.is_file() and not file.is_dir():
-            raise TensaurusError("cannot be read: it is not a regular file", file=path)
+            reason = "cannot be read: it is not a regular file"
+            raise TensaurusError(reason, file=path, remedy="Name an ONNX file.")
         raw = file.read_bytes()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise TensaurusError(f"cannot be read: {reason}", file=path) from error
+        words = error.strerror if isinstance(error, OSError) else error
+        raise TensaurusError(f"cannot be read: {words}", file=path) from error
     model = ModelProto()
     try:
         model.ParseFromString(raw)
     except Exception as error:  # protobuf's DecodeError, and its own RuntimeErrors
-        raise TensaurusError("is not an ONNX model, or is truncated", file=path) from error
+        raise TensaurusError(NO_MODEL, file=path, remedy=EXPORT_AGAIN) from error
     if not model.HasField("graph") or not model.ir_version or not _has_only_known_fields(model):
-        raise TensaurusError("is not an ONNX model, or is truncated", file=path)
+        raise TensaurusError(NO_MODEL, file=path, remedy=EXPORT_AGAIN)
     if not all(isinstance(text, str) for text in _text_fields(model)):
-        raise TensaurusError("has names that are not UTF-8", file=path)
+        raise TensaurusError("has names that are not UTF-8", file=path, remedy=EXPORT_AGAIN)
     external = _load_external(model, file)
     try:
         _run_checker(str(file) if external else raw, file)
@@ -73,7 +75,8 @@ def _run_checker(model: str | bytes, file: str | Path | None) -> None:
         onnx.checker.check_model(model)
     except Exception as error:
         reason = f"ONNX's checker rejects it: {_format_checker_error(error)}"
-        raise TensaurusError(reason, file=file) from error
+        remedy = "Export the model again so that onnx.checker.check_model accepts it."
+        raise TensaurusError(reason, file=file, remedy=remedy) from error
 
 
 def _format_checker_error(error: BaseException) -> str:
@@ -134,7 +137,7 @@ def _find_external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
     locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
     location = locations[-1] if locations else ""
     if not location or "\0" in location:
-        raise TensaurusError(f"{label} has no location", file=file)
+        raise TensaurusError(f"{label} has no location", file=file, remedy=EXPORT_AGAIN)
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
     try:
         target = (folder / location).resolve()
@@ -180,17 +183,18 @@ def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, i
         start = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else wanted
     except (ValueError, KeyError, TypeError) as error:
-        raise TensaurusError(f"{label} cannot be read: {error}", file=file) from error
-    if tensor.data_type == TensorProto.STRING or min(tensor.dims, default=0) < 0:
-        raise TensaurusError(f"{label} cannot be read: it holds text or has a negative size", file=file)
-    if length != wanted:
-        raise TensaurusError(
-            f"{label} has {length} bytes, but its type and shape {list(tensor.dims)} need {wanted}", file=file
-        )
-    if start < 0 or start + length > size:
-        raise TensaurusError(
-            f"{label} is truncated: bytes {start} to {start + length} of a file of {size}", file=file
-        )
+        raise TensaurusError(f"{label} cannot be read: {error}", file=file, remedy=EXPORT_AGAIN) from error
+    reason = ""
+    if tensor.data_type == TensorProto.STRING:
+        reason = "cannot be read: strings must be in the model file itself"
+    elif min(tensor.dims, default=0) < 0:
+        reason = f"cannot be read: its shape {list(tensor.dims)} has a negative size"
+    elif length != wanted:
+        reason = f"has {length} bytes, but its type and shape {list(tensor.dims)} need {wanted}"
+    elif start < 0 or start + length > size:
+        reason = f"is truncated: bytes {start} to {start + length} of a file of {size}"
+    if reason:
+        raise TensaurusError(f"{label} {reason}", file=file, remedy=EXPORT_AGAIN)
     return start, length
 
 

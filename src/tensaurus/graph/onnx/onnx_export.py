@@ -30,7 +30,7 @@ from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_form import KERNELS, kernel_proto
 from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
-from tensaurus.ops.size_form import SizeForm
+from tensaurus.ops.size_form import SizeWriter
 
 MIN_SHARED_ELEMENTS = 256  # a constant that several bodies read is written once if it has more elements
 DEFAULT_OPSET = 14  # of ONNX's operators, in a model that imports none but needs an Identity
@@ -163,7 +163,7 @@ class GraphWriter:
         self.hints: Mapping[Node, str] = {}
         self.current: Node | None = None
         self.became: dict[Node, Node] = {}
-        self.sizes = SizeForm(opset, self.find_dimension, self.add_size_node, self.fresh_name)
+        self.sizes = SizeWriter(opset, self.find_dimension, self.add_size_node, self.fresh_name)
 
     def prepare(self, program: Program) -> Program:
         """Return the program with constants folded and every node that the opset lacks expanded."""

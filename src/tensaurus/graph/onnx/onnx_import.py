@@ -69,7 +69,8 @@ def _require_stated_dtype(output: ValueInfoProto, kind: Type) -> None:
     """Raise TensaurusError where the model states another element type for an output than it computes."""
     stated = output.type.tensor_type.elem_type
     if isinstance(kind, TensorType) and stated not in (0, dtype_code(kind.dtype)):
-        raise TensaurusError(f"output {output.name} is {kind.dtype}, but declared as {_format_dtype(stated)}")
+        reason = f"output {output.name} is {kind.dtype}, but declared as {_format_dtype(stated)}"
+        raise TensaurusError(reason, remedy="Declare the type that it has, or add a Cast.")
 
 
 def _format_dtype(code: int) -> str:

@@ -47,7 +47,8 @@ def fix_shapes(
                 f"it has no input {name}", file=file, remedy=f"Its inputs are {', '.join(inputs) or 'none'}."
             )
         if not inputs[name].type.HasField("tensor_type"):
-            raise TensaurusError(f"input {name} is not a tensor and has no shape", file=file)
+            reason = f"input {name} is not a tensor and has no shape"
+            raise TensaurusError(reason, file=file, remedy=f"Leave out --shape {name}.")
         kind = inputs[name].type.tensor_type
         if not kind.HasField("shape"):
             kind.shape.SetInParent()
@@ -55,18 +56,15 @@ def fix_shapes(
                 kind.shape.dim.add().dim_value = size
             continue
         if len(kind.shape.dim) != len(shape):
-            raise TensaurusError(
-                f"input {name} has {len(kind.shape.dim)} dimensions, not {len(shape)}", file=file
-            )
+            reason = f"input {name} has {len(kind.shape.dim)} dimensions, not {len(shape)}"
+            raise TensaurusError(reason, file=file, remedy="Give a size for each dimension.")
         for d, (dim, size) in enumerate(zip(kind.shape.dim, shape, strict=True)):
             if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
-                raise TensaurusError(
-                    f"input {name} has size {dim.dim_value} in dimension {d}, not {size}", file=file
-                )
+                reason = f"input {name} has size {dim.dim_value} in dimension {d}, not {size}"
+                raise TensaurusError(reason, file=file, remedy="Give the size that the model states.")
             if is_size_name(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
-                raise TensaurusError(
-                    f"--shape gives {dim.dim_param} two sizes, {bound[dim.dim_param]} and {size}", file=file
-                )
+                reason = f"--shape gives {dim.dim_param} two sizes, {bound[dim.dim_param]} and {size}"
+                raise TensaurusError(reason, file=file, remedy="A name stands for one size in all inputs.")
     for entry in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if entry.type.HasField("tensor_type"):
             for dim in entry.type.tensor_type.shape.dim:

@@ -109,7 +109,9 @@ def _run_compiler(command: Sequence[str], folder: Path) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else "it takes too long"
-        raise TensaurusError(f"the C compiler {command[0]} cannot be run: {reason}") from error
+        refusal = f"the C compiler {command[0]} cannot be run: {reason}"
+        remedy = "Name another in the variable CC, or give --no-custom-ops."
+        raise TensaurusError(refusal, remedy=remedy) from error
     if completed.returncode:
         lines = [line for line in completed.stderr.splitlines() if line.strip()] or ["no reason given"]
         error_lines = [line for line in lines if re.search(r"error|undefined", line)] or lines

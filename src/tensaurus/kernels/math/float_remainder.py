@@ -18,11 +18,13 @@ def remainder(x: hl.Expr, y: hl.Expr) -> hl.Expr:
     """Returns x minus a multiple of y, with the sign of x and smaller than |y| (C's fmod)."""
     rest, divisor = absolute(to_float64(x)), absolute(to_float64(y))
     for k in reversed(range(10)):
-        # Each quotient is below 2^28 and the operands have 24 bits, so the product of quotient and divisor is
-        # exact in float64, and so is the truncation. 10 steps suffice, as x / y is less than 2^277.
+        # Before step k the rest is below divisor * 2^(28 * (k + 1)), so the quotient is below 2^28. A whole
+        # quotient of 28 bits times a divisor of 24 bits has 52 bits: exact in float64. Ten steps reach 2^280,
+        # and |x / y| is below 2^128 / 2^-149 = 2^277.
         multiple = divisor * hl.f64(2.0 ** (28 * k))
         rest = rest - hl.trunc(rest / multiple) * multiple
     ordinary = is_finite(x) & is_finite(y) & (y != hl.f32(0))
+    # fmod(x, inf) is x
     unchanged = is_finite(x) & (absolute(y) == hl.f32(inf))
     return round_to_float32(ordinary, apply_sign(rest, to_float64(x)), hl.select(unchanged, x, hl.f32(nan)))
 

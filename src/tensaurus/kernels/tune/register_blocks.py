@@ -28,7 +28,8 @@ MAX_UNROLLED_GUARDED = 1000  # the same where guards are decided by unrolling, w
 STRIP_SIZES = (16, 32, 64, 128, 256, 512)  # rows in a tile of a banded product
 PANEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a tile along the vectors' axis
 MIN_REPEATED_READS = 4  # an inlined operand may be copied instead if each element is read so often
-# results that may lie in memory between two elements of a vector: all of them are stored with it
+# Vectors along an axis that is not the last have elements apart in memory, by the size of the axes after it.
+# Up to this size those axes are unrolled entirely, so that a block is stored without gaps.
 MAX_RESULTS_BETWEEN = 4
 # Register blocks for which loops are enumerated: the best 40, more up to 160 if within 1.3 times the best.
 MAX_REGISTER_BLOCKS, MIN_REGISTER_BLOCKS = 160, 40
@@ -45,8 +46,8 @@ def rank_blocks(
 ) -> list[BlockSketch]:
     """Returns the register blocks with the lowest estimates, at most `limit` of them, the fastest first.
 
-    Vectors lie along one of the axes from number `least` on. `computed` has the number of operations of each
-    tensor that is computed where it is read, unless it is copied.
+    Vectors lie along one of the axes from number `least` on; axes before it are loops outside. `computed` has
+    the operations for each element of an operand that is computed again at each read, unless it is copied.
     """
     nest = _BlockAnalysis(main, core, lanes, computed)
     scored: list[tuple[float, BlockSketch, tuple[int, ...], int]] = []
@@ -104,7 +105,7 @@ class _BlockAnalysis:
         for place in range(least, len(self.axes)):
             size = self.sizes[place]
             if size < min(self.lanes // 4, 4) and len(self.axes) > 1:
-                continue
+                continue  # most lanes of a vector would be idle
             for vectors in (1, 2, 3, 4, 6):
                 if vectors > 1 and vectors * self.lanes > size * MAX_WASTE:
                     continue
@@ -124,7 +125,7 @@ class _BlockAnalysis:
     def required_copies(self, place: int, is_narrow: bool) -> tuple[str, ...] | None:
         """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it.
 
-        `is_narrow`: the axis is shorter than the vectors, which would read beyond the operand's end.
+        `is_narrow`: the axis ends within its only block of vectors, which would read beyond the operand.
         """
         copied, v = [], self.axes[place]
         for operand in self.operands:
@@ -156,10 +157,10 @@ class _BlockAnalysis:
         return operand.name in self.computed and not operand.dimensions_moved_by(self.axes[place])
 
     def unrolled_axes(self, place: int, vectors: int) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Yields choices of other axes to unroll, as (axis, places) pairs."""
+        """Yields choices of other axes to unroll, as pairs (number of the axis, how many of its indices)."""
         available = self.core.registers - 4
         others = [a for a in range(len(self.axes)) if a != place and self.sizes[a] > 1]
-        # whole vectors are stored only if the results between their elements are computed with them
+        # see MAX_RESULTS_BETWEEN; axes of guards are unrolled, too, which decides the guards when compiling
         between = prod(self.sizes[place + 1 :]) <= MAX_RESULTS_BETWEEN
         fixed = tuple(
             (a, self.sizes[a]) for a in others if (a > place and between) or self.axes[a] in self.guarded
@@ -178,10 +179,11 @@ class _BlockAnalysis:
                     yield ((a, f), (b, g), *fixed)
 
     def enumerate_tilings(self, registers: _RegisterBlock) -> Iterator[BlockSketch]:
-        """Yields blocks with the loops around them; the order of the reduced axes is left open."""
+        """Yields the block with each choice of tiles around it; the order of reduced axes is left open."""
         place, blocked, v = registers.place, dict(registers.block), self.axes[registers.place]
         width = registers.vectors * self.lanes
-        moving = {
+        # axes along which the data that vectors read changes: each index needs another panel of it
+        panel_axes = {
             a
             for o in self.operands
             if o.dimensions_moved_by(v)
@@ -191,36 +193,39 @@ class _BlockAnalysis:
         band_axes = {
             a for o in self.operands for form in o.coefficients for a in _overlapping_axes(form or {}, v)
         }
-        outer: list[tuple[tuple[int, int], ...]] = [()]
+        tilings: list[tuple[tuple[int, int], ...]] = [()]
         untiled_axes: list[tuple[int, int]] = []
         for k, (a, size) in enumerate(zip(self.axes, self.sizes, strict=True)):
             if k == place or size == 1:
                 continue
-            if a in band_axes and not self.window_axes[a]:  # reads of a band, j + k, overlap
+            if a in band_axes and not self.window_axes[a]:  # rows of a band, j + k, read overlapping data
                 strips = _strip_sizes(size, blocked.get(k, 1))
-                outer = [(*o, *(((k, t),) if t < size else ())) for o in outer for t in strips]
-            elif a in moving and not self.window_axes[a] and k not in blocked:
-                outer = [(*o, (k, 1)) for o in outer]
-            elif a in moving and self.window_axes[a]:
-                outer = [(*o, (k, t)) for o in outer for t in _tile_sizes(size, blocked.get(k, 1))]
-            elif k not in blocked:
+                tilings = [(*o, *(((k, t),) if t < size else ())) for o in tilings for t in strips]
+            elif a in panel_axes and not self.window_axes[a] and k not in blocked:  # indices share nothing
+                tilings = [(*o, (k, 1)) for o in tilings]
+            elif a in panel_axes and self.window_axes[a]:  # neighbouring windows share rows
+                tilings = [(*o, (k, t)) for o in tilings for t in _tile_sizes(size, blocked.get(k, 1))]
+            elif k not in blocked:  # each index reads the same data: a loop inside, while it is in the cache
                 untiled_axes.append((k, size))
-        # each panel of the copies is made once
+        # the vectors' axis may be cut into panels where each copy moves along it: each part is copied once
         if all(o.dimensions_moved_by(v) for o in self.operands if o.name in registers.copies):
             size = self.sizes[place]
             panel = [size, *(w for times in PANEL_VECTORS if (w := times * width) < size)]
-            outer = [(*o, *(((place, w),) if w < size else ())) for o in outer for w in panel]
-        yield from dict.fromkeys(self.tiled_block(registers, tiles, untiled_axes) for tiles in outer)
+            tilings = [(*o, *(((place, w),) if w < size else ())) for o in tilings for w in panel]
+        yield from dict.fromkeys(self.tiled_block(registers, tiles, untiled_axes) for tiles in tilings)
 
     def tiled_block(
-        self, registers: _RegisterBlock, tiles: Sequence[tuple[int, int]], whole: Sequence[tuple[int, int]]
+        self,
+        registers: _RegisterBlock,
+        tiles: Sequence[tuple[int, int]],
+        untiled_axes: Sequence[tuple[int, int]],
     ) -> BlockSketch:
-        """Returns the block with some axes in tiles, those of `whole` inside, and parallel outer loops."""
+        """Returns the block in loops over `tiles`, then `untiled_axes`; the outermost loops are parallel."""
         threads = self.core.threads
         shared: tuple[tuple[int, int], ...] = ()
         if threads > 1 and prod(-(-self.sizes[k] // n) for k, n in tiles) < 2 * threads:
             shared = self.split_among_threads(registers, {k for k, _ in tiles})
-        tile = (*shared, *(t for t in (*tiles, *whole) if t[0] not in dict(shared)))
+        tile = (*shared, *(t for t in (*tiles, *untiled_axes) if t[0] not in dict(shared)))
         loops = [-(-self.sizes[k] // n) for k, n in tile if n < self.sizes[k]]
         parallel = max(1, count_parallel_loops(loops, threads)) if threads > 1 and loops else 0
         before = {
@@ -265,6 +270,8 @@ class _BlockAnalysis:
         guarded_taps = [k for k in inner if reduced[k] in self.guarded]
         inner = guarded_taps + [k for k in inner if k not in guarded_taps]
         done = set()
+        # unroll as many taps as the limit allows, at least those that guards depend on; the other taps are
+        # loops inside those over channels, or around them
         for count in range(len(inner), len(guarded_taps) - 1, -1):
             if prod(extent(reduced[k]) for k in inner[:count]) * registers.size > limit:
                 continue
@@ -279,7 +286,11 @@ class _BlockAnalysis:
             yield (*inner, *outer), 0
 
     def step_cycles(self, registers: _RegisterBlock, unrolled: Sequence[Axis]) -> float:
-        """Estimates the cycles of one step of the reduction, for each vector of results that are needed."""
+        """Estimates the cycles of one step of the reduction, divided by the block's vectors.
+
+        The step takes as long as its multiplications, one for each vector, or its loads, whichever is longer.
+        Loads of vectors cost more the farther the cache that holds their panel; a scalar costs half a load.
+        """
         axes, v, size = self.axes, self.axes[registers.place], registers.size
         loads = scalars = 0.0
         for operand in self.operands:
@@ -298,9 +309,11 @@ class _BlockAnalysis:
                 loads += registers.vectors * times * far * (1.5 if self.window_axes[v] else 1.0)
             else:
                 scalars += times
-        cycles = max(size, loads + scalars / 2, 4.0)
+        cycles = max(size, loads + scalars / 2, 4.0)  # 4: the latency of a multiplication
+        # more values than registers: some are stored and loaded again
         if size + min(loads, scalars) > self.core.registers:
             cycles *= 1.5
+        # what is computed beyond the ends of axes
         width, axis_size = self.lanes * registers.vectors, self.sizes[registers.place]
         waste = ceil(axis_size / width) * width / axis_size
         for k, n in registers.block:

@@ -81,7 +81,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.backend != AUTO and not backends.require(self.backend).target:
             reason = f"--backend {self.backend} is only for comparisons: models cannot be optimized for it"
-            raise TensaurusError(reason)
+            raise TensaurusError(reason, remedy=f"Choose from {', '.join(backends.targets())}.")
         if self.search not in STRATEGIES:
             remedy = f"Choose from {', '.join(STRATEGIES)}."
             raise TensaurusError(f"unknown --search {self.search!r}", remedy=remedy)
@@ -97,7 +97,8 @@ class Options:
             raise TensaurusError(reason, remedy=remedy)
         require_finders(self.without)
         if not self.tuning > 0:
-            raise TensaurusError(f"--tuning {self.tuning:g} is not a positive number of seconds")
+            reason = f"--tuning {self.tuning:g} is not a positive number of seconds"
+            raise TensaurusError(reason, remedy="To do without kernels, give --no-custom-ops.")
 
     @property
     def first_backend(self) -> str:

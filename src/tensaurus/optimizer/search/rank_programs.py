@@ -83,7 +83,7 @@ class Ranking:
             applied = tuple(dict.fromkeys(proof.equations))
             if proof.holds():
                 return Rewritten(lambda: applied, start)
-            reason = f"its {len(applied)} rewrites do not prove it equal"
+            reason = f"its {len(applied)} rewrites do not prove that it equals the original"
             self.notes.append(f"dropped a rewritten program: {reason}")
             return None
         self.notes.append("dropped a rewritten program: its proof takes too long")

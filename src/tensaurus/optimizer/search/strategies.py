@@ -31,7 +31,7 @@ __all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "compile_rulesets"]
 Watch: TypeAlias = Callable[[int, float], None]
 
 BACKTRACKING = "backtracking"
-BACKTRACKING_SHARE = 0.05  # of the time left, where backtracking's programs join the e-graph of a saturation
+BACKTRACKING_SHARE = 0.05  # of the time left, which backtracking has before saturation goes on
 MAX_BACKTRACKING_STEPS = 400  # where the caller sets no limit
 MAX_PROVABLE_CHOICES = 10_000  # of an extraction problem; the proof of a larger one takes minutes
 PROOF_SECONDS = 10.0  # for the proof of one optimum
@@ -41,7 +41,7 @@ PROOF_SECONDS = 10.0  # for the proof of one optimum
 class Effort:
     """How far a search may go.
 
-    steps     number of search steps, the same on any day; None: until the deadline
+    steps     number of search steps, for results that do not depend on speed; None: until the deadline
     deadline  monotonic time; None: no limit
     alpha     backtracking continues from programs up to this many times as expensive as the best
     nodes     largest number of e-nodes
@@ -64,11 +64,12 @@ class Runtime:
     costs       of operators and of pieces, measured when they are asked for
     fused       returns the pieces of a program that the runtime fuses
     observe     runs a whole program and tells where its time goes, None where it cannot tell
-    refutation  of a rule's instance, where every union is checked
+    refutation  says why an equation does not hold, or None; if given, every union is checked by it (CHECK=1)
     finders     propose equations beside the rules
-    kernels     whether one more eOperator may be measured
+    may_tune    whether one more generated kernel may be compiled, tuned and measured
     expect      receives the pieces that will be measured next, each with the seconds it may save
-    extended    returns a later deadline of a program's search, see `Saturation`
+    extended    called at the deadline with the program and whether a faster one was found; returns a later
+                deadline where time that was kept for the check is left, else None
     """
 
     costs: OperatorCosts
@@ -76,7 +77,7 @@ class Runtime:
     observe: Callable[[Program], Observation | None] = lambda program: None
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
-    kernels: Callable[[], bool] = lambda: True
+    may_tune: Callable[[], bool] = lambda: True
     expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     extended: Callable[[Program, bool], float | None] = lambda program, found: None
 
@@ -89,7 +90,10 @@ class Strategy(Protocol):
 
 
 def compile_rulesets(rules: Sequence[Rule]) -> tuple[Ruleset, Ruleset | None]:
-    """Return the rules that every search applies, and all rules, or None where those are all."""
+    """Compile the rules without the tag `long`, which every search applies, and all rules, or None.
+
+    All rules are for a search that has time left; None where no rule has the tag.
+    """
     usual = [rule for rule in rules if "long" not in rule.tags]
     return Ruleset(usual), Ruleset(rules) if len(usual) < len(rules) else None
 
@@ -103,7 +107,7 @@ class Saturating:
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         extractors = [_quick]
-        if effort.steps is None:  # a proof that runs out of time ends differently on another day
+        if effort.steps is None:  # a proof within a time limit is not the same on a slower machine
             extractors.append(_exact)
 
         def other(whole: Program) -> Outcome | None:
@@ -113,14 +117,14 @@ class Saturating:
 
         search = Saturation(
             self._ruleset,
-            KernelQuota(self._runtime.costs, self._runtime.kernels),
-            extractors,
-            self._runtime.fused,
-            self._runtime.observe,
-            other,
-            self._runtime.finders,
-            Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline),
-            effort.memory,
+            alone=KernelQuota(self._runtime.costs, self._runtime.may_tune),
+            extractors=extractors,
+            fused=self._runtime.fused,
+            observe=self._runtime.observe,
+            other=other,
+            finders=self._runtime.finders,
+            exploration_limits=Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline),
+            memory=effort.memory,
             deadline=effort.deadline,
             watch=watch,
             expect=self._runtime.expect,
@@ -145,6 +149,7 @@ class Backtracking:
     """Applies one rewrite after the other, to the cheapest program first."""
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime):
+        # rules with the tag `expand` only write an operator as others, for export
         self._rewriter = Rewriter(rule for rule in rules if "expand" not in rule.tags)
         self._costs = runtime.costs
 

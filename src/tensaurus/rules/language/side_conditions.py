@@ -102,6 +102,7 @@ def _are_equal(a: Any, b: Any) -> bool:
     if isinstance(a, Arithmetic) or isinstance(b, Arithmetic):
         if is_same_size(a, b):
             return True
+        # in a proof `is_same_size` has just recorded the question
         if is_recording_questions() or is_nonnegative(a - b - 1) or is_nonnegative(b - a - 1):
             return False
         raise Undefined(f"whether {a} is {b}")
@@ -216,7 +217,10 @@ def _bind_targets(target: ast.expr, value: Any) -> dict[str, Any]:
 
 
 class Fact:
-    """What conditions may ask of a tensor variable."""
+    """What conditions may ask of a tensor variable.
+
+    Each kind of variable (an e-class, a node, one of a proof) has a subclass.
+    """
 
     shape: tuple[Any, ...]
     dtype: str
@@ -278,6 +282,7 @@ def _broadcasts(s: Fact, y: Fact) -> bool:
     return len(s.shape) <= len(y.shape) and _all_hold(partial(_is_among, n, (1, m)) for n, m in pairs)
 
 
+# The functions of the rule language, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shape": lambda x: x.shape,
     "rank": lambda x: len(x.shape),

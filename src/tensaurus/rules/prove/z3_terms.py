@@ -30,7 +30,8 @@ COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # by ki
 class SolverTerms:
     """Terms over the reals.  Whatever is not arithmetic (a read, a choice by indices) is a variable.
 
-    Variables are named by the expression's text; `facts` are their known properties.
+    Variables are named by the expression's text, so that equal texts are one variable.  `facts` is what the
+    solver may assume beside the terms; `positive` are the names of tensors whose elements are all above 0.
     """
 
     def __init__(self, scope: Scope, positive: frozenset[str]):
@@ -42,7 +43,12 @@ class SolverTerms:
         self.called_functions: set[str] = set()
 
     def check_integers(self) -> None:
-        """Raise NotImplementedError if the terms use functions of integers that rings lack."""
+        """Raise NotImplementedError if a proof over the reals would not hold for the integers that occur.
+
+        Integers wrap: polynomials and selections that are equal over the reals stay equal, but comparisons,
+        divisions and the like do not carry over.  They are refused wherever they occur, as their operands may
+        be integers.  Call it when all terms are built.
+        """
         if self.integer_types and self.called_functions - RING_FUNCTIONS - SELECTIONS:
             fns = " and ".join(sorted(self.called_functions - RING_FUNCTIONS - SELECTIONS))
             raise NotImplementedError(f"{fns} of {' and '.join(sorted(self.integer_types))}")
@@ -54,7 +60,7 @@ class SolverTerms:
             case Const(value):
                 if isinstance(value, bool):
                     return z3.BoolVal(value)
-                if isinstance(value, float):
+                if isinstance(value, float):  # an infinity or NaN: other numbers are exact fractions
                     raise NotImplementedError(f"number {value}")
                 return self._polynomial(value)
             case Call(fn, args):
@@ -64,7 +70,7 @@ class SolverTerms:
         if kind == "bool":
             return z3.Bool(name)
         if not kind.startswith("float"):
-            raise NotImplementedError(f"order of {kind}")
+            raise NotImplementedError(f"variables of type {kind}")  # integers wrap, reals do not
         variable = z3.Real(name)
         match body:
             case Read(Tensor(known), _, None) if known in self.positive:
@@ -78,18 +84,19 @@ class SolverTerms:
             exact = Fraction(coefficient)
             term: Any = z3.Q(exact.numerator, exact.denominator)
             for atom in factors:
-                term = term * self._real(atom)
+                term = term * self._size_as_real(atom)
             total = total + term
         return total
 
-    def _real(self, atom: Atom) -> Any:
-        name = self.z3.Real(f"size {atom.key}")
+    def _size_as_real(self, atom: Atom) -> Any:
+        """Return the real-valued term of a factor of a size."""
+        variable = self.z3.Real(f"size {atom.key}")
         if isinstance(atom, Symbol) and atom.low > NO_LOWER_BOUND:
-            self.facts.append(name >= atom.low)
-        return name
+            self.facts.append(variable >= atom.low)
+        return variable
 
     def assume(self, question: Question, yes: bool) -> None:
-        """Add the answer to the facts, if the question compares numbers."""
+        """Add the answer to the facts if it is yes and compares numbers; fewer facts make a proof harder."""
         if yes and question.kind in COMPARISONS:
             a, b = (self.term(x) if isinstance(x, Body) else self._polynomial(x) for x in question.subject)
             self.facts.append(COMPARISONS[question.kind](a, b))
@@ -107,6 +114,7 @@ class SolverTerms:
         }  # fmt: skip
         match fn:
             case "div":
+                # 1 / 0 is 0 in all proofs, as in `rules.prove.proof`; Z3 would leave it open
                 return z3.If(args[1] == 0, z3.RealVal(0), args[0] / args[1])
             case "max":
                 return z3.If(args[0] >= args[1], args[0], args[1])
@@ -141,7 +149,7 @@ class IndexedTerms(SolverTerms):
 
     def term(self, body: Body) -> Any:
         match body:
-            case Const(float(value)):
+            case Const(float(value)):  # an infinity or NaN: an unknown number, equal only to itself
                 return self.z3.Real(f"literal {value}")
             case Select(guard, then, other):
                 return self._choose([self.size(g) >= 0 for g in guard], then, other)
@@ -161,7 +169,7 @@ class IndexedTerms(SolverTerms):
 
     def size(self, size: Index) -> Any:
         """Return the integer term of a size."""
-        for atom in atoms(size):
+        for atom in atoms(size):  # `evaluate` computes quotients itself, which would add no facts of them
             if isinstance(atom, Floor):
                 self._index_term(atom)
         return evaluate(size, self._index_term)
@@ -215,5 +223,5 @@ class IndexedTerms(SolverTerms):
         pair = [self.term(x) if isinstance(x, Body) else x for x in (then, other)]
         return self.z3.If(self.z3.And(*conditions), *pair)
 
-    def _real(self, atom: Atom) -> Any:
+    def _size_as_real(self, atom: Atom) -> Any:
         return self.z3.ToReal(self.size(polynomial(atom)))

@@ -46,7 +46,8 @@ def load_user_rules(
     for file in files:
         for rule in read_rule_file(file):
             if rule.name in names:
-                raise TensaurusError(f"a rule named {rule.name} already exists", file=file)
+                reason = f"a rule named {rule.name} already exists"
+                raise TensaurusError(reason, file=file, remedy="Give the rule another name.")
             names.add(rule.name)
             if "off" in rule.tags:
                 continue
