@@ -225,6 +225,20 @@ def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     assert sum(words in text for text in said.notes) == 1  # however many programs there are
 
 
+@pytest.mark.parametrize("stated", [[1, "Q"], [7, 4, "Q"], [-1, 4, "Q"]], ids=["rank", "size", "open"])
+def test_what_a_model_states_wrongly_of_an_output_stays(
+    stated: list[int | str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Runtimes ignore it, so that a result with the true shape would not have the interface of the model."""
+    closed(monkeypatch)
+    nodes = [helper.make_node("Mul", ["x", "one"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    model = model_of(nodes, {"x": ["N", 4, "W"]}, {"y": stated}, one=np.float32(1))
+    result = run(model, tmp_path, shapes={"x": (2, 4, 3)})
+    assert result.rewrites and result.summary.runs_only == "x=2,4,3"
+    kept = [2, 4, 3] if stated[0] == -1 else [7, 4, 3] if len(stated) == 3 else stated
+    assert dims(result.model.graph.output[0]) == kept
+
+
 @pytest.mark.parametrize("gain", [(MIN_GAIN + FIXED_SIZES_GAIN) / 2, 2 * FIXED_SIZES_GAIN])
 def test_the_gain_pays_for_lost_sizes(gain: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where it does not, the model stays as it is, with its sizes open."""

@@ -97,13 +97,15 @@ def _find_commit() -> str:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Which contenders are timed, and how.
+    """Holds which contenders are timed, and how.
 
-    peers    backends that run the original
-    ours     backends that run the optimizer's result for them
-    against  further model files, to run on every peer
-    rounds   turns of a quarter of a second for each contender
-    results  a folder that keeps the optimized models, as MODEL.BACKEND.onnx
+    setting     the machine with its peaks, as `measure_setting` returns it
+    peers       backends that run the original
+    ours        backends that run the optimizer's result for them
+    against     further model files, to run on every peer
+    rounds      turns of a quarter of a second for each contender
+    time_limit  seconds of one optimization; `steps` (search steps) limits it instead, where given
+    results     a folder that keeps the optimized models, as MODEL.BACKEND.onnx
     """
 
     setting: Setting
@@ -183,6 +185,10 @@ class Benchmark:
     def _measure_contenders(
         self, subject: Subject, contenders: Sequence[_Contender], feeds: Mapping[str, Array], needs: Demand
     ) -> list[Record]:
+        """Start a process for each contender, time all in turns, and return a record for each.
+
+        Outputs are compared with those of the first contender that runs: a peer, where one does.
+        """
         progress, threads = self.progress, self.setting.threads
         workers: dict[_Contender, Worker] = {}
         outputs: dict[_Contender, list[Array]] = {}
@@ -198,7 +204,7 @@ class Benchmark:
                     worker.compile(contender.build)
                     worker.feed(feeds)
                     outputs[contender] = worker.run()
-                    worker.time(TURN_SECONDS)
+                    worker.time(TURN_SECONDS)  # warms up; the figures are not used
                 except WorkerError as error:
                     refusals[contender] = str(error)
                     left_out = f"{contender.name} is left out of the comparison"

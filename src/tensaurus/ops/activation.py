@@ -146,7 +146,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Scope:
     "i32[4] i32[]={-2} i32[]={3}", "f64[4] f64[]={-0.5} f64[]={0.5}",
 ])  # fmt: skip
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Scope:
-    """min(max(x, min), max); an absent bound of floats is their least or largest, which infinities become."""
+    """min(max(x, min), max); a bound of floats that is absent is the least or largest finite number."""
     for bound in (min, max):
         if bound is not None and not (bound.rank == 0 or bound.rank == 1 and is_same_size(bound.shape[0], 1)):
             raise Untypable(f"a bound of shape {bound.shape}")
@@ -163,7 +163,7 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Sco
 
 
 def _softmax_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return the axis from the front, and `flatten` only where several axes from there on are long."""
+    """Return the axis from the front, and `flatten` only where two axes from there on are longer than 1."""
     (x,) = tensors
     if attrs["flatten"] and attrs["axis"] == x.rank:
         raise Untypable("softmax over no axis")

@@ -24,7 +24,7 @@ OURS = "tensaurus"  # the domain of operators that ONNX lacks
     ],
 )
 def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
-    """A convolution's kernel in the centre of a larger one of zeros, an odd one going to the end.
+    """A convolution's kernel in the centre of a larger one of zeros; of an odd difference the end gets more.
 
     The kernel [0, a, 0] with a pad of 1 computes the same as the kernel [a] without (TASO section 2).
     """
@@ -61,6 +61,7 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
     channels_per_group, depth = per_group(w.shape[0], group), w.shape[1]
 
     def element(f: Size, c: Size, *indices: Size) -> Body:
+        # the old groups of c and f, numbered within the new one: f has weights for its own alone
         distance = c // depth - f // channels_per_group % count
         return where((distance, 0 - distance), w[(f, c % depth, *indices)], 0)
 
@@ -139,12 +140,13 @@ def _check_kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
 
 @op("IdentityKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,3)", "channels=2 kernel_shape=(1,)"])
 def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
-    """The weights that a convolution padded to the same size copies its input with (TASO's Iconv)."""
+    """The weights of a convolution that copies its input, if it is padded to the same size (TASO's Iconv)."""
     _check_kernel(channels, kernel_shape)
     if not all(is_same_size(k % 2, 1) for k in kernel_shape):
         raise Untypable(f"a kernel of {kernel_shape} has no centre")
 
     def element(f: Size, c: Size, *indices: Size) -> Body:
+        # one where all distances are 0: on the diagonal of the channels, in the centre of the kernel
         distances = [f - c, *(i - k // 2 for i, k in zip(indices, kernel_shape, strict=True))]
         one, zero = (call("to_float32", value) for value in (1, 0))
         return where([side for n in distances for side in (n, 0 - n)], one, zero)

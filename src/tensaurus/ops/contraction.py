@@ -141,6 +141,7 @@ def _canonical_equation(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dic
 
 
 def _terms(equation: str) -> tuple[list[str], str | None]:
+    """Return the terms of the inputs, and that of the output or, without an arrow, None."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     for term in (*left.split(","), right):
         letters = term.replace("...", "", 1)
@@ -168,7 +169,7 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
     if right is None or len(left) != len(xs):
         raise Untypable(f"the equation {equation} of {len(xs)} inputs")
     sizes: dict[str, Size] = {}
-    fronts: list[tuple[Size, ...]] = []
+    fronts: list[tuple[Size, ...]] = []  # of each input with "...": the sizes that it stands for
     for x, term in zip(xs, left, strict=True):
         letters = term.replace("...", "")
         count = x.rank - len(letters)
@@ -190,7 +191,7 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
     output = right.replace("...", "")
     if front and "." not in right or not set(output) <= set(sizes) or len(set(output)) != len(output):
         raise Untypable(f"the equation {equation}")
-    split = max(right.find("..."), 0)
+    split = max(right.find("..."), 0)  # the dimension of the output at which "..." begins
     summed_letters = [letter for letter in sizes if letter not in output]
     shape = tuple(sizes[c] for c in output)
 

@@ -41,7 +41,7 @@ def conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any
 def per_group(size: Size, group: Size) -> Size:
     """Return the number of channels in each group.
 
-    The number of groups is a number, as in files; in a proof it may be symbolic.
+    Raises Untypable for a remainder and, outside of proofs, for a number of groups that is a symbol.
     """
     if not isinstance(group, int) and not is_recording_questions():
         raise Untypable(f"groups as many as {group}")
@@ -94,7 +94,7 @@ def correlation(
 ) -> Scope:
     """Return the convolution of x with w, zero beyond the edges, plus the bias b [F]."""
     kernel = w.shape[2:]
-    count, depth = per_group(w.shape[0], group), w.shape[1]
+    count, depth = per_group(w.shape[0], group), w.shape[1]  # output and input channels of a group
     if is_same_size(count, 0):
         raise Untypable("a convolution without output channels")
     if not is_same_size(depth * group, x.shape[1]):
@@ -137,6 +137,7 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
             strict=True,
         )
         for n, k, stride, dilation, padding, size in steps:
+            # pads cut off what the output would have beyond `size`; where it would be shorter, its end grows
             gap = stride * (n - 1) + padding + dilated_extent(k, dilation) - size
             if not isinstance(gap, int):
                 raise Untypable(f"an output of {size} needs the value of {n}")
@@ -188,7 +189,7 @@ def conv_transpose(
     """
     assert strides is not None and dilations is not None and pads is not None and output_padding is not None
     kernel = w.shape[2:]
-    depth, count = per_group(x.shape[1], group), w.shape[1]
+    depth, count = per_group(x.shape[1], group), w.shape[1]  # input and output channels of a group
     if is_same_size(count, 0):
         raise Untypable("a convolution without output channels")
     if not is_same_size(w.shape[0], x.shape[1]):
@@ -229,6 +230,7 @@ def _insert_zeros(x: Tensor, strides: Sequence[int]) -> Tensor | Scope:
 
     def element(n: Size, c: Size, *indices: Size) -> Body:
         steps = list(zip(indices, strides, strict=True))
+        # an element of x where every u is a multiple of s
         return where([0 - u % s for u, s in steps], x[(n, c, *(u // s for u, s in steps))], 0)
 
     shape = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))

@@ -35,7 +35,7 @@ NUMBERS = frozenset(
 
 @dataclass(frozen=True)
 class TensorType:
-    """An element type (an ONNX name in lower case: float32, int64, bool, ...) and a shape."""
+    """An element type (by its name in numpy: float32, bool, ...; see `ops.element_type`) and a shape."""
 
     dtype: str
     shape: tuple[Size, ...]
@@ -72,19 +72,21 @@ class Op:
     """An operator: its declaration and what is computed from it.
 
     name        as in ONNX, or our own where ONNX has no such operator (then `domain` is "tensaurus")
+    declare     the declaration: takes tensors and attributes, returns the scope, or a tuple of one per output
     since       the first ONNX version for which the declaration holds
     moved       {parameter: version}: an attribute before that version, an input from it on
     before      {version: {attribute: value}}: what older versions imply or default to
     order       the inputs of the newest version, moved attributes included, in ONNX's order
     old_names   {parameter: the name of its attribute before it moved}, where that differs
-    outputs     {version: number of the declared outputs that older versions have}
+    outputs     {version: how many of the declared outputs older versions have}
     dtype_inputs   {attribute: the static input whose element type it is}; ONNX has no such attribute
     output_count   the attribute that is the number of a node's outputs where the node does not state it
     is_never_folded   whether it is computed at run time even from constants: its result is larger than its
                 inputs, and runtimes look for it in front of its readers
-    canonicalize   returns attributes in one form, given the input types (without redundant ones)
-    merge_nested   returns the attributes of the one call that replaces a call on an output of another, from
-                those of the other call, the number of that output, and those of the call on it
+    canonicalize   takes input tensors and attributes, returns those attributes that change, in the form that
+                equal calls share
+    merge_nested   takes the attributes of a call, a number k, and the attributes of a call on its output k;
+                returns the attributes of the one call that replaces both
     examples    texts of inputs and attributes that tests run
     """
 
@@ -137,7 +139,7 @@ class Op:
         return any(i.is_variadic for i in self.inputs)
 
     def tensors(self, types: Sequence[TensorType | None]) -> tuple[Argument, ...]:
-        """Return the tensors over which `scopes` are, one for each input, named after the parameters."""
+        """Return a tensor (None: absent) for each input, named after its parameter: leaves of `scopes`."""
         if not self.is_variadic and len(types) > len(self.inputs):
             raise Untypable(f"{self.name} has {len(self.inputs)} inputs, not {len(types)}")
         required = sum(not i.is_optional and not i.is_variadic for i in self.inputs)
@@ -158,7 +160,7 @@ class Op:
 
         Raises Untypable for an attribute that the operator lacks.
         """
-        forget_open_questions()
+        forget_open_questions()  # those of the inputs: as these are typed, no answer was needed
         for name in attrs:
             if name not in self.attributes:
                 raise Untypable(f"{self.name} has no attribute {name}")

@@ -18,7 +18,7 @@ def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
     result: list[Size] = []
     for d in range(-rank, 0):
         size: Size = 1
-        forget_open_questions()
+        forget_open_questions()  # those of dimensions before: they broadcast, so no answer was needed
         for shape in shapes:
             if len(shape) < -d or is_same_size(shape[d], 1) or is_same_size(shape[d], size):
                 continue

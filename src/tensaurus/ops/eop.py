@@ -34,9 +34,10 @@ _symbolic_forms: IdentityCache[Scope] = IdentityCache()
 
 
 def _bind_to_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scope, or its parsed text, with the sizes of the inputs for its symbols.
+    """Return the attribute `scope`, parsed if it is text, with the sizes of the inputs for its symbols.
 
-    A scope that was made from one with symbols is made from that again where the inputs have other sizes.
+    Where a scope with numbers does not fit the inputs, the scope with symbols from which it was made is bound
+    to them instead (`_symbolic_forms`): the same node is then used at other sizes.
     """
     scope = attrs["scope"]
     if isinstance(scope, str):

@@ -1,7 +1,7 @@
 """Parse the examples of declarations: inputs and attributes in one line of text.
 
     example    ::=  (tensor | "-" | name=value) ...         separated by spaces, "-" is an absent input
-    tensor     ::=  dtype[size,size,...] values?            a size is a number, or a name: a symbol
+    tensor     ::=  dtype[size,size,...] values?            a size is a number, or a name: a symbol >= 1
     dtype      ::=  f16 f32 f64 bf16 i8 i16 i32 i64 u8 u16 u32 u64 bool
     values     ::=  <n     integers of 0..n-1, floats of (-n, n)
                  |  >n     numbers above n
@@ -39,7 +39,10 @@ _TENSOR = re.compile(r"(\w+)\[([\w,]*)\](?:([<>])(-?[\d.]+)|=\{([^}]*)\})?")
 
 @dataclass(frozen=True)
 class Example:
-    """The types of the inputs (None: absent), the attributes, and the range of each input's values."""
+    """The types of the inputs (None: absent), the attributes, and the range of each input's values.
+
+    A range is ("<" or ">" or "=", the numbers after that sign), and ("", ()) where the text states none.
+    """
 
     text: str
     types: tuple[TensorType | None, ...]

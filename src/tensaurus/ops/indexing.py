@@ -108,6 +108,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
 
 
 def _one_hot_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the axis from the front, and the depth as a number, also from a vector of one."""
     depth = attrs["depth"]
     if isinstance(depth, tuple):
         if len(depth) != 1:
@@ -142,6 +143,7 @@ def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> 
 
 
 def _diagonal_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the number of the diagonal, 0 where it is absent, and the flag as 0 or 1."""
     k = attrs["k"]
     if isinstance(k, tuple):
         if len(k) != 1:
@@ -189,6 +191,7 @@ def eye_like(x: Tensor, *, dtype: str | None = None, k: int = 0) -> Scope:
 
 
 def _filled_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value as (element type, (1,), (number,)): a float32 zero where it is absent."""
     if attrs["value"] is None:
         return {"value": ("float32", (1,), (0,))}
     dtype, _, numbers = attrs["value"]
@@ -238,7 +241,7 @@ def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
     def element(position: Size) -> Body:
         result: Body = Const(x.shape[stop - 1] if stop > begin else 0)
         for d in reversed(range(begin, stop - 1)):
-            result = where(d - begin - position, Const(x.shape[d]), result)
+            result = where(d - begin - position, Const(x.shape[d]), result)  # where position <= d - begin
         return result
 
     return compute((stop - begin,), element)
@@ -253,7 +256,7 @@ def _range_length(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
             raise Untypable(f"a range of {dtype} from {start} to {limit}")
         if not isinstance(delta, int):
             raise Untypable(f"a range in steps of {delta}")
-        count = -((start - limit) // delta)
+        count = -((start - limit) // delta)  # (limit - start) / delta, rounded up
         return count if is_nonnegative(count) else largest(count, 0)
     if not all(isinstance(n, (int, Fraction)) for n in (start, limit, delta)):
         raise Untypable(f"a range of {dtype} from {start} to {limit}")

@@ -243,6 +243,7 @@ def _blocks(x: Tensor, blocksize: int) -> tuple[Size, Size, Size, Size]:
 
 
 def _exactly(size: Size, parts: int) -> Size:
+    """Return size / parts.  Raises Untypable unless it is exact."""
     if not is_same_size(size % parts, 0):
         raise Untypable(f"{size} is no multiple of {parts}")
     return size // parts

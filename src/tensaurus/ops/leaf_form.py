@@ -61,7 +61,7 @@ def sparse_initializer(node: NodeProto) -> SparseTensorProto | None:
 
 
 def branches(node: NodeProto) -> dict[bool, str] | None:
-    """Return the attributes that an If runs where its condition holds and where not; None for other nodes."""
+    """Return {condition: the attribute that holds the branch which an If then runs}; None for other nodes."""
     if node.op_type != "If" or node.domain not in ONNX_DOMAINS:
         return None
     return {True: "then_branch", False: "else_branch"}
@@ -76,7 +76,8 @@ def has_variadic_outputs(op: Op, opset: int) -> bool:
 def is_deterministic(node: NodeProto, opset: int | None) -> bool:
     """Return whether equal inputs give equal outputs, by ONNX's schema; of an If or a Loop always True.
 
-    `opset` is the version of the node's domain, None where the model imports none.
+    The importer asks again for each node of a body.  `opset` is the version of the node's domain, None where
+    the model imports none.
     """
     if opset is None:
         return False

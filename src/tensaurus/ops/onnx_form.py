@@ -61,7 +61,7 @@ def node_proto(
                          for a single size, a tensor of rank 0
     constant_of          returns the value of an input that this opset writes as an attribute
     fresh                makes the name of an initializer unique (by default it is OUTPUT.PARAMETER)
-    as_given             attributes are in any form, and the node is not read back
+    as_given             attributes are in any form, and the node is not read back: for random test models
     """
     schema = schema_of(op, opset)
     attr_values = dict(attrs)
@@ -237,7 +237,7 @@ def _encode(op: Op, schema: Any, value: Any) -> AttributeProto:
         case AttributeProto.STRINGS:
             proto.strings.extend(v if isinstance(v, bytes) else str(v).encode() for v in value)
         case AttributeProto.TENSOR:
-            dtype, shape, numbers = value
+            dtype, shape, numbers = value  # as `_decode` returns a tensor
             kind = helper.tensor_dtype_to_np_dtype(dtype_code(dtype))
             python_numbers = [v if isinstance(v, (bool, int)) else float(v) for v in numbers]
             proto.t.CopyFrom(numpy_helper.from_array(np.array(python_numbers, kind).reshape(shape)))
@@ -264,6 +264,7 @@ def _check_read_back(
 ) -> None:
     """Raise NotInOpset unless reading the node gives the inputs and attributes that it was written from."""
     args, read = from_onnx(op, node, opset, static_values.get)
+    # an input that became an attribute is read back as an array: its name is lost
     if constant_of is None or not any(isinstance(a, np.ndarray) for a in args):
         expected = [n or None for n in names]
         while expected and expected[-1] is None:
@@ -346,7 +347,7 @@ def from_onnx(
         formal_attribute = schema.attributes.get(name)
         if formal_attribute is None:
             raise Untypable(f"{op.name} of opset {opset} has no attribute {name}")
-        if formal_attribute.default_value != attribute and not _same_value(
+        if formal_attribute.default_value != attribute and not _same_value(  # undeclared: defaults only
             formal_attribute.default_value, attribute
         ):
             raise Untypable(f"{op.name}: the attribute {name} is not supported")

@@ -76,19 +76,14 @@ def _equal_sizes(size: Size, count: int) -> tuple[Size, ...]:
 
 
 def _must_refuse_size(size: Size) -> bool:
-    """Return whether a part of this size must be refused: where the size is provably negative.
-
-    An undecided sign is accepted, but in a proof `is_nonnegative` records it as a question, and both answers
-    are tried.
-    """
+    """Return whether a size is negative; in a proof also where that is open, since both answers are tried."""
     return is_negative(size) or is_recording_questions() and not is_nonnegative(size)
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes in one form: the sizes of the parts, or the count of equal symbolic parts.
+    """Return the sizes of the parts; a count for equal symbolic ones, if given or if no part can be empty.
 
-    Parts of known sizes are always written as sizes.  Equal symbolic parts are written as a count, if a count
-    was given or no part can be empty: runtimes refuse a count for an input of size 0.
+    Runtimes refuse a count for an input of size 0.
     """
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
@@ -217,11 +212,10 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
 
 
 def _canonical_bounds(start: Size, end: Size, step: int, size: Size) -> tuple[Size, Size, int]:
-    """Return (start, end, step) in the one form that all equal slices share.
+    """Return (start, end, step) in one form for equal slices; of symbols, only far bounds are changed.
 
-    Of numbers: the end is the index after the last element in the slice's direction, SLICE_LAST or
-    SLICE_FIRST where that is an edge; an empty slice is (0, 0, 1).  Of symbols: bounds that are far beyond
-    an edge become 0, SLICE_LAST or SLICE_FIRST; others stay as they are.
+    Of numbers, the end is the index after the last element in the slice's direction, SLICE_LAST or
+    SLICE_FIRST where that is an edge; an empty slice is (0, 0, 1).
     """
     if step == 0:
         raise Untypable("a slice with step 0")
@@ -335,8 +329,7 @@ def pad(
     if any(is_negative(n) for n in shape):
         raise Untypable(f"pads {pads} of {x.shape}")
     if mode == "constant":
-        # what a bool is padded with must be decided: of a value that a proof does not know `is_same_size`
-        # only records the question
+        # a bool is padded with False or True: a value that a proof does not know decides neither
         pads_with_true = x.dtype == "bool" and not is_same_size(value, 0)
         if pads_with_true and has_open_questions():
             raise Untypable("whether the value is zero is not known")
@@ -352,7 +345,10 @@ def pad(
 
 
 def _pad_pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, Size]]:
-    """Return (start, slope, offset) in order: from index start on, the element at slope * index + offset."""
+    """Return (start, slope, offset) in order: from index `start` on, x is read at slope * index + offset.
+
+    Index 0 is the first element of x: pads lie at indices below 0 and from n on.
+    """
     middle: list[tuple[Size, int, Size]] = [(0, 1, 0)]
     if mode == "edge":
         before: list[tuple[Size, int, Size]] = [(-begin, 0, 0)] if begin > 0 else []
@@ -389,10 +385,7 @@ def _padded_element(
     indices: Sequence[Size],
     resolved: tuple[Size, ...],
 ) -> Body:
-    """Return the element at indices that may lie beyond the edges.
-
-    `pieces` and `indices` are those of the last dimensions; `resolved` are indices of x in the first ones.
-    """
+    """Return x at `resolved` in its first dimensions, then at `indices`, which `pieces` map into x."""
     if not indices:
         return x[resolved]
     index, *rest = indices

@@ -27,6 +27,7 @@ from tensaurus.ops.windows import dilated_extent, output_sizes, window_attribute
 
 
 def spatial(x: Tensor) -> tuple[Size, ...]:
+    """Return the spatial sizes of x [N, C, ...].  Raises Untypable where there are none."""
     if x.rank < 3:
         raise Untypable(f"pooling over rank {x.rank}")
     return x.shape[2:]
@@ -53,7 +54,7 @@ def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any
         padded = not all(is_same_size(p, 0) for p in result["pads"])
         result["count_include_pad"] = int(bool(attrs["count_include_pad"]) and padded)
     if "storage_order" in attrs:
-        result["storage_order"] = 0
+        result["storage_order"] = 0  # concerns Indices alone, an output that the declaration lacks
     return result
 
 
@@ -81,7 +82,7 @@ class Windows:
     def reduce_window(
         self, monoid: str, outside: Any, position: Sequence[Size], element: Callable[[Read], Any]
     ) -> Body:
-        """Return the reduction of element(x) over the window at an output position."""
+        """Return the reduction of element(x) over an output's window; beyond the edges x is `outside`."""
 
         def inside(*r: Size) -> Any:
             indices = window_indices(position[2:], r, self.strides, self.dilations, self.pads)
@@ -96,10 +97,11 @@ class Windows:
         for d in range(rank):
             k, size = self.kernel[d], self.x.shape[2 + d]
             begin, end = self.pads[d], self.pads[rank + d]
-            low, high = (-begin, size + end) if include_pad else (0, size)
+            low, high = (-begin, size + end) if include_pad else (0, size)  # indices that count
+            # one more than the last index of the last window
             last = (self.sizes[d] - 1) * self.strides[d] + dilated_extent(k, self.dilations[d]) - begin
             if is_nonnegative(-begin - low) and is_nonnegative(high - last):
-                constant_count *= k
+                constant_count *= k  # every window lies inside
             else:
                 varying_counts.append((d, self._count_inside(d, low, high)))
 
@@ -113,6 +115,8 @@ class Windows:
         return at
 
     def _count_inside(self, d: int, low: Size, high: Size) -> Scope:
+        """Return for each window along dimension d how many of its indices lie in range(low, high)."""
+
         def at(i: Size) -> Body:
             def inside(r: Size) -> Body:
                 index = i * self.strides[d] + r * self.dilations[d] - self.pads[d]
@@ -147,7 +151,7 @@ def max_pool(
     x: Tensor, *, kernel_shape: tuple[int, ...], strides: tuple[int, ...] = (), pads: tuple[int, ...] = (),
     dilations: tuple[int, ...] = (), auto_pad: str = "NOTSET", ceil_mode: int = 0, storage_order: int = 0,
 ) -> Scope:  # fmt: skip
-    """The largest of each window of x [N, C, ...]; padding never is."""
+    """The largest of each window of x [N, C, ...]; padding is -infinity."""
     windows = Windows(x, kernel_shape, strides, dilations, pads, ceil_mode)
     return compute(windows.shape, lambda *i: windows.reduce_window("max", float("-inf"), i, lambda v: v))
 

@@ -40,7 +40,7 @@ def _only_element(p: Tensor) -> Body:
 
 
 def _element_at(p: Tensor, indices: tuple[Size, ...], axis: int, block: int) -> Body:
-    """Return a parameter's element for one of x: the only one, or that of its slice or block of the axis."""
+    """Return the scale or zero point of x[indices]: p's only element, or that of the slice or block there."""
     if _has_one_element(p) and not block:
         return _only_element(p)
     return p[replace_index(indices, axis, indices[axis] // block)] if block else p[indices[axis]]
@@ -358,7 +358,7 @@ def qlinear_matmul(
 
 
 def _qlinear_conv_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return conv_form((tensors[0], tensors[3]), attrs)
+    return conv_form((tensors[0], tensors[3]), attrs)  # x and w
 
 
 @op(
@@ -386,7 +386,7 @@ def qlinear_conv(
     pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
 ) -> Scope:  # fmt: skip
-    """The convolution of what x and w stand for, b in units of their scales, quantized by y_scale, y_zero."""
+    """The convolution of what x, w stand for, quantized by y_scale, y_zero; b has scale x_scale * w_scale."""
     _check_result_parameters(y_scale, y_zero)
     _check_channel_parameter(w_scale, w)
     if not _has_one_element(x_scale):

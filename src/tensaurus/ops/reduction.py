@@ -95,6 +95,7 @@ def _declare(
 def _simple(
     monoid: str, element: Callable[[Body], Any] = lambda v: v, finish: Callable[[Body], Any] = lambda v: v
 ) -> Callable[[Tensor, tuple[int, ...], bool], Scope]:
+    """Return `reduction` with these functions, as `_declare` takes it."""
     return lambda x, axes, keep: reduction(monoid, x, axes, element, finish=finish, keep=keep)
 
 
@@ -135,7 +136,7 @@ def first_extreme(monoid: str, x: Tensor, axes: Sequence[int], last: bool = Fals
     """Return the row-major number, along the axes, of the first (or last) extreme; axes keep length 1."""
     extremes = reduction(monoid, x, axes)
     extents = [x.shape[a] for a in axes]
-    no_match = Const(-1 if last else product(extents))
+    no_match = Const(-1 if last else product(extents))  # loses against every number
 
     def at(*position: Size) -> Body:
         def inside(*r: Size) -> Body:

@@ -1,7 +1,7 @@
 """Resizing by interpolation, with exact rational coordinates.
 
-The input coordinate of output index x is (a*x + b) / d with integers a, b, d, so that neighbours and weights
-are computed with // and % alone.
+The input coordinate of output index x is (slope * x + offset) / scale with integers (`Coordinate`), so that
+neighbours and weights are computed with integers alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Coordinate:
 
     def floor(self, x: Size) -> Size:
         """Return the coordinate of x rounded down."""
-        shared = gcd(self.slope, self.scale)
+        shared = gcd(self.slope, self.scale)  # // shared drops a fraction of the offset, as the floor does
         top: Size = self.slope // shared * x + self.offset // shared
         return top // (self.scale // shared)
 
@@ -69,7 +69,7 @@ def _affine(slope: Fraction, offset: Fraction) -> Coordinate:
 
 
 def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinate:
-    """Return the input coordinate of output x; the outputs, `count`, are `ratio` times the inputs, `size`."""
+    """Return the map from an output's index to its input coordinate; count is ratio * size, maybe rounded."""
     match mode:
         case "asymmetric":
             return _affine(1 / ratio, Fraction(0))
@@ -91,7 +91,10 @@ def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinat
 
 
 def resize_by(x: Tensor, ratios: Sequence[Fraction], mode: str, coordinates: str, rounding: str) -> Scope:
-    """Return x with dimension d made ratios[d] times longer."""
+    """Return x with dimension d made ratios[d] times as long.
+
+    mode, coordinates, rounding   ONNX's mode, coordinate_transformation_mode and nearest_mode
+    """
     shape = [_scaled(n, r) for n, r in zip(x.shape, ratios, strict=True)]
     resized_dims = [d for d, r in enumerate(ratios) if r != 1]
     coordinate_of = {d: coordinate(coordinates, ratios[d], x.shape[d], shape[d]) for d in resized_dims}
@@ -153,7 +156,7 @@ def _scaled(size: Size, ratio: Fraction) -> Size:
     if isinstance(size, int):
         exact = size * ratio
         return int(exact) if exact.denominator == 1 else int(np.floor(np.float32(size) * np.float32(ratio)))
-    if ratio.denominator > 1024:
+    if ratio.denominator > 1024:  # float32 may round the product of a long fraction to another integer
         raise Untypable(f"{size} times {ratio} needs the value of {size}")
     dividend: Size = size * ratio.numerator
     return dividend // ratio.denominator
@@ -163,7 +166,7 @@ def _ratio(size: Size, count: Size) -> Fraction | None:
     """Return count / size where that is a known number, else None."""
     if isinstance(size, int) and isinstance(count, int) and size > 0 and count > 0:
         return Fraction(count, size)
-    for bottom in (1, 2, 4):
+    for bottom in (1, 2, 4):  # of symbolic sizes only multiples of 1/4 are recognized
         top = count * bottom // size if is_nonnegative(size - 1) else None
         if isinstance(top, int) and top > 0 and is_same_size(size * top, count * bottom):
             return Fraction(top, bottom)
@@ -196,8 +199,8 @@ def _common_ratio(
 def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes in canonical form, with defaults for those that change nothing here.
 
-    It has scales of all dimensions, or sizes where float32 cannot express the scales.  Raises Untypable for
-    attributes that are not declared.
+    The form has scales of all dimensions, or sizes where float32 cannot express the scales.  Raises Untypable
+    for attributes that are not declared.
     """
     x = tensors[0]
     scales, sizes = attrs["scales"] or (), attrs["sizes"] or ()
@@ -225,7 +228,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     if not are_exact and counts is None and not scales:
         raise Untypable(f"ratios {ratios} are no float32 numbers")
     coordinates = attrs["coordinate_transformation_mode"]
-    # the two differ only where an output has length 1
+    # these two modes differ only where an output has length 1
     if coordinates == "pytorch_half_pixel" and all(
         is_nonnegative(_scaled(n, r) - 2) for n, r in zip(x.shape, ratios, strict=True) if r != 1
     ):
@@ -246,6 +249,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
 
 
 def _rounding(attrs: Mapping[str, Any], ratios: Sequence[Fraction]) -> str:
+    """Return the canonical `nearest_mode`: its default where nothing is rounded, never "simple"."""
     mode = attrs["nearest_mode"]
     if attrs["mode"] != "nearest":
         return "round_prefer_floor"

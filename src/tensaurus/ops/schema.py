@@ -55,7 +55,7 @@ def versions(op: Op) -> tuple[int, ...]:
 def implied_attributes(op: Op, opset: int) -> dict[str, Any]:
     """Return the attributes that a node in this opset has where it does not state them."""
     result = {name: value for name, value in op.attributes.items() if op.has_default(name)}
-    for version in sorted(op.before, reverse=True):
+    for version in sorted(op.before, reverse=True):  # of several that apply, the oldest wins
         if opset < version:
             result.update(op.before[version])
     return result
@@ -68,16 +68,19 @@ def formal_inputs(op: Op, opset: int) -> tuple[str, ...]:
     schema = schema_of(op, opset)
     if op.is_variadic or len(names) <= len(schema.inputs):
         return names
+    # an older schema has fewer inputs: those that it names or, where names differ, the first ones
     schema_names = [i.name.lower() for i in schema.inputs]
     matching = tuple(n for n in names if n.lower() in schema_names)
     return matching if len(matching) == len(schema_names) else names[: len(schema_names)]
 
 
 def attribute_name(op: Op, parameter: str) -> str:
+    """Return the name of the ONNX attribute that the parameter is, or was before it became an input."""
     return op.old_names.get(parameter, parameter)
 
 
 def is_last_variadic(parameters: Sequence[Any]) -> bool:
+    """Return whether the last of a schema's inputs or outputs stands for any number of them."""
     return bool(parameters) and parameters[-1].option == defs.OpSchema.FormalParameterOption.Variadic
 
 

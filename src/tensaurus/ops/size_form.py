@@ -32,7 +32,7 @@ class SizeWriter:
         fresh: Callable[[str], str],
     ):
         self.opset, self.where, self.emit, self.fresh = opset, where, emit, fresh
-        self.written: dict[Any, str] = {}
+        self.written: dict[Any, str] = {}  # by size, or by (kind, what): the name of its tensor
 
     def vector(self, sizes: Sequence[Size]) -> str:
         """Return the name of an int64 vector that holds these sizes.  Raises NotInOpset."""
@@ -69,7 +69,7 @@ class SizeWriter:
             value, d = dimension
             return self._node("Gather", self._shape(value), self.size(d), axis=0)
         terms = terms_of(size)
-        # one factor with the coefficient 1
+        # the size is a single atom
         if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
             return self._atom(terms[0][0][0])
         total: str | None = None

@@ -60,7 +60,7 @@ def same_pads(size: Size, kernel: Size, stride: int, dilation: int, *, upper: bo
     """Return the pads for ceil(size / stride) windows; an odd one more at the end (`upper`) or in front."""
     count = -((-size) // stride)
     missing = (count - 1) * stride + dilated_extent(kernel, dilation) - size
-    # missing is at least dilated_extent - stride
+    # refuse where `missing`, which is at least dilated_extent - stride, may be below -1
     if not is_nonnegative(dilated_extent(kernel, dilation) - stride + 1) and not is_nonnegative(missing + 1):
         raise Untypable("windows far apart, padded to the same size, on which runtimes disagree")
     total = largest(missing, 0)

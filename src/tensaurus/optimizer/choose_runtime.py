@@ -70,6 +70,7 @@ def optimize_on_fastest_runtime(
         progress.phase("comparing the runtimes")
         if builds:
             original_seconds, *taken = contest.measure_times([(fastest, contest.source), *builds.items()])
+            # relative to the original in the same turns: the machine's speed may have changed since `times`
             ratios = {name: seconds / original_seconds for name, seconds in zip(builds, taken, strict=True)}
             times |= {f"tensaurus on {name}": ratio * times[fastest] for name, ratio in ratios.items()}
             progress.note(", ".join(f"{name} {seconds * 1e3:.3g} ms" for name, seconds in times.items()))
@@ -121,6 +122,7 @@ class _RuntimeContest:
             contender = Contender(name, name, self.source)
             with DeadlineBlock(max(self._deadline, monotonic() + MIN_TRIAL_SECONDS)):
                 reasons[name] = explain_refusal(contender, self.feeds, self.machine.threads)
+            # without an entry: the block was ended
             reasons.setdefault(name, f"no answer within {MIN_TRIAL_SECONDS:g} s")
         refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
         if len(refused) == len(reasons):
@@ -157,7 +159,7 @@ class _RuntimeContest:
             now = monotonic()
             remaining = max(0.0, self.start + (1 - COMPARING_SHARE) * options.time_limit - now)
             self.progress.note(f"optimizing for {name}")
-            share = weights[name] / sum(weights.values())
+            share = weights[name] / sum(weights.values())  # `weights` are of this and of later runtimes
             results[name] = optimize(replace(options, backend=name, time_limit=share * remaining), now)
             del weights[name]
             if results[name].summary.ended_by == "interrupt":

@@ -38,7 +38,7 @@ from tensaurus.system.timeline import Timeline
 
 __all__ = ["Options", "Result", "optimize"]
 
-MIN_PREPARING_SECONDS = 60.0  # until candidates can be measured, however short the time limit is
+MIN_PREPARING_SECONDS = 60.0  # to run the original and set up its `Target`, however short the time limit is
 VERIFYING_SHARE = 0.5  # of the time limit, for verifying the user's rules
 
 

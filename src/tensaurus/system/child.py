@@ -68,6 +68,7 @@ class Child:
         """
         self.name, self.timeout, self.remedy = name, timeout, remedy
         limit = int((1 - RESERVED_MEMORY_SHARE) * available_memory()) if memory is None else memory
+        # {} becomes the descriptor of the child's end of the pipe (`_start_process`)
         command = (
             "from tensaurus.system.child import serve; "
             f"serve({os.getpid()}, {{}}, {limit}, {factory!r}, {', '.join(map(repr, arguments))})"
@@ -83,6 +84,7 @@ class Child:
         except BaseException:
             pending.cancel()
             raise
+        # runs once: when called, when this object is collected, or when Python exits
         self.close = weakref.finalize(self, _end_process, os.getpid(), self._process, here, self._errors)
 
     @property
@@ -287,7 +289,7 @@ def serve(parent: int, descriptor: int, memory: int, factory: str, *arguments: A
             answer = (False, f"a fault, please report it: {type(error).__name__}: {error}")
         except Exception as error:
             answer = (False, str(error) or type(error).__name__)
-        del given
+        del given  # not held while the child waits for the next call
         connection.send(answer)
 
 

@@ -49,7 +49,8 @@ REPEAT_SECONDS = 1.0  # pause before Overdue is raised again: the time that clea
 GRACE_SECONDS = 1.0  # how long Overdue waits for an instruction at which it arrives at once and is caught
 IMPORT_FILES_PREFIX = "<frozen importlib"  # begins the file names of Python's own code for imports
 UNINTERRUPTED_MODULES = ("tensaurus.system.signals", "tensaurus.system.deadline")  # Overdue waits for them
-SUSPENDABLE_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # of code
+# flags of code whose frames may be suspended: out of the stack, but not returned
+SUSPENDABLE_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,12 +73,12 @@ class DeadlineBlock:
     def __init__(self, deadline: float) -> None:
         self.deadline, self.ended = deadline, False
         self._timer: _SignalTimer | _ThreadTimer | None = None
-        self.function: FrameType | None = None
+        self.function: FrameType | None = None  # frame of the code with the `with`; None in an ExitStack
 
     def __enter__(self) -> Self:
         if self.deadline < inf:
             caller = sys._getframe(1)
-            if caller.f_globals.get("__name__") != "contextlib":  # an ExitStack outlives its functions
+            if caller.f_globals.get("__name__") != "contextlib":  # `enter_context` returns at once
                 self.function = caller
             self._timer = _get_timer()
             try:
@@ -210,7 +211,7 @@ class _SignalTimer(_OpenBlocks):
             self._outer_hook, self._outer_handler = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
             self._installed = True
             sys.unraisablehook = self._on_unraisable
-        if signal.getsignal(signal.SIGALRM) != self._on_alarm:  # without one the timer would end the process
+        if signal.getsignal(signal.SIGALRM) != self._on_alarm:  # without a handler the timer ends the process
             signal.signal(signal.SIGALRM, self._on_alarm)
         self.open.append(block)
         self._set_timer()

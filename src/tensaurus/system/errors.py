@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-EXPORT_AGAIN = "Export the model again."  # the remedy where a model contradicts ONNX
-
 
 class TensaurusError(Exception):
     """Bad usage or input: the command line prints the error as one line and exits with `exit_code`."""
@@ -38,6 +36,13 @@ class TensaurusError(Exception):
         node = f"node {self.node}: " if self.node else ""
         text = " ".join(f"{file}{node}{self.reason}".split())
         return f"{text.removesuffix('.')}. {' '.join(self.remedy.split())}" if self.remedy else text
+
+
+class InvalidModel(TensaurusError):
+    """A model contradicts ONNX."""
+
+    def __init__(self, reason: str, *, file: str | Path | None = None, node: str | None = None) -> None:
+        super().__init__(reason, file=file, node=node, remedy="Export the model again.")
 
 
 class NotEqualError(TensaurusError):

@@ -31,6 +31,6 @@ def pause_collector() -> Iterator[None]:
         if was_enabled:
             # objects that the caller froze stay frozen; counting them takes time, so the clock is asked first
             if monotonic() - start > LONG_BLOCK_SECONDS and not gc.get_freeze_count():
-                gc.freeze()
+                gc.freeze()  # the two calls together move all objects to the oldest generation
                 gc.unfreeze()
             gc.enable()

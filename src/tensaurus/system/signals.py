@@ -224,6 +224,7 @@ def _is_main_thread() -> bool:
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    """End the process; where a search is kept, at the first interrupt end the search alone."""
     if _state.ignores_interrupts:
         return
     if _state.is_redelivery:
@@ -234,7 +235,8 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
         return
     if not _state.keeps_first or _state.is_interrupted:
         if _state.owner_pid:
-            _end_process(number)
+            _end_process(number)  # does not return
+        # a program that uses the library decides itself what the exception ends
         _state.gave_up = True
         _raise_interrupt(frame)
         return
@@ -284,6 +286,7 @@ def _on_unraisable(lost: Any) -> None:
 
 
 def _deliver_again() -> None:
+    """Send the main thread a SIGINT that `_on_interrupt` takes for a redelivery (called by a timer)."""
     if not _state.was_lost:  # the interrupt was raised at the end of its block
         return
     _state.is_redelivery = True

@@ -39,7 +39,7 @@ class _OneLineErrorGroup(TyperGroup):
     def main(self, *args: Any, **options: Any) -> Any:
         if not options.get("standalone_mode", True):
             return super().main(*args, **options)
-        try:
+        try:  # in its standalone mode click would print usage errors itself, in several lines
             status = super().main(*args, **{**options, "standalone_mode": False})
         except typer.Abort:
             typer.echo("aborted", err=True)

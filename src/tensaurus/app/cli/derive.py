@@ -55,6 +55,7 @@ def derive(
         remedy = "Fix input sizes with --shape."
         reason = "no operator with known sizes adds up products"
         raise TensaurusError(reason, file=Path(subject[0]), remedy=remedy)
+    # programs derived of each region; a joint region comes after its single ones and starts from theirs
     known: dict[tuple[Node, ...], list[DerivedProgram]] = {}
     for region in regions:
         if (expressions := region.expressions()) is None:
@@ -65,7 +66,7 @@ def derive(
         single_programs = [known.get(single.forms, []) for single in region.single_regions]
         derived = search_region(region, *expressions, search, single_programs)
         known[region.forms] = derived
-        if derived or len(region.forms) == 1:
+        if derived or len(region.forms) == 1:  # of a joint region, finding nothing is no news
             for line in format_derivations(region.forms, derived[:top], search):
                 typer.echo(line)
 

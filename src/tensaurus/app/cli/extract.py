@@ -83,6 +83,7 @@ def extract(
             choice = needed(problem, chosen)
             if not choice:
                 raise ValueError("no finite program has all roots: each needs a cycle")
+            # greedy methods prove no bound but 0: costs are not negative
             solved = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
     except ValueError as error:
         raise TensaurusError(str(error), file=file, remedy="Give each root a program.") from error

@@ -95,6 +95,7 @@ def append_records(path: Path, records: Iterable[Record]) -> None:
     old = [record for record in read_records(path) if record.model not in measured] if path.exists() else []
     with replace_file(path) as beside, beside.open("w", newline="", encoding="utf-8") as file:
         names = [part.name for part in fields(Record)]
+        # the columns of `Setting`, the base class, go last
         names = names[names.index("model") :] + names[: names.index("model")]
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()

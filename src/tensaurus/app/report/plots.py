@@ -43,9 +43,10 @@ def draw_plots(records: Sequence[Record], folder: Path) -> dict[str, Path]:
 
 def _draw_roofline(axes: Any, records: Sequence[Record]) -> None:
     """Draw GFLOP/s over the original's operations per compulsory byte, below the machine's roofs."""
-    setting = records[-1]
+    setting = records[-1]  # the roofs are the peaks of the last measurement
     models = [rows for rows in group_by_model(records).values() if rows[0].gflop]
     intensities = [rows[0].gflop * 1e3 / rows[0].compulsory_mb for rows in models] or [1.0]
+    # GFLOP/s that `rate` GB/s allow at an intensity of `span` operations per byte
     span = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
     for rate, name in ((setting.peak_memory_gbs, "memory"), (setting.peak_cache_gbs, "cache")):
         roof = np.minimum(setting.peak_gflops, span * rate)

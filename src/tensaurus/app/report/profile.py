@@ -84,7 +84,12 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
 
 
 class _WorkCounter:
-    """Counts the operations and bytes of each kernel, at the sizes of the inputs."""
+    """Counts the operations and bytes of each kernel, at the sizes of the inputs.
+
+    nodes      {tensor: the node that computes it}
+    operators  {tensor: name of the ONNX operator that computes it, or the title of a generated kernel}
+    order      {tensor: its place in the model's order}
+    """
 
     def __init__(self, original: Original, feeds: Mapping[str, Array], roofline: Roofline):
         self.roofline = roofline
@@ -103,7 +108,7 @@ class _WorkCounter:
         names = sorted(kernel.tensors, key=lambda name: (self.order.get(name, len(self.order)), name))
         inner = nodes_of(names, self.nodes)
         read = {arg for node in inner for arg in node.args if arg is not None}
-        ends = (read - inner) | (inner - read)
+        ends = (read - inner) | (inner - read)  # tensors that enter the kernel, and that leave it
         work = sum(map(operations, inner))
         moved = sum(bytes_of(kind) for node in ends for kind in node.types)
         least = self.roofline.seconds(work, moved) if inner else 0.0

@@ -24,6 +24,7 @@ class ProfiledKernel:
 
     operator    the runtime's name of the kernel
     computes    operators of the model, such as Conv + Relu
+    tensors     names of the model's tensors that these operators compute
     seconds     of one run, by the runtime's clock
     operations  scalar operations, counted from the expressions; 0 if they are unknown
     moved       bytes that the kernel reads and writes, each tensor once

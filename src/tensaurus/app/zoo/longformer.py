@@ -43,19 +43,24 @@ def sliding_window_attention(
 def multiply_to_band(b: Builder, query: Value, key: Value) -> Value:
     """Multiply each query with the keys of its window (G2BMM): [rows, blocks, width, 2 width + 1].
 
-    Queries and keys are [rows, blocks, width, size]. Chunks of two blocks are multiplied in full; a reshape
-    with one padded row turns diagonals into columns.
+    Queries and keys are [rows, blocks, width, size]. Chunks of two blocks are multiplied in full: F[i, j] is
+    query i times key j. With one row padded, and read in rows of 2 width + 1, diagonals become columns: place
+    (r, c) holds F[r, r + c], of the key c after query r, where r + c < 2 width; elsewhere
+    F[r + 1, r + c - 2 width], of the key 2 width + 1 - c before query r + 1.
     """
     rows, _, width, _ = query.shape
     full = b.node("MatMul", _chunks(b, query, 2), b.transpose(_chunks(b, key, 2), 0, 1, 3, 2))
     chunks, side = full.shape[1], 2 * width
     band = b.reshape(_pad(b, full, 2, after=1), rows, chunks, side, side + 1)
 
+    # Columns of earlier keys: each block as the second of a chunk, but the first block (`top`) as the first
+    # of the first chunk, masked where the window begins before the sequence; query 0 gets the padded row.
     place = np.arange(width)
     top = _cut(b, band, (1, 0, 1), (2, 0, width - 1), (3, width + 1, side + 1))
     top = _mask_scores(b, np.add.outer(place, place) < width, _pad(b, top, 2, before=1))
     before = b.concat(top, _cut(b, band, (2, width - 1, side - 1), (3, width + 1, side + 1)), axis=1)
 
+    # Columns of the query's own and later keys: each block as the first of a chunk, the last as the second.
     last = _cut(b, band, (1, chunks - 1, chunks), (2, width, side), (3, 0, width + 1))
     last = _mask_scores(b, np.add.outer(place, np.arange(width + 1)) >= width, last)
     after = b.concat(_cut(b, band, (2, 0, width), (3, 0, width + 1)), last, axis=1)

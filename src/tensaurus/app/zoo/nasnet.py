@@ -13,7 +13,7 @@ _EPSILON = 1e-3
 @workload("nasnet_a", parameters=5.3, multiply_adds=0.564, papers=("taso", "tensat"))
 def nasnet_a(b: Builder, batch: int, size: int = 224, cells: int = 4, features: int = 1056) -> Value:
     """NasNet-A (Zoph et al., 2018), by default the mobile one, 4 @ 1056."""
-    width = features // 24
+    width = features // 24  # the last cells concatenate 6 branches of 4 * width channels
     image = b.input("image", batch, 3, size, size)
     stem = b.conv_norm(image, "conv0.conv", "conv0.bn", 32, 3, stride=2, epsilon=_EPSILON)
     before = _reduction(b, _fitted(b, stem, "cell_stem_0.conv_1x1", width // 4), stem, "cell_stem_0")

@@ -108,6 +108,7 @@ def randomize_weights(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
         for tensor in graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims)
     }
+    # the first node that reads each tensor, and as which input: earlier nodes overwrite later ones
     readers = {name: (node, index) for node in reversed(graph.node) for index, name in enumerate(node.input)}
     weights = [
         numpy_helper.from_array(_draw_weight(name, shape, readers, rng), name)
@@ -140,6 +141,7 @@ def _draw_weight(
         node, index = readers.get(name, (onnx.NodeProto(output=[""]), 0))
         return reader(node.output[0], *passing) if node.op_type in passing else (node, index)
 
+    # inputs of a BatchNormalization: x, 1 scale, 2 bias, 3 mean, 4 variance
     node, index = reader(name, "Unsqueeze", "Reshape")
     if node.op_type == "BatchNormalization" and index == 4:
         return rng.uniform(0.5, 1.5, shape).astype(np.float32)

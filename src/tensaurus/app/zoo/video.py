@@ -40,6 +40,7 @@ def _body(b: Builder, x: Value, convolve: Convolution) -> Value:
 
 def _block(b: Builder, x: Value, name: str, channels: int, stride: int, convolve: Convolution) -> Value:
     """Add two convolutions and the identity, or a 1x1x1 convolution if sizes change."""
+    # the two convolutions of `_factored` then have as many weights as one of 3x3x3
     inner_channels = x.channels * channels * 27 // (x.channels * 9 + channels * 3)
     y = convolve(b, x, f"{name}.conv1.0", channels, inner_channels, stride)
     y = b.relu(b.batch_norm(y, f"{name}.conv1.1"))

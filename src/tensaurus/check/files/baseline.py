@@ -73,9 +73,9 @@ class Baseline:
         answers: ReferenceAnswers | None = None,
         rows: Sequence[tuple[Feed, Mapping[str, Sequence[int]]]] = (),
     ):
-        """Run the original on inputs of these kinds and on the caller's, `given`.
+        """Run the original on inputs of these kinds and on the caller's, `given`, as `verdict.verify` says.
 
-        A run may take `limit` seconds.  With `rows`, inputs and their shapes, no other inputs are tried.
+        With `rows`, inputs and their shapes, no other inputs are tried.
         """
         self.limit = limit
         self.original, self.candidate, self.seed, self.fixed_shapes = original, candidate, seed, shapes
@@ -85,7 +85,7 @@ class Baseline:
         self.faults: list[str] = []  # errors of the runtime or of the reference
         self.rows: list[ComparisonRow] = []
         self.random: dict[str, tuple[Any, Any]] = {}  # random outputs by name, in two runs
-        self.shared_numbers = shared_numbers(original.proto, candidate.proto)
+        self.shared_numbers = shared_numbers(original.proto, candidate.proto)  # perturbed copies keep them
         self._perturbed_builds: dict[int, Build] = {}
         self.reference = Reference(threads, limit, answers)
         self.unfused_runner = UnfusedRunner(backend, threads, limit)
@@ -142,13 +142,13 @@ class Baseline:
                 raise TensaurusError(reason, remedy=remedy) from error
 
     def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
-        """Add drawn inputs of these kinds, at the first sizes at which the original runs, and at others."""
+        """Add inputs of all kinds at the first sizes that run; of one kind at others, if sizes are guesses."""
         given = len(self.rows)  # rows of the caller's inputs
         first: WorkerError | None = None
         guessed: list[str] = []
         tried_sizes: list[Mapping[str, Shape]] = []
         for shapes, words in shape_assignments(self.original.proto, self.fixed_shapes):
-            before = len(self.rows)
+            before = len(self.rows)  # equal to `given` until the original runs on some drawn input
             feeds = list(draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values))
             sizes = shapes if words else self.fixed_shapes
             if before == given:
@@ -170,7 +170,7 @@ class Baseline:
             if len(self.rows) > before:
                 guessed += [words] if words else []
                 tried_sizes.append(shapes)
-                if before > given or not words:
+                if before > given or not words:  # two guesses are enough; known sizes are the only ones
                     break
         if not tried_sizes:
             failure = f"the original does not run on generated inputs: {first}"
@@ -186,7 +186,7 @@ class Baseline:
     def _add_small_sizes(
         self, kinds: Sequence[str], before: Sequence[Mapping[str, Shape]]
     ) -> tuple[list[str], list[str]]:
-        """Add inputs of small sizes; return in words the sizes at which the original runs, and the others."""
+        """Add inputs of small sizes, and near constants; return where the original runs, and where not."""
         plans = list(small_shapes(self.original.proto, self.fixed_shapes, before[0]))
         plans = [(shapes, words) for shapes, words in plans if shapes not in before]
         ran: list[str] = []
@@ -232,7 +232,7 @@ class Baseline:
     def _add_input(self, item: Feed, shapes: Mapping[str, Sequence[int]], words: str = "") -> None:
         """Add one input, described by `words`.  Raises WorkerError where the original does not run on it."""
         named = Feed(f"{item.kind} {words}", item.arrays) if words else item
-        if item.is_nonfinite:
+        if item.is_nonfinite:  # compared in float64 alone: kernels may do as they like with NaN
             if (reference_outputs := self._run_reference(item, shapes)) is not None:
                 self.rows.append(ComparisonRow(named, shapes, [], reference_outputs))
             return
@@ -269,6 +269,7 @@ class Baseline:
             except TensaurusError as error:
                 self.note(f"it is not known which branches of {whose} were taken: {error}")
                 continue
+            # a missed branch within a missed branch is not named
             if outer := [text for text in missed if around[text] not in missed]:
                 self.note(f"branches of {whose} that no input took were not compared: {', '.join(outer)}")
 
@@ -278,7 +279,7 @@ class Baseline:
         for item in draw_offset_feeds(self.original.proto, shapes, self.seed, self.values):
             if not missed:
                 return
-            if self._remove_reached(model, item, dict(missed)):
+            if self._remove_reached(model, item, dict(missed)):  # a copy: the original may not run on them
                 try:
                     self._add_input(item, self.rows[0].shapes)
                     self._remove_reached(model, item, missed)
@@ -287,7 +288,7 @@ class Baseline:
                     self._restart_worker()
 
     def _remove_reached(self, model: ComparedModel, item: Feed, missed: dict[str, None]) -> bool:
-        """Remove the branches that these inputs reach from `missed`; return whether there are any."""
+        """Remove from `missed` the branches that these inputs reach; return whether any was removed."""
         taken = self.reference.branches_taken(model.build, item.arrays, self.fixed_shapes)
         reached = [branch for branch in taken if branch in missed]
         for branch in reached:
@@ -358,9 +359,8 @@ class Baseline:
         try:
             return self.unfused_runner.outputs(whose, model, row.feed.arrays)
         except WorkerError as error:
-            self.note(
-                f"{self.unfused_runner.name} does not run the {whose} without graph optimizations: {error}"
-            )
+            refusal = f"{self.unfused_runner.name} does not run the {whose} without graph optimizations"
+            self.note(f"{refusal}: {error}")
             return None
 
     def note(self, text: str) -> None:
@@ -384,12 +384,12 @@ class Baseline:
                 self.note(f"output {name} is the same on two random inputs: comparing it shows little")
 
     def _note_untried_values(self, edges: bool) -> None:
+        """Note integer inputs that were only 0 and 1; with `edges`, how many constants no input was near."""
         given = {name for row in self.rows if row.feed.kind == GIVEN for name in row.feed.arrays}
         names = [v.name for v in required_inputs(self.original.proto) if is_integer(v)]
         for name in self.values.only_zero_or_one(name for name in names if name not in given):
-            self.note(
-                f"integer input {name} was only 0 and 1: give it other values with --range {name}=LOW,HIGH"
-            )
+            values = f"give it other values with --range {name}=LOW,HIGH"
+            self.note(f"integer input {name} was only 0 and 1: {values}")
         shapes = {name: array.shape for name, array in self.rows[0].feed.arrays.items()}
         if edges and (left := count_untried_constants(self.original.proto, shapes, self.values)):
             self.note(f"{left} constants of the models were not tried: no input values are near them")

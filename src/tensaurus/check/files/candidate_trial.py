@@ -57,7 +57,7 @@ class CandidateTrial:
             findings[number] = self._judge_outputs(row, row.results, results, is_last_try=True)
         exact = self._judge_exact()
         failed_tails = [finding for row, finding in self._tails if id(row) not in self._compared_exactly]
-        return [finding for of_row in findings for finding in of_row] + exact + failed_tails
+        return [finding for row_findings in findings for finding in row_findings] + exact + failed_tails
 
     def _judge_outputs(
         self,
@@ -207,8 +207,8 @@ class CandidateTrial:
     def _expected_outputs(self, row: ComparisonRow) -> list[OriginalOutput]:
         """Return the original's outputs in float64 with the errors that a candidate may have there.
 
-        An error may be as large as the distance between the original and its perturbed copies on the runtime.
-        Inputs of PRECISE_KINDS do not allow this (see there).
+        An error may be as large as the distance between the original and its perturbed copies on the runtime,
+        but for inputs of PRECISE_KINDS, where only copies that run in float64 count.
         """
         outputs = self.base.original.proto.graph.output
         kinds = [float_type_of(output.type.tensor_type.elem_type) for output in outputs]
@@ -236,7 +236,7 @@ class CandidateTrial:
 
 
 def _pass_clearly(findings: Sequence[OutputFinding]) -> bool:
-    """Return whether all pass by far, so that perturbed copies, which only allow more, need not run."""
+    """Return whether all findings pass by far: perturbed copies, which only allow more, need not run then."""
     return all(finding.finding.passed and finding.finding.worst <= CLEAR_SHARE for finding in findings)
 
 

@@ -19,7 +19,8 @@ from tensaurus.graph.onnx.weight_files import WeightFiles
 class ComparedModel:
     """One model of a comparison.
 
-    proto   with its sizes fixed
+    name    the model's file, for messages
+    proto   the model with its sizes fixed
     build   the unchanged model, as a runtime loads it
     folder  for files of changed copies
     inputs  as the model states them, before sizes were fixed: perturbed copies get these again
@@ -35,7 +36,7 @@ class ComparedModel:
     def read(
         cls, given: Path | str | ModelProto | Build, shapes: Mapping[str, Sequence[int]], folder: Path
     ) -> ComparedModel:
-        """Load a model and fix sizes in its `proto`; `shapes` by names of inputs.
+        """Load a model and fix the sizes of its inputs in `proto`; `shapes` has them by the inputs' names.
 
         A model too large for one protobuf message is written to the folder.
         """

@@ -21,7 +21,7 @@ PRECISE_KINDS = frozenset({"random", "blocks"})
 class ComparisonRow:
     """One feed (a set of inputs) with the original's outputs.
 
-    shapes             sizes that are fixed where the reference reads the model
+    shapes             sizes of inputs, by name, that the reference fixes when it loads the model
     results            outputs on the runtime; empty where the feed holds infinities or NaN
     reference_outputs  outputs in float64; None where there is no reference
     is_perturbed       whether perturbed copies of the original have run on this feed

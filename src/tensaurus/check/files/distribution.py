@@ -31,6 +31,7 @@ def distribution_difference(once: Any, again: Any, other: Any) -> str:
     if other.size < MIN_ELEMENTS or other.shape != once.shape:
         return ""
     first, second, third = (np.ravel(part).astype(np.float64) for part in (once, again, other))
+    # of two samples of n independent elements P(distance > d) is about 2 exp(-n d^2), at most
     bound = sqrt(log(2 / FALSE_ALARM_PROBABILITY) / first.size)
     with np.errstate(all="ignore"):
         noise_distance = _distance(first - second, first - third)

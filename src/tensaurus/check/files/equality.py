@@ -12,7 +12,10 @@ __all__ = ["Equality"]
 
 @dataclass(frozen=True)
 class Equality:
-    """Whether two models passed a comparison, and the largest errors against the float64 reference."""
+    """Whether two models passed a comparison, and the largest errors against the float64 reference.
+
+    Errors that were not measured are NaN; `detail` is that of the `Verdict`.
+    """
 
     max_abs_error: float
     max_rel_error: float

@@ -78,7 +78,8 @@ class OutputFinding:
 class OriginalOutput:
     """One output of the original on one input, with all that decides which errors a candidate may have.
 
-    reference             the float64 reference; the runtime's result where this is what must be met
+    reference             what a candidate must agree with: the float64 reference, or the runtime's result
+                          where there is no other or `settle_disagreement` decides so
     own                   the original's own result, as the runtime computes it
     rounding_type         type whose rounding is allowed for; the output's own where None
     has_nonfinite_inputs  the input holds infinities: the order of computing decides whether infinities or NaN
@@ -87,7 +88,8 @@ class OriginalOutput:
     possible_largest      largest magnitude that the output can have; 0 where it is not known
     error                 of floats, by element: the largest distance from `reference` of the original and its
                           perturbed copies
-    spread                of floats, by element: how far rounding alone moves the result (copies from `own`)
+    spread                of floats, by element: how far rounding alone moves the result: the largest distance
+                          of a perturbed copy from `own`, or of the rounded reference from `reference`
     unsteady              by element: whether rounding may turn the number into an infinity or NaN; nothing is
                           judged there
     accepted              of integer outputs: results of the reference and of perturbed copies, all right
@@ -119,7 +121,7 @@ class OriginalOutput:
             self.accepted = [self.reference]
 
     def add_perturbed(self, sample: Any) -> None:
-        """Allow the distance of a perturbed copy's result."""
+        """Allow a candidate the distance of a perturbed copy's result."""
         if _array_shape(sample) != _array_shape(self.own):
             return
         if self.error is not None:
@@ -158,12 +160,12 @@ class OriginalOutput:
         return self._implausible(self.own)
 
     def _implausible(self, result: Any, root: float = 2.0) -> Array:
-        """Return where a result is implausible; an error of u ** (1 / root) on top is plausible."""
+        """Return where a result is implausible: the module's formula with u ** (1 / root) for sqrt(u)."""
         if self.error is None:
             if not self.accepted or _array_shape(result) != _array_shape(self.own):
                 return np.zeros((), bool)
             differs = np.asarray(result != self.reference)
-            for sample in self.accepted[1:]:  # rounding decides where perturbed copies differ
+            for sample in self.accepted[1:]:  # where a perturbed copy has another integer, rounding decides
                 differs &= sample == self.own
             return differs
         finite = np.isfinite(self.reference)
@@ -299,7 +301,7 @@ class OriginalOutput:
         is_other = ~_are_equal_or_nan(candidate, self.own)
         if self.has_nonfinite_inputs:  # infinity less infinity, and zero times infinity
             is_other &= ~np.isnan(candidate) & ~np.isnan(self.own)
-        # the exact value and the original's are infinite or NaN, the candidate's is a number or another such
+        # the exact value and the original's are infinite or NaN, the candidate's is finite or not the same
         is_other_nonfinite = ~own_fine & ~finite & (fine | is_other)
         if (wrong := broken | is_other_nonfinite).any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -50,7 +50,7 @@ class PinnedPair:
     dependent_outputs: frozenset[str]
 
     def pinned_inputs(self, scores: Sequence[Array]) -> dict[str, Array]:
-        """Return the pinned inputs for these scores of the original."""
+        """Return the added inputs that hold these scores, the outputs of the model `scores`."""
         with np.errstate(all="ignore"):
             pairs = zip(self.inputs.items(), scores, strict=True)
             return {name: np.asarray(array).astype(dtype) for (name, dtype), array in pairs}
@@ -68,6 +68,7 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     if not pairs:
         return None
     types = {value.name: value.type.tensor_type.elem_type for value in _typed_values(one)}
+    # the places where scores are read: a node of the original, its partner, and the index of their input
     reads = [(a, b, index) for a, b in pairs for index in _score_inputs(one, a)]
     kinds = [types.get(a.input[index], 0) for a, _, index in reads]
     if not reads or not all(kind in FLOATS for kind in kinds):
@@ -163,6 +164,7 @@ def _dependent_outputs(model: ModelProto, nodes: Sequence[NodeProto]) -> frozens
     """Return the outputs of the model that depend on these nodes."""
     reached = {name for node in nodes for name in node.output if name}
     for node in model.graph.node:
+        # a body (of an If, Loop or Scan) may read values of the graph around it, or return them as they are
         read = {
             *node.input,
             *(n for body in bodies_of(node) for g in graphs_in(body) for n in _read_names(g.node)),

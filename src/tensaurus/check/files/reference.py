@@ -62,6 +62,7 @@ class ModelFacts:
     digits: int
 
 
+# By the node of an If and its condition: the name of the branch in words, and that of the branch around it.
 Branches: TypeAlias = dict[tuple[Node, bool], tuple[str, str]]
 
 
@@ -73,7 +74,7 @@ class ReferenceServer:
         self._branches: Branches = {}
 
     def load(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Replace the model that is held."""
+        """Replace the model that is held by this one, with these sizes of its inputs."""
         from tensaurus.graph.onnx.inlining import inline_functions
         from tensaurus.graph.onnx.onnx_import import import_model
 
@@ -117,7 +118,7 @@ class ReferenceServer:
 
 
 def name_branches(program: Program) -> Branches:
-    """Return every branch of an If, nested ones too: its name in words and that of the branch around it."""
+    """Return every branch of an If, nested branches too, by its node and condition (see `Branches`)."""
     branches: Branches = {}
     programs = [(program, "")]
     while programs:
@@ -238,7 +239,7 @@ class Reference:
         return self.answers.get(arrays, shapes, rounded, compute)
 
     def parallel_runs(self, build: Build, seconds: float) -> int:
-        """Return how many runs of a model are computed at once where each takes so many seconds."""
+        """Return how many runs of a model are computed at once where each takes this many seconds."""
         room = available_memory() // max(1, BYTES_PER_MODEL_BYTE * build.total_bytes)
         return max(1, min(len(self._processes), room)) if seconds >= LONG_RUN_SECONDS else 1
 
@@ -256,7 +257,7 @@ class Reference:
                 self._planned.append(_Task(build, shapes, arrays))
 
     def _wait_for(self, key: str) -> bool:
-        """Return whether this run was planned; if so, its outcome is in `_done`."""
+        """Return whether this run was planned; if so, wait until its outcome is in `_done`."""
         planned = (*self._planned, *(task for _, task in self._running))
         if key not in self._done and all(task.key != key for task in planned):
             return False
@@ -346,7 +347,10 @@ _evaluators: dict[tuple[int, int], _Evaluator] = {}
 
 
 def _evaluator(pid: int, number: int) -> _Evaluator:
-    """Return the child process of this number, started where there is none; `pid` is that of its parent."""
+    """Return the child process of this number, started where there is none.
+
+    `pid` is the calling process: one that was forked starts children of its own instead of sharing them.
+    """
     child = _evaluators.get((pid, number))
     if child is None:
         environment = {"OPENBLAS_NUM_THREADS": "1", **HEAP_SETTINGS}

@@ -41,7 +41,7 @@ class _ShiftedConversions(Reals):
     """The reals, with each number moved by its doubt, at most half a step of the narrow type, and converted.
 
     A coin decides whether a number moves up or down, so that sums of the moved numbers do not drift in one
-    direction; the other `sign` reverses all coins.
+    direction.  `sign` is 1 or -1, which reverses all coins; `doubts` are in the order of the conversions.
     """
 
     def __init__(self, doubts: list[Array], sign: int) -> None:

@@ -29,6 +29,8 @@ def typical_errors(size: Array, error: Array) -> Array:
         return result.reshape(size.shape)
     order = nonzero[np.argsort(exponents[nonzero], kind="stable")]
     starts = np.flatnonzero(np.diff(exponents[order], prepend=np.iinfo(np.int32).min))
+    # a group is a range of `order`: runs of equal exponents are joined until there are enough elements, or
+    # the next run is too far away
     groups: list[tuple[int, int]] = []
     begin = 0
     for end in (*starts[1:], order.size):
@@ -40,6 +42,7 @@ def typical_errors(size: Array, error: Array) -> Array:
         ):
             groups.append((begin, int(end)))
             begin = int(end)
+    # a last group that is too small joins the one before, where the magnitudes allow that
     if len(groups) > 1 and groups[-1][1] - groups[-1][0] < MIN_GROUP_SIZE:
         first, end = groups[-2][0], groups[-1][1]
         if exponents[order[end - 1]] - exponents[order[first]] < MAX_GROUP_EXPONENTS:

@@ -28,7 +28,10 @@ class UnfusedRunner:
         self._workers: dict[str, Worker] = {}
 
     def outputs(self, whose: str, model: ComparedModel, arrays: Mapping[str, Any]) -> list[Any]:
-        """Return all outputs of a model; `whose` names its process.  Raises WorkerError."""
+        """Return all outputs of a model, run in the process named `whose` ("original" or "result").
+
+        The process is started by the first call.  Raises WorkerError.
+        """
         worker = self._workers.get(whose)
         if worker is None or not worker.is_alive:
             worker = start_worker(

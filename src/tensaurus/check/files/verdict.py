@@ -39,6 +39,7 @@ class Verdict:
     own_*          the same errors of the original
     inputs         the kinds of all inputs that were tried
     detail         one line that says how the verdict was reached, or the first difference
+    field          the check of the programs over a finite field, where one was made before
     notes          lines about parts of the models or inputs that were not compared
     faults         lines about errors of the runtime or of the reference
     """
@@ -96,7 +97,7 @@ def verify(
     limit    seconds that a run may take
     stage    is called with the name of each step
     answers  the float64 outputs of `a`, shared by the comparisons of several candidates
-    margin   how many times the usually allowed error `b` may have (`allowed_error`)
+    margin   how many times the usual limit the errors of `b` may be (`allowed_error`)
 
     Raises TensaurusError where a file is no model, or the original does not run.
     """

@@ -38,9 +38,10 @@ GIVEN = "given"  # the kind of inputs that the caller gives
 PLAUSIBLE = frozenset({"random", "blocks", "negative", GIVEN})
 NONFINITE = frozenset({"nan", "infinite"})  # ONNX does not specify what a runtime's kernels compute of these
 MAX_OFFSET_FEEDS = 24  # feeds around one number each that are tried to reach a branch
-MAX_SINGLE_NONFINITE = 3  # a model with at most so many float inputs gets feeds in which one is nonfinite
+MAX_SINGLE_NONFINITE = 3  # a model with at most this many float inputs gets feeds in which one is nonfinite
 MAX_EDGE_FEEDS = 4  # feeds of the kind "edges", which hold numbers near the models' constants
-MAX_SMALL_EDGE_FEEDS, SMALL_ELEMENTS = 24, 64  # edge feeds, where all inputs together have so few elements
+# Edge feeds of a model all of whose inputs together have at most SMALL_ELEMENTS elements.
+MAX_SMALL_EDGE_FEEDS, SMALL_ELEMENTS = 24, 64
 LOOP_COUNTS = (0, 1, 2, 3, 5)  # numbers of rounds of a Loop that are tried
 MAX_RANK = 64  # numpy's limit
 BLOCK_SIZE = 8  # pixels along a block: many detectors find nothing in noise, but do in edges and surfaces
@@ -104,6 +105,7 @@ def draw_feeds(
     floats = [value.name for value in required_inputs(model) if _is_float(value)]
     for kind in kinds:
         if kind in NONFINITE:
+            # all float inputs at once, then each one alone, its name in the kind of the feed
             alone = [[name] for name in floats] if 1 < len(floats) <= MAX_SINGLE_NONFINITE else []
             for names in [floats] * bool(floats) + alone:
                 made = draw_feed(model, shapes, kind, seed, values, only=names)
@@ -128,8 +130,8 @@ def draw_feed(
 
     Integers are drawn from the ranges that are given or known, else from 0..1; the kinds "zeros" and "large"
     take the ends of the range.  Where any number will do, implausible kinds draw from the whole type.
-    `part` counts the feeds of edges.  Of the kinds "nan" and "infinite" `only` these inputs are not finite,
-    all where None.
+    `part` is the number of the feed among those of the kind "edges".  Of the kinds "nan" and "infinite" the
+    inputs named in `only` are not finite (None: all).
     Raises TensaurusError for an input that is not a tensor of known element type, or larger than the memory.
     """
     values = values or InputValues()
@@ -185,7 +187,7 @@ def _is_float(value: ValueInfoProto) -> bool:
 def _draw_integers(
     value: ValueInfoProto, shape: Shape, kind: str, part: int, values: InputValues, rng: np.random.Generator
 ) -> Array:
-    """Draw the integers of one input."""
+    """Draw the integers of one input from its range or by its use; of "edges", from numbers near limits."""
     name, least, most = value.name, *integer_limits(dtype_name(value.type.tensor_type.elem_type))
     if name in values.ranges:
         low, high = values.ranges[name]
@@ -205,6 +207,7 @@ def _draw_integers(
         if kind == "large":
             return np.full(shape, most, _carrier_type(most))
         if kind == "magnitudes":
+            # the 0.01 keeps all below `most`, however they are rounded
             drawn = 2.0 ** rng.uniform(0, np.log2(float(most)) - 0.01, shape)
             return np.asarray(drawn * rng.choice((-1, 1) if least < 0 else (1,), shape)).astype(
                 _carrier_type(most)
@@ -223,6 +226,7 @@ def _edge_indices(low: int, high: int, values: InputValues) -> list[int]:
 
 
 def _carrier_type(most: int) -> type[np.generic]:
+    """Return the type in which integers up to `most` are drawn."""
     return np.uint64 if most >= 2**63 else np.int64
 
 
@@ -237,6 +241,7 @@ def _integers_beside(values: InputValues, name: str, low: int, high: int) -> lis
 
 
 def _floats_beside(constants: ModelConstants, dtype: np.dtype[np.generic]) -> list[float]:
+    """Return the numbers beside constants that are finite in the type; 0 where there are none."""
     near = dict.fromkeys(n for number in constants.numbers for n in numbers_beside(number, dtype))
     with np.errstate(all="ignore"):
         fine = np.isfinite(np.asarray(list(near), np.float64).astype(dtype).astype(np.float64))
@@ -313,12 +318,14 @@ def _require_room(name: str, elem_type: int, shape: Shape) -> None:
 
 
 def _draws_or_ends(kind: str, drawn: Array, low: int, high: int) -> Array:
+    """Return the numbers drawn; in their place one end of the range for kinds that hold one number."""
     if kind in ("zeros", "constant"):
         return np.full_like(drawn, low)
     return np.full_like(drawn, high) if kind == "large" else drawn
 
 
 def _draw_floats(kind: str, shape: Shape, dtype: np.dtype[np.generic], rng: np.random.Generator) -> Array:
+    """Draw float64 numbers of a kind; for types of less than four bytes, less extreme ones."""
     match kind:
         case "blocks":
             coarse = rng.uniform(-1, 1, [_block_count(shape, k) for k in range(len(shape))])
@@ -388,5 +395,3 @@ def draw_offset_feeds(
                 with np.errstate(all="ignore"):
                     arrays[value.name] = np.asarray(number * noise).astype(dtype)
         yield Feed(f"around {number:.3g}", arrays)
-
-

@@ -86,14 +86,17 @@ class _UseAnalysis:
         self.loop_counts: set[str] = set()
 
     def visit(self, program: Program, carried: dict[Node, dict[str, bool]]) -> dict[Node, dict[str, bool]]:
-        """Return for every node from which inputs its elements come, and whether they come unchanged."""
+        """Return for every node from which inputs its elements come, and whether they come unchanged.
+
+        `carried` has this for the program's inputs, and is filled in.
+        """
         for node in program.nodes:
             owner = node.args[0] if node.op is ITEM else node
             assert owner is not None
             if node.op is INPUT or not any(carried.get(a) for a in owner.args if a is not None):
                 continue
             if isinstance(owner.op, Op):
-                if node.op is ITEM or len(node.types) == 1:
+                if node.op is ITEM or len(node.types) == 1:  # of several outputs, each ITEM is analyzed alone
                     carried[node] = self._declared(owner, node, carried)
             elif owner.op is OPAQUE and node is owner:
                 carried[node] = self._opaque(node, carried)
@@ -104,6 +107,7 @@ class _UseAnalysis:
     def _declared(
         self, owner: Node, node: Node, carried: Mapping[Node, Mapping[str, bool]]
     ) -> dict[str, bool]:
+        """Return what an output of a declared operator carries; record the inputs that it uses as indices."""
         assert isinstance(owner.op, Op)
         kinds = owner.arg_types()
         scope = owner.op.scopes(kinds, owner.attrs)[node.attribute("index") if node is not owner else 0]
@@ -126,7 +130,7 @@ class _UseAnalysis:
         return result
 
     def _opaque(self, node: Node, carried: Mapping[Node, Mapping[str, bool]]) -> dict[str, bool]:
-        """Visit the bodies of an opaque node.
+        """Visit the bodies of an opaque node; return what it carries: all of its inputs, changed.
 
         The condition of an If chooses a branch and holds no index; other inputs of unknown operators may.
         """

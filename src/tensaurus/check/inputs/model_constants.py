@@ -20,6 +20,7 @@ NUMBERS_BESIDE_ONE = 5  # how many numbers `numbers_beside` returns
 HUGE_NUMBER = 1e6  # beside a larger number in one input, others have no effect
 MAX_DIFFERING_ROWS = 32
 MAX_HALF_STEPS, MAX_SCALES = 7, 8  # multiples of half a scale on either side of 0; scales of one rounding
+# element types of tables whose rows are not compared
 UNCOMPARED = frozenset({TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 MAX_CONSTANTS = 4096  # numbers of each kind that are kept
 
@@ -66,6 +67,7 @@ def find_differing_rows(one: ModelProto, other: ModelProto) -> tuple[int, ...]:
     found: dict[int, float] = {}
     tables = {tensor.name: tensor for tensor in other.graph.initializer}
     for tensor in one.graph.initializer:
+        # the table of the same name, or else the only one of its shape and type
         twin = tables.get(tensor.name)
         alike = [t for t in tables.values() if t.dims == tensor.dims and t.data_type == tensor.data_type]
         twin = twin if twin in alike else alike[0] if len(alike) == 1 else None
@@ -116,7 +118,7 @@ def numbers_beside(number: float, dtype: np.dtype[np.generic]) -> list[float]:
         near = np.asarray(number).astype(dtype)
         if dtype.kind == "f":
             steps = [np.nextafter(near, np.asarray(way, dtype)) for way in (-np.inf, np.inf)]
-        else:  # a type that numpy does not know: two units in the last place
+        else:  # bfloat16 and the like: a step of 1/16 of the number's power of two
             unit = 2.0 ** (np.floor(np.log2(abs(number) or 1.0)) - 2)
             steps = [near - unit * 0.25, near + unit * 0.25]
     step = max(abs(number) / 64, 2.0**-10)
@@ -150,8 +152,8 @@ def _constant_arrays(model: ModelProto) -> Iterator[Array]:
 def _conversion_thresholds(elem_type: int) -> Iterator[Array]:
     """Yield numbers at which a conversion to a narrow float type turns.
 
-    They are halfway between two of its numbers, and at the ends of its range; not at those of bfloat16,
-    where the range of float32 ends as well.
+    The numbers are halfway between two of the type's, and at the ends of its range: the largest, the first
+    that becomes infinite, the last that becomes 0.  The range of bfloat16 ends where that of float32 does.
     """
     name = dtype_name(elem_type)
     if name not in ("float16", "bfloat16"):

@@ -42,6 +42,7 @@ class FieldCheck:
     trials       how often the programs were compared, each time at two points; 0: impossible, see `detail`
     degree       bound on the degree of the polynomials between unknown functions, inf where vast
     error_bound  bound on the probability that different programs pass; 1 says nothing
+    detail       in words the first difference, why nothing was compared, or which laws were needed
     sampled      whether inputs were integers or booleans; the bound holds for those that were drawn
     """
 
@@ -129,6 +130,7 @@ class _IntegerDraws:
 def _check_with_laws(
     a: Program, b: Program, laws: Laws, trials: int, seed: int, draws: _IntegerDraws
 ) -> FieldCheck:
+    """Compare the programs in `trials` trials over the field with these laws."""
     degree = bound_degree((*a.roots, *b.roots), laws)
     bound = 1.0
     unknown: set[str] = set()
@@ -164,7 +166,7 @@ def _check_with_laws(
 
 @dataclass(frozen=True)
 class _Trial:
-    """The result of one draw of the inputs.
+    """The result of comparing the programs at one draw of the inputs.
 
     difference   the first difference in words, "" where there is none
     unspecified  outputs that differ in unspecified elements only (`unspecified_elements`)
@@ -229,6 +231,7 @@ def _draw_input(
     draws: _IntegerDraws,
     redraw: int,
 ) -> Array:
+    """Draw one input: integers and booleans by `draws`, floats as random elements of the field."""
     shape = shape_at(kind, sizes)
     if kind.dtype == "bool" or is_integer(kind.dtype):
         return draws.draw(name, kind, shape, rng, redraw)

@@ -28,11 +28,11 @@ def over_independent_leaves(equation: Equation) -> Equation | None:
 
 def _is_computed(leaf: Node, others: Set[Node]) -> bool:
     """Return whether a leaf is computed from the others in few steps."""
-    at = {leaf}
+    frontier = {leaf}
     for _ in range(MAX_STEPS):
-        at = {arg for node in at for arg in node.args if arg is not None and arg not in others}
-        if not at:
-            return bool(leaf.args)
-        if not all(node.is_declared or node.op in (ITEM, CONSTANT) for node in at):
+        frontier = {arg for node in frontier for arg in node.args if arg is not None and arg not in others}
+        if not frontier:
+            return bool(leaf.args)  # an input or a constant is not computed
+        if not all(node.is_declared or node.op in (ITEM, CONSTANT) for node in frontier):
             return False
     return False

@@ -81,7 +81,7 @@ def unspecified_elements(
         elif value.shape != first.shape:
             return np.asarray(True)
         else:
-            found = found | (value != first) & ~((value != value) & (first != first))
+            found = found | (value != first) & ~((value != value) & (first != first))  # two NaN are equal
     return np.asarray(found)
 
 
@@ -97,6 +97,7 @@ def _small_values(node: Node, sizes: Sizes, rng: np.random.Generator) -> Array:
 def _turning_points_of(
     programs: Sequence[Program], sizes: Sizes, base: Mapping[str, Array], name: str, node: Node
 ) -> list[float]:
+    """Return the numbers at which something turns if the input `name` is filled with one number."""
     dtype = node.tensor.dtype
     whole = is_integer(dtype)
 

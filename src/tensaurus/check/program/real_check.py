@@ -21,7 +21,7 @@ from tensaurus.runtimes.backends.reference import evaluate_all
 
 __all__ = ["check_reals"]
 
-TOLERANCE = 1e-9  # of float64 results, relative to the largest element: four digits above its rounding
+TOLERANCE = 1e-9  # of float64 results, relative to the largest element: about 10^7 roundings of it
 TINY = 1e-300  # absolute tolerance: smaller numbers count as 0
 DRAWS = 8  # draws of the inputs; the first one has small integers, at which both programs must be valid
 

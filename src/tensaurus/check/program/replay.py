@@ -57,6 +57,8 @@ class Tally:
     in_field     rewrites replayed over GF(2^31 - 1)
     in_reals     rewrites replayed in float64
     in_bounds    rewrites that keep results within a rounding (evidence `Bounded`)
+    degree       the largest degree of all checks over the field
+    bound        the sum of their error bounds
     sampled      whether some had integer inputs, whose bounds hold for the integers drawn
     known        checks by keys that are equal for rewrites whose replay is the same
     sides        both sides of each equation as they are replayed
@@ -121,7 +123,7 @@ def check_rewrites(
 
 
 def _split_into_runs(candidate: Candidate) -> Iterator[list[Candidate]]:
-    """Cut the chain after the original into runs of steps that hold in every field, and single others."""
+    """Cut the chain after the original into runs of steps that hold in every field; other steps are alone."""
     run: list[Candidate] = []
     for at in candidate.chain[1:]:
         if all(_holds_in_every_field(equation) for equation in _equations_of([at])):
@@ -196,7 +198,7 @@ def _check_whole_programs(
     ):
         return None
     report_start(len(applied))
-    bounded = [step for step in LAW_LADDER if not step[0].order]
+    bounded = [step for step in LAW_LADDER if not step[0].order]  # an order leaves no bound
     check = check_field(before, after, seed=seed, ladder=bounded)
     return check if check.passed and check.trials and check.error_bound <= MAX_USEFUL_BOUND else None
 
@@ -237,7 +239,7 @@ def _check_equation(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
 
 
 def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) -> FieldCheck:
-    """Check an equation that follows from others: that it does, and each of the others."""
+    """Check that an equation follows from the steps of its derivation, and check each step."""
     pairs = zip(equation.left, equation.right, strict=True)
     if not follows(pairs, derived.steps):
         return FieldCheck(False, 0, 0, 1.0, "its steps do not prove it")
@@ -315,6 +317,7 @@ def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
     large = [
         leaf for leaf in leaves if has_large_result or _count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS
     ]
+    # all constants of more than a few elements become inputs where one of them is large
     weights = [
         leaf for leaf in equation.leaves if leaf.op is CONSTANT and _count_elements(leaf.tensor) > CUT_SIZE
     ]
@@ -326,7 +329,7 @@ def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
         return sides
     widest = max((n for leaf in large for n in leaf.tensor.shape[2:] if isinstance(n, int)), default=0)
     cut_sizes = takewhile(lambda size: size < widest, (CUT_SIZE * CUT_GROWTH**power for power in count()))
-    # long windows need larger sizes; reshaped weights fix the sizes of one leaf
+    # long windows need larger sizes; a reshape may fix the sizes of one leaf, which is not cut then
     ways = [*((size, None) for size in cut_sizes), *((CUT_SIZE, leaf) for leaf in large)]
     typed = list[Sides]()
     for size, uncut in ways:

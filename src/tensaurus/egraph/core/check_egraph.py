@@ -1,4 +1,7 @@
-"""Checks the types and the equalities of a whole e-graph again; slow, for `CHECK=1` and authors of rules."""
+"""Checks the types and the equalities of a whole e-graph again.
+
+This takes minutes, and is for authors of rules: searches do it if the environment variable CHECK is 1.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ Refutation: TypeAlias = Callable[[Equation], str | None]  # returns why an equat
 def check(graph: EGraph, refutation: Refutation) -> None:
     """Type every e-node again from its operator's declaration, and replay the equations of every union.
 
-    Raises NotEqualError for the first wrong one, with the rule's name and both sides.
+    Raises NotEqualError for the first wrong e-node or equation, with the rule's name and both sides.
     """
     for number, head in enumerate(graph.heads):
         known = graph.analyses[graph.find(number)].types

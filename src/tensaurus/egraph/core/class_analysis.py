@@ -14,7 +14,7 @@ __all__ = ["Analysis", "make_analysis", "types_of_code", "intern_number", "types
 # All e-graphs share these tables, as there are few types and numbers.
 _codes: dict[tuple[tuple[Type, ...], bool], int] = {}  # {(types, static): code}
 _coded: list[tuple[tuple[Type, ...], bool]] = []  # the keys of `_codes`, by code
-_contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}
+_contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}  # for `Analysis.content`
 _numbers: dict[Fraction, Fraction] = {}
 
 
@@ -22,10 +22,10 @@ class Analysis:
     """The facts about one class.
 
     types     the types of its outputs
-    code      a number for `types` and `static` together, by which equal facts are found fast
-    static    whether the class depends on constants only
-    constant  a node of known elements in the class, if there is one
-    scalar    the value of a constant of one element
+    code      a number for `types` and `static` together, the same in all e-graphs: a key of caches
+    static    whether an e-node of the class depends on constants only, so that it is computed ahead of time
+    constant  a CONSTANT node in the class, whose elements are known, if there is one
+    scalar    the value of `constant` where it has one finite element, else None
     """
 
     __slots__ = ("types", "code", "static", "constant", "scalar", "_content", "_filled", "_positive")
@@ -36,7 +36,7 @@ class Analysis:
         self.types, self.code, self.static, self.constant, self.scalar = types, code, static, constant, scalar
         self._content: int | None = None
         self._positive: bool | None = None
-        self._filled: tuple[Fraction | None] | None = None
+        self._filled: tuple[Fraction | None] | None = None  # a tuple once `filled`, maybe None, is known
 
     @property
     def tensor(self) -> TensorType | None:
@@ -61,10 +61,9 @@ class Analysis:
 
     @property
     def content(self) -> int:
-        """A number for all facts for which conditions of rules may ask.
+        """An interned number: equal for two classes about which all conditions of rules have equal answers.
 
-        These are `code`, and of a constant its number, if all elements are equal, and whether all are
-        positive.
+        It stands for `code`, `scalar`, `filled` and `positive`.
         """
         if self._content is None:
             key = (self.code, self.scalar, self.filled, self.positive)
@@ -101,5 +100,5 @@ def make_analysis(
 
 @cache
 def types_only(types: tuple[Type, ...]) -> tuple[Analysis, Analysis]:
-    """Return the analyses of classes of which only types are known: one not static, one static."""
+    """Return (analysis if not static, analysis if static) of a class of which only the types are known."""
     return make_analysis(types, False, None, None), make_analysis(types, True, None, None)

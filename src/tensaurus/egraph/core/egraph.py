@@ -1,9 +1,9 @@
 """Implements the e-graph: e-classes of hash-consed e-nodes, congruence restored in batches (egg, POPL'21).
 
-Every e-node has a number.  The number also names one term: the operator over the e-nodes that were its
-arguments when it was inserted (`original_args`).  Arguments have smaller numbers than their readers, so every
-number stands for one concrete, acyclic program, whatever classes are merged later.  Proofs speak of these
-terms (`egraph_proof`).
+Every e-node has a number; the number of one of its e-nodes, the root of union-find, also names the e-class.
+Each number names one term, too: the operator over the e-nodes that were its arguments when it was inserted
+(`original_args`).  Arguments have smaller numbers than their readers, so every number stands for one
+concrete, acyclic program, whatever classes are merged later.  Proofs speak of these terms (`egraph_proof`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tensaurus.system.deadline import atomic
 __all__ = ["ABSENT", "CONGRUENT", "EGraph", "Source"]
 
 ABSENT = -1  # stands for an optional input that an operator does not have
-CONGRUENT = -1  # the reason of a proof edge between two e-nodes of one head with equal arguments
+CONGRUENT = -1  # in place of a source: a proof edge between e-nodes of one head with equal arguments
 
 
 class Source(Protocol):
     """The origin of an equality of two terms: a rule's match, or a finder's equation."""
 
     def evidence(self, graph: EGraph) -> tuple[Sequence[Equation], Sequence[tuple[int, int]]]:
-        """Return equations between programs, and pairs of terms whose equality they rely on."""
+        """Return equations between programs, and pairs of terms on whose equality they rely."""
 
 
 class EGraph:
@@ -45,22 +45,22 @@ class EGraph:
         self.original_args: list[tuple[int, ...]] = []  # the e-nodes over which it was inserted
         self.args: list[tuple[int, ...]] = []  # the classes of its arguments, as of the last rebuild
         self.is_live: list[bool] = []  # False where an older e-node became equal to it
-        self.parents: list[int] = []  # union-find: an e-node nearer to its class, which is its own parent
-        self._proof_links: list[tuple[int, int] | None] = []  # (next e-node, source or CONGRUENT)
-        # Of each class:
+        self.parents: list[int] = []  # union-find: nearer to the root of the class, which is its own parent
+        self._proof_links: list[tuple[int, int] | None] = []  # (next e-node, index of source or CONGRUENT)
+        # Of each class, by the number of its root:
         self.analyses: dict[int, Analysis] = {}
-        self.members: dict[int, list[int]] = {}  # its e-nodes
-        self.readers: dict[int, list[int]] = {}  # the e-nodes that have it as an argument
+        self.members: dict[int, list[int]] = {}  # its e-nodes, some no longer live
+        self.readers: dict[int, list[int]] = {}  # the e-nodes, live or not, that have it as an argument
         self.sources: list[Source] = []  # why unions were made; proof edges hold the index
-        self.dirty_classes: set[int] = set()  # those with new members since the last search of all patterns
+        self.dirty_classes: set[int] = set()  # those that changed since all patterns were last searched
         self.programs: list[Program] = []  # good programs in the e-graph, for finders that look at programs
-        self.analysis_version = 0  # grows whenever more becomes known of a class
+        self.analysis_version = 0  # grows whenever the analysis of a class changes
         self.known: dict[tuple[Any, ...], int] = {}  # hash-consing: (head, *classes of arguments) -> e-node
-        self._heads: dict[Any, Head] = {}
-        self._moved_readers: list[list[int]] = []  # readers of classes that were merged since `rebuild`
+        self._heads: dict[Any, Head] = {}  # of inputs, constants and opaque nodes
+        self._moved_readers: list[list[int]] = []  # readers of classes merged into others since `rebuild`
         self._newly_static: list[int] = []  # classes now known to depend on constants only
-        self._numbers: dict[Node, int] = {}
-        self._terms: dict[int, Node] = {}
+        self._numbers: dict[Node, int] = {}  # the e-node of each node that `insert_term` inserted
+        self._terms: dict[int, Node] = {}  # cache of `term`
 
     def __len__(self) -> int:
         """Return how many different e-nodes there are."""
@@ -127,8 +127,7 @@ class EGraph:
     def add(self, head: Head, args: Sequence[int], analyses: tuple[Analysis, Analysis]) -> int:
         """Return the e-node of that head over these e-nodes, inserted unless an equal one exists.
 
-        `analyses`, from `types_only` of its types, are that of a class that is not static, and that of a
-        class that is (depends on constants only).
+        `analyses`, from `types_only` of its types, are those of its class if not static and if static.
         """
         find = self.find
         key = (head, *[a if a == ABSENT else find(a) for a in args])
@@ -141,7 +140,7 @@ class EGraph:
     ) -> int:
         """Insert an e-node over the e-nodes `original_args` and return its number.
 
-        The `key`, its head and the classes of `original_args`, must not be in `known`.
+        `key`, (head, *classes of `original_args`), must not be in `known`; `analyses` are those of `add`.
         """
         number = len(self.parents)
         head: Head = key[0]
@@ -163,17 +162,17 @@ class EGraph:
                 if static and not known[read].static:
                     static = False
         if head.node is None:
-            known[number] = analyses[static]
+            known[number] = analyses[static]  # False selects the first, True the second
         elif head.op is CONSTANT:
             known[number] = make_analysis(analyses[True].types, True, head.node, scalar_value(head.node))
         else:
-            known[number] = analyses[False]
+            known[number] = analyses[False]  # an input or an opaque node
         self.dirty_classes.add(number)
         return number
 
     @atomic
     def union(self, left: int, right: int, source: Source) -> bool:
-        """Merge the classes of two terms; return False where they were one.  Call `rebuild` afterwards."""
+        """Merge two terms' classes; return False where they were one already.  Call `rebuild` afterwards."""
         a, b = self.find(left), self.find(right)
         if a == b:
             return False
@@ -182,7 +181,7 @@ class EGraph:
         return True
 
     def _merge(self, a: int, b: int, left: int, right: int, why: int) -> None:
-        """Merge two classes, with a proof edge between a term of each."""
+        """Merge classes `a` and `b`, with a proof edge for `why` between their terms `left` and `right`."""
         members, readers = self.members, self.readers
         if len(members[a]) + len(readers[a]) < len(members[b]) + len(readers[b]):
             a, b, left, right = b, a, right, left
@@ -211,8 +210,8 @@ class EGraph:
                 for number in numbers:
                     if alive[number]:
                         self._update_args(number)
-            grown, self._newly_static = self._newly_static, []
-            for group in grown:
+            newly_static, self._newly_static = self._newly_static, []
+            for group in newly_static:
                 for number in list(self.readers[self.find(group)]):
                     if alive[number]:
                         self._propagate_static(number)
@@ -244,7 +243,10 @@ class EGraph:
             self._merge(a, b, number, twin, CONGRUENT)
 
     def _propagate_static(self, number: int) -> None:
-        """Mark the class of an e-node as static if all arguments of the e-node are static by now."""
+        """Mark the class of an e-node as static if all arguments of the e-node are static by now.
+
+        Opaque nodes and what is never folded run even on constants.
+        """
         group = self.find(number)
         old = self.analyses[group]
         head = self.heads[number]
@@ -264,7 +266,7 @@ class EGraph:
         return members
 
     def term(self, number: int) -> Node:
-        """Return the program as which an e-node was inserted."""
+        """Return the term of an e-node: the program as which it was inserted, whatever was merged later."""
         stack = [number]
         while stack:
             top = stack[-1]
@@ -310,17 +312,18 @@ class EGraph:
             lines.append("  }")
         return "\n".join([*lines, *outside.values(), *edges, "}", ""])
 
-    # The proof forest: the terms of every class form a tree, whose edges have reasons.
+    # The proof forest: the terms of every class form a tree (`_proof_links`), whose edges have reasons.  The
+    # path between two terms says why they are equal.
 
     def _link(self, left: int, right: int, why: int) -> None:
         """Make `left` the root of its tree by turning edges, and hang this tree below `right`."""
-        step, arrived = left, (right, why)
+        term, new_link = left, (right, why)
         while True:
-            onward = self._proof_links[step]
-            self._proof_links[step] = arrived
-            if onward is None:
+            old_link = self._proof_links[term]
+            self._proof_links[term] = new_link
+            if old_link is None:
                 return
-            arrived, step = (step, onward[1]), onward[0]
+            new_link, term = (term, old_link[1]), old_link[0]
 
     def proof_path(self, left: int, right: int) -> list[tuple[int, int, int]]:
         """Return edges (term, term, source or CONGRUENT) from one term to another of the same class."""
@@ -333,9 +336,7 @@ class EGraph:
             return edges
 
         up, down = upwards(left), upwards(right)
-        while up and down and up[-1] == down[-1]:
+        while up and down and up[-1] == down[-1]:  # drop the edges above the lowest common ancestor
             up.pop()
             down.pop()
         return up + [(b, a, why) for a, b, why in reversed(down)]
-
-

@@ -1,7 +1,7 @@
 """Extracts from an e-graph a proof that two terms are equal: a list of equations between concrete programs.
 
-Most equations are instances of rules.  That the two terms follow from the equations is checked by a
-congruence closure of its own (`_CongruenceClosure`), which shares no code with the e-graph.
+Most equations are instances of rules.  That the equality of the two terms follows from the equations is
+checked by a second congruence closure (`_CongruenceClosure`), which shares no code with the e-graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Proof", "follows", "prove"]
 
 @dataclass(frozen=True)
 class Proof:
-    """Pairs of equal programs, and the equations from which they follow, in the order of finding."""
+    """Pairs of equal programs, and the equations from which they follow, in the order of their unions."""
 
     pairs: tuple[tuple[Node, Node], ...]
     equations: tuple[Equation, ...]
@@ -41,7 +41,7 @@ class Proof:
         return follows(self.pairs, self.equations)
 
     def equation(self, name: str, leaves: Sequence[Node]) -> Equation:
-        """Return the pairs as one equation over these leaves, derived from those of the proof."""
+        """Return the pairs as one equation over these leaves, derived from the equations of the proof."""
         left, right = zip(*self.pairs, strict=True)
         law = ", ".join(f"{format_nodes(a)} = {format_nodes(b)}" for a, b in self.pairs)
         return Equation(name, law, left, right, tuple(leaves), Derived(self.equations))
@@ -57,11 +57,16 @@ def follows(pairs: Iterable[tuple[Node, Node]], steps: Iterable[Lemma]) -> bool:
 
 
 def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
-    """Prove each term equal to its program; raises ValueError where the two are of different classes."""
+    """Prove for each pair (e-node, program) that the e-node's term equals the program.
+
+    Raises ValueError where the two are of different classes.  On the path between them in the proof forest an
+    edge of a source needs its equations, and the equalities on which these rely; an edge by congruence needs
+    equal arguments.
+    """
     numbers = [graph.insert_term(right) for _, right in pairs]
     if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
         raise ValueError("the terms are of different classes")
-    wanted: dict[int, Sequence[Equation]] = {}  # by the number of the source from which they come
+    wanted: dict[int, Sequence[Equation]] = {}  # by the index of the source from which they come
     todo: list[tuple[int, int]] = []
     seen: set[tuple[int, int]] = set()
 
@@ -72,7 +77,7 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
 
     need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
     for node in topological_order(right for _, right in pairs):
-        # the e-node of this node may have been inserted over other arguments
+        # the e-node that stands for this node may have been inserted over other, equal arguments
         args = [ABSENT if arg is None else graph.insert_term(arg) for arg in node.args]
         need(zip(graph.original_args[graph.insert_term(node)], args, strict=True))
     while todo:
@@ -87,14 +92,15 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
 
 
 class _CongruenceClosure:
-    """Congruence closure over concrete programs."""
+    """Holds classes of nodes that are equal by what was assumed and by congruence."""
 
     def __init__(self) -> None:
-        self._parents: dict[Node, Node] = {}
-        self._readers: dict[Node, list[Node]] = {}
-        self._signatures: dict[Any, Node] = {}
+        self._parents: dict[Node, Node] = {}  # the root of a class is its own parent
+        self._readers: dict[Node, list[Node]] = {}  # of each root the nodes with an argument in its class
+        self._signatures: dict[Any, Node] = {}  # a node for each operator over classes of arguments
 
     def _add(self, root: Node) -> None:
+        """Add a node and all nodes below it."""
         stack = [root]
         while stack:
             node = stack[-1]
@@ -118,19 +124,22 @@ class _CongruenceClosure:
         return node
 
     def _signature(self, node: Node) -> Any:
+        """Return a key that congruent nodes share."""
         if node.op in (INPUT, CONSTANT):
             return node
-        # a node with effects has its identity among its attributes: over equal arguments it is the same one
+        # a node with effects or randomness has its identity in `attrs`, so only the same call is congruent
         name = node.op if node.op in (ITEM, OPAQUE) else node.op.name
         args = tuple(None if arg is None else self._find(arg) for arg in node.args)
         return (name, args, node.attrs, len(node.types))
 
     def _sign(self, node: Node) -> None:
+        """Record the signature of a new node, and merge it with a congruent one."""
         twin = self._signatures.setdefault(self._signature(node), node)
         if twin is not node:
             self._union([(node, twin)])
 
     def _union(self, todo: list[tuple[Node, Node]]) -> None:
+        """Merge the classes of each pair, and of all that become congruent."""
         while todo:
             a, b = map(self._find, todo.pop())
             if a is b:

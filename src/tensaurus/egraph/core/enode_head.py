@@ -22,7 +22,7 @@ class Head:
 
     def __init__(self, op: Op | Leaf, attrs: Attributes, outputs: int, node: Node | None = None):
         self.op, self.attrs, self.outputs = op, attrs, outputs
-        self.node = node  # an input, a constant, or an opaque node with arguments of its own
+        self.node = node  # of an input, a constant or an opaque node: `build` copies it over other arguments
 
     def build(self, args: Sequence[Node | None]) -> Node:
         """Return the node of this head over these arguments."""
@@ -58,7 +58,7 @@ def output_head(place: int) -> Head:
 
 @cache
 def enode_kind(op: Op | Leaf, arguments: int, index: int | None = None) -> Kind:
-    """Return the kind of e-nodes of an operator; `index` is the place of an output.
+    """Return the kind of the e-nodes of an operator; of an ITEM, `index` is the place of its output.
 
     Kinds are texts, as Python computes the hash of a text only once.
     """

@@ -60,7 +60,7 @@ class DeferringFinder(Protocol):
     """A finder that defers work for which there is no time while the search has other work to do."""
 
     def grant_time(self, seconds: float) -> bool:
-        """Let the next call take so much more time; return False where no work was deferred."""
+        """Let the next call take `seconds` more; return False where no work was deferred."""
 
 
 @dataclass
@@ -72,6 +72,8 @@ class TimedFinder:
 
     deadline  of the search (of `time.monotonic`)
     ended     why the finder was ended, for people to read; "" where it was not
+    _granted  seconds that the next call may take beyond its share (`grant_time`)
+    _little   LITTLE_TIME_SHARE in seconds
     """
 
     finder: Finder
@@ -131,7 +133,7 @@ def find_all(graph: EGraph, finders: Sequence[Finder], max_enodes: int) -> int:
     for _ in range(MAX_PASSES):
         before = merged
         for finder in finders:
-            equal = []
+            equal = []  # merged after all insertions: until `rebuild` only `find` would be up to date
             for equation, terms in list(finder(graph, max_enodes - len(graph))):
                 instance = _insert_sides(graph, equation, terms, max_enodes - len(graph))
                 if instance is not None:
@@ -165,7 +167,8 @@ def insert_all(graph: EGraph, equations: Iterable[Equation], max_enodes: int) ->
 class _Instance:
     """An equation over terms of the e-graph: the e-nodes of both sides.
 
-    `needs` are pairs of equal terms: where an e-node existed already, it may have other, equal arguments.
+    `terms` stand for the leaves.  `needs` are pairs of equal terms, for proofs: an e-node that existed before
+    may have been inserted over other arguments.
     """
 
     equation: Equation
@@ -175,7 +178,7 @@ class _Instance:
     needs: tuple[tuple[int, int], ...]
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], Sequence[tuple[int, int]]]:
-        """Return the equation over these terms."""
+        """Return the equation over the terms of its leaves, and `needs`."""
         leaves = dict(zip(self.equation.leaves, map(graph.term, self.terms), strict=True))
         return [self.equation.over(leaves)], self.needs
 
@@ -216,9 +219,10 @@ def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -
     static = {leaf: number for leaf, number in leaves if graph.analyses[graph.find(number)].static}
     if not static:
         return False
+    # the nodes of the equation that depend on constants only, over the constants of the e-graph
     made = {leaf: graph.term(graph.constant_of(number)) for leaf, number in static.items()}
     before, after = (topological_order(side) for side in (equation.left, equation.right))
-    if any(is_large_constant(made[leaf]) for leaf in static.keys() - set(after)):
+    if any(is_large_constant(made[leaf]) for leaf in static.keys() - set(after)):  # a dropped constant
         return True
     for node in after:
         if node.op is CONSTANT:

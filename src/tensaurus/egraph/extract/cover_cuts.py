@@ -1,8 +1,12 @@
-"""Finds Chvatal-Gomory cuts: seven products that are merged by four take two merges, not 1.75.
+"""Finds Chvatal-Gomory cuts: seven products that are merged by up to four take 2 merges, not 7/4.
 
-Each class of a set needs one of its leaves, choices at which its programs end.  These rows are added up for
-several classes and divided by a number, and all coefficients and the right side are rounded up, as variables
-are 0 or 1 (Chvatal, 1973; Gomory, 1958).  Overlapping merged operators leave the linear relaxation such gaps.
+Every program of a class takes one of the class's *leaves*: the sum of x of its leaves is at least y.  Such
+rows of a set S of classes are added up and divided by d, and all coefficients and the right side are rounded
+up, as variables are 0 or 1 (Chvatal, 1973; Gomory, 1958); n classes of S have a choice as their leaf:
+
+    sum over choices of ceil(n / d) x + sum over S of (1 - y) >= ceil(|S| / d)
+
+Overlapping merged operators leave the linear relaxation such gaps.
 """
 
 from __future__ import annotations
@@ -26,15 +30,15 @@ MAX_ROWS = 200  # rows that are added in one round
 
 
 class Covers:
-    """Finds violated rows; keeps the leaves of all classes for later rounds."""
+    """Finds rows that a solution violates; keeps the leaves of all classes for later rounds."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
         totals = tree_costs(problem)
-        self._known: dict[int, frozenset[int]] = {}
+        self._known: dict[int, frozenset[int]] = {}  # the leaves of each class
         roots = set(problem.roots)
-        # One child stands for all that a choice reads: the most expensive one that is no root.  A choice that
-        # costs at least as much as this child is a leaf.
+        # For each choice the child at which a path down its program goes on: the most expensive one that is
+        # no root.  A choice that costs at least as much as this child is a leaf (None).
         self._below: list[int | None] = []
         for number, children in enumerate(problem.children):
             most = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
@@ -42,7 +46,7 @@ class Covers:
             self._below.append(most if goes_down else None)
 
     def _leaves(self, group: int) -> frozenset[int]:
-        """Return choices of which every program of the class takes one: a path down a program ends at one."""
+        """Return choices one of which every program of the class takes: its path by `_below` ends at one."""
         if group not in self._known:
             leaves, stack, seen = set(), [group], {group}
             while stack:
@@ -58,11 +62,11 @@ class Covers:
 
     def violated_rows(self, x: Sequence[float], y: Sequence[float]) -> list[Cover]:
         """Return the rows that a solution violates by most."""
-        taken = {}
+        taken = {}  # the leaves of each class that are taken
         for group, part in enumerate(y):
             if part > MIN_CLASS_VALUE:
                 taken[group] = [number for number in self._leaves(group) if x[number] > MIN_TAKEN]
-        readers: dict[int, list[int]] = defaultdict(list)
+        readers: dict[int, list[int]] = defaultdict(list)  # for each leaf the classes that have it as one
         for group, leaves in taken.items():
             for number in leaves:
                 readers[number].append(group)
@@ -85,10 +89,14 @@ class Covers:
         taken: dict[int, list[int]],
         readers: dict[int, list[int]],
     ) -> Iterator[tuple[frozenset[int], float]]:
-        """Yield sets grown from `start`, each time by the class that adds least, with their violations."""
-        counts: Counter[int] = Counter()
+        """Yield sets grown from `start`, with their violations.
+
+        Each step adds the class that adds least to the row's left side (`total`).  Only sets of
+        k * divisor + 1 classes are yielded: rounding raises their right side most.
+        """
+        counts: Counter[int] = Counter()  # for each leaf the classes inside that have it
         inside: set[int] = set()
-        near: set[int] = set()
+        near: set[int] = set()  # classes outside that share a leaf with one inside
         total, group = 0.0, start
         while True:
             inside.add(group)
@@ -113,6 +121,7 @@ class Covers:
             )
 
     def _row(self, divisor: int, inside: Sequence[int]) -> Cover:
+        """Return the row of a set; 1 - y of a root is 0."""
         counts = Counter(number for group in inside for number in self._leaves(group))
         factors = {number: -(-count // divisor) for number, count in sorted(counts.items())}
         roots = set(self._problem.roots)

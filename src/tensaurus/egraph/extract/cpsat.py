@@ -24,10 +24,10 @@ class CpSat:
         self._solver: Any = cp_model.CpSolver()
         self._solver.parameters.num_workers = workers
         self._solver.parameters.random_seed = seed
-        # It would take Ctrl-C for itself, and leave the process without any handler of it.
+        # By default CP-SAT handles Ctrl-C itself, and leaves the process without any handler of it.
         self._solver.parameters.catch_sigint_signal = False
-        # By default CP-SAT leaves clauses out of its linear relaxation.  Level 2 includes them: there the
-        # rows against cycles tighten the bound most.
+        # By default CP-SAT leaves clauses out of its linear relaxation.  Level 2 includes them: among
+        # them are the rows against cycles, which tighten the bound most.
         self._solver.parameters.linearization_level = 2
 
     def solve(self, form: Formulation, start: Choice, cost: float, deadline: float) -> Answer:

@@ -20,7 +20,7 @@ def strong_components(problem: Problem, among: Iterable[int] | None = None) -> l
     """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
-    on: set[int] = set()
+    on: set[int] = set()  # the classes on `stack`
     stack: list[int] = []
     parts: list[list[int]] = []
     starts = list(range(len(problem.members)) if among is None else among)
@@ -30,7 +30,7 @@ def strong_components(problem: Problem, among: Iterable[int] | None = None) -> l
     for start in starts:
         if start in index:
             continue
-        work = [(start, 0)]
+        work = [(start, 0)]  # in place of recursion: (class, number of its children that were visited)
         while work:
             group, place = work.pop()
             if not place:

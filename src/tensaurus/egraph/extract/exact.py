@@ -139,7 +139,8 @@ class _Division:
 class _Part:
     """A part with the best choice and the best bound so far.
 
-    cheaper  the problem of all programs that cost less than `cheaper_limit`, where choices were dropped
+    is_relaxed  whether its linear relaxation was tried
+    cheaper     the problem of all programs that cost less than `cheaper_limit`, where choices were dropped
     """
 
     block: Block
@@ -181,7 +182,7 @@ class _Part:
         self.bound = min(self.cost, max(self.bound, bound))
 
     def drop_choices(self, too_expensive: Collection[int], cycles: Cycles, deadline: float) -> None:
-        """Begin a problem without the choices that no program can use which is cheaper than the best one."""
+        """Go on with `cheaper`, without the choices that no program cheaper than the best one can take."""
         problem = self.block.problem
         members = [[number for number in group if number not in too_expensive] for group in problem.members]
         self.cheaper_limit = self.cost
@@ -207,6 +208,7 @@ class _Solver:
         if part.cheaper is not None:
             part.cheaper.improve(self, deadline)
             part.take_choice(part.cheaper.choice())
+            # a program with a dropped choice costs at least `cheaper_limit`
             part.take_bound(min(part.cheaper_limit, part.cheaper.bound()))
             return
         if self.cycles in ("components", "cuts") and not part.is_relaxed:
@@ -230,7 +232,7 @@ class _Solver:
             part.take_bound(answer.bound)
             if answer.choice is None:
                 return
-            if problem.order(answer.choice) is not None:
+            if problem.order(answer.choice) is not None:  # always, unless `cycles` is "cuts" or "none"
                 part.take_choice(answer.choice)
                 return
             part.take_choice(_repair_choice(problem, answer.choice))

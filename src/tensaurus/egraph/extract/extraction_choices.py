@@ -1,8 +1,8 @@
 """Lists the choices of an extraction from an e-graph: e-nodes, and chains of e-nodes that a runtime fuses.
 
 A class that depends on constants only is computed ahead of time, by one program chosen beforehand.  It costs
-the bytes of its elements, once for each kind of kernel, as each reads a copy in a layout of its own (it packs
-the constant).
+the bytes of its elements, once for each kind of kernel that reads them, as each kind packs a copy in a layout
+of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tensaurus.system.garbage_collector import pause_collector
 
 __all__ = ["Choices", "Place"]
 
-Place: TypeAlias = tuple[int, ...]  # the e-nodes for which a choice stands
+Place: TypeAlias = tuple[int, ...]  # the e-nodes of a choice: its name in every extraction from the e-graph
 
 MAX_FUSED_MATCHES = 20_000  # of one fusion pattern
 SMALL_BYTES = 1 << 16  # of constants below this no copies for several kinds of kernels are counted
@@ -35,22 +35,22 @@ SMALL_BYTES = 1 << 16  # of constants below this no copies for several kinds of 
 
 @dataclass(frozen=True)
 class _FusedMatch:
-    """E-nodes that a pattern matched, extracted as one."""
+    """The e-nodes of one match of a fusion pattern, extracted as one choice."""
 
     pattern: Pattern
     match: Match
 
 
 class Choices:
-    """The choices of each class below the roots; choices of one key cost the same.
+    """The choices of each class below the roots.  Classes are numbered anew here, as in `problem`.
 
-    keys      the key of each choice, an index into `pieces`; -1 where it computes nothing
-    pieces    for each key a piece that has it, to be measured
+    keys      for each choice an index into `pieces`, -1 for inputs, constants, opaque nodes, outputs of calls
+    pieces    for each key one piece, whose time is the cost of all choices of this key
     kept      for each choice the bytes of the constant that it is, or 0
-    stored    for each choice the bytes of the constant in a file, at most those of the constants from which
-              the model itself computes it, as it may stay an expression
-    packed    for each choice the bytes that kernels read of it; where several kinds of kernels read a
-              constant, each kind reads a copy, which is a choice of its own
+    stored    the bytes of the constant in a file: at most those of the constants from which the model itself
+              computes it, as it may be saved so
+    packed    the bytes that kernels read of the constant; where several kinds of kernels read it, each kind
+              reads a copy, which is a choice of its own
     """
 
     @pause_collector()
@@ -73,16 +73,16 @@ class Choices:
         self.kept: list[int] = []
         self.stored: list[int] = []
         self.packed: list[int] = []
-        self._numbers: dict[int, int] = {}  # the number of each class in the problem
-        self._codes: dict[int, int] = {}  # the code of the types of each class
+        self._numbers: dict[int, int] = {}  # the problem's number of each class of the e-graph
+        self._codes: dict[int, int] = {}  # `Analysis.code` of each class of the e-graph
         self._members: list[list[int]] = []
         self._children: list[tuple[int, ...]] = []
         self._groups: list[int] = []
         self._sources: list[int | _FusedMatch | None] = []  # of each choice; None: a copy of its child
-        self._known: dict[Any, int] = {}
+        self._known: dict[Any, int] = {}  # {all that determines a piece: its key}
         self._bytes: dict[tuple[Type, ...], int] = {}
         self._constants: dict[int, int] = {}  # the e-node of each class that is computed ahead of time
-        self._todo: list[int] = []
+        self._todo: list[int] = []  # classes whose e-nodes are still to be added
         self._self_reading: set[int] = set()  # e-nodes that read their own class: no program has them
         self._roots = [self._number(graph.find(root)) for root in roots]
         self._add_enodes()
@@ -91,6 +91,7 @@ class Choices:
         self._add_packed_copies()
 
     def _number(self, group: int) -> int:
+        """Return the problem's number of a class of the e-graph; a new class is queued."""
         number = self._numbers.get(group)
         if number is None:
             number = self._numbers[group] = len(self._members)
@@ -175,7 +176,7 @@ class Choices:
         seen, waiting, total = {group}, [group], 0
         while waiting:
             at = waiting.pop()
-            if (node := min(self.graph.live_members(at))) >= self._own:
+            if (node := min(self.graph.live_members(at))) >= self._own:  # the model lacks this class
                 return inf
             if self.graph.heads[node].op is CONSTANT:
                 total += self._size(at)
@@ -194,15 +195,15 @@ class Choices:
                 if self._self_reading.isdisjoint(match) and max(match) < self._before:
                     classes = tuple([find(term) for term in pattern.bind(graph.original_args, match)])
                     own, reads = numbers[find(match[0])], [numbers[group] for group in classes]
-                    if own not in reads:
+                    if own not in reads:  # else a cycle
                         source = _FusedMatch(pattern, match)
                         key = self._fused_key(source, classes)
                         self._add_choice(own, source, tuple(dict.fromkeys(reads)), key)
 
     def _add_packed_copies(self) -> None:
-        """Add copies of the constants that several kinds of kernels read."""
+        """Give a large constant that several kinds of kernels read a copy for each: a class that reads it."""
         large = {group for group, size in zip(self._groups, self.kept, strict=True) if size >= SMALL_BYTES}
-        readers: dict[int, dict[str, list[int]]] = {}
+        readers: dict[int, dict[str, list[int]]] = {}  # {constant: {kind of kernel: choices that read it}}
         for number, reads in enumerate(self._children):
             for read in reads:
                 if read in large:
@@ -212,7 +213,7 @@ class Choices:
             if len(kinds) == 1:
                 continue
             (constant,) = self._members[group]
-            self.packed[constant] = 0
+            self.packed[constant] = 0  # its copies have the bytes
             for numbers in kinds.values():
                 copy = len(self._members)
                 self._members.append([])
@@ -232,6 +233,7 @@ class Choices:
         return key
 
     def _piece(self, source: int | _FusedMatch) -> Piece:
+        """Return the piece of an e-node or a fused match, as its term."""
         graph = self.graph
         if isinstance(source, int):
             return Piece.of(graph.term(source))
@@ -303,13 +305,13 @@ class Choices:
         return nodes
 
     def _build_nodes(self, choice: Choice) -> dict[int, Node]:
-        """Return the node of each class in the program."""
+        """Return the node of each class of the problem that the program computes."""
         order = self.problem([0.0] * len(self.keys)).order(choice)
         if order is None:
             raise ValueError("the choice is cyclic or incomplete")
         graph, find = self.graph, self.graph.find
         chosen = [self._sources[choice[number]] for number in order]
-        terms = [
+        terms = [  # the e-nodes that each choice reads, ABSENT for a missing one
             graph.args[source]
             if isinstance(source, int)
             else source.pattern.bind(graph.original_args, source.match)
@@ -320,7 +322,7 @@ class Choices:
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
         wanted |= {find(source) for source in chosen if isinstance(source, int)}
         self._choose_constants([group for group in wanted if graph.analyses[group].static])
-        constants: dict[int, Node] = {}
+        constants: dict[int, Node] = {}  # by class of the e-graph
         built: dict[int, Node] = {}
 
         def node_of(group: int) -> Node:
@@ -342,7 +344,7 @@ class Choices:
         return built
 
     def _build_constant(self, group: int, built: dict[int, Node]) -> Node:
-        """Return the program of a class that depends on constants only."""
+        """Return the program of a class that depends on constants only; `built` are those made before."""
         graph = self.graph
         stack = [group]
         while stack:
@@ -365,7 +367,7 @@ class Choices:
         program of a class does not depend on the other classes that are wanted.
         """
         graph = self.graph
-        below = [group for group in wanted if group not in self._constants]
+        below = [group for group in wanted if group not in self._constants]  # and the classes below them
         numbers = {group: number for number, group in enumerate(below)}
         choices: list[tuple[int, int]] = []  # e-node, class
         for group in below:  # the list grows in the loop

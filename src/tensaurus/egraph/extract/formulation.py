@@ -1,7 +1,8 @@
 """Formulates extraction as a 0-1 program (TENSAT, section 5.1), with rows that make it tighter.
 
-There is a variable x for each choice and y for each class.  The paper has x(n) <= y(c) for each choice n and
-each class c that n reads; here all choices of one class that read c share one row, as only one is taken.
+Variables are x of each choice (1: taken), y of each class (1: computed) and, where an order excludes cycles,
+t of each class: its place in the order.  The paper has x(n) <= y(c) for each choice n and each class c that n
+reads; here all choices of one class that read c share one row, as only one of them is taken.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Support(NamedTuple):
 
 
 class Cover(NamedTuple):
-    """The row: the sum of factor * x of choices, plus the sum of 1 - y of groups, is at least `least`."""
+    """The row: the sum of factor * x of choices, plus the sum of 1 - y of `groups`, is at least `least`."""
 
     factors: dict[int, int]
     groups: list[int]  # none is a root
@@ -65,7 +66,7 @@ class Formulation:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a solver: a choice, maybe cyclic, or None; a lower bound; if the choice is optimal."""
+    """A solver's answer: a choice, maybe cyclic, or None; a lower bound; whether the choice is optimal."""
 
     choice: dict[int, int] | None
     bound: float
@@ -73,7 +74,7 @@ class Answer:
 
 
 def formulate(problem: Problem, cycles: Cycles) -> Formulation:
-    """Return the rows that do not depend on `cycles`, and order variables.
+    """Return the rows that do not depend on `cycles`, and the order variables that `cycles` asks for.
 
     "order": an order of all classes, equations (4) and (5) of the paper.  "components": an order inside each
     strongly connected component, which no cycle leaves.  "cuts" and "none": no order.
@@ -127,7 +128,7 @@ def support_choices(problem: Problem, loop: Collection[int]) -> list[int]:
 
 
 def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
-    """Yield rows that a cyclic choice violates, and no choice without a cycle does."""
+    """Yield rows that a cyclic choice violates and all choices without a cycle satisfy."""
     for loop in _loops(problem, choice):
         outer = support_choices(problem, loop)
         for group in loop:
@@ -135,7 +136,7 @@ def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
 
 
 def exclusion_rows(problem: Problem) -> Iterator[Cover]:
-    """Yield rows for pairs of classes A and B on a cycle where some choices of A need B in every program.
+    """Yield rows for classes A and B of one component where some choices of A need B in every program.
 
     The sum of x of these choices is at most the sum of x of the choices of B that do not need A in turn.
     """
@@ -143,7 +144,7 @@ def exclusion_rows(problem: Problem) -> Iterator[Cover]:
     needs = required_classes(problem.children, problem.members, groups)
     for part in strong_components(problem):
         inside = sum(1 << group for group in part) if len(part) > 1 else 0
-        below: dict[int, int] = {}
+        below: dict[int, int] = {}  # for each choice, the classes of the component that it needs, as bits
         above = dict.fromkeys(part, 0)  # for each class, the classes with a choice that needs it
         for group in part if inside else ():
             for number in problem.members[group]:
@@ -171,7 +172,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
-    """Yield the components of the choice's own graph, and a shortest cycle through each of their classes."""
+    """Yield the components of the chosen e-nodes, and a shortest cycle through each of their classes."""
     groups = range(len(problem.members))
     members = [[choice[group]] if group in choice else [] for group in groups]
     own = Problem(problem.costs, problem.children, problem.groups, members, problem.roots)
@@ -186,8 +187,8 @@ def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
 
 
 def _shortest(problem: Problem, choice: Choice, start: int, inside: Collection[int]) -> list[int]:
-    """Return the classes of a shortest cycle through a class, which must lie on one."""
-    above: dict[int, int] = {}
+    """Return the classes of a shortest cycle through `start`, which must lie on one (breadth first)."""
+    above: dict[int, int] = {}  # the class from which the search came
     queue = [start]
     for group in queue:
         for child in problem.children[choice[group]]:

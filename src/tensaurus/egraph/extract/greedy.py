@@ -17,12 +17,12 @@ def greedy(problem: Problem) -> dict[int, int]:
     Trees are found cheapest first, so no choice is ever cyclic, even with costs of 0.
     """
     groups = problem.groups
-    left = [len(children) for children in problem.children]
+    left = [len(children) for children in problem.children]  # children of each choice without a tree
     readers: list[list[int]] = [[] for _ in problem.members]
     best: dict[int, int] = {}
-    totals = list(problem.costs)
+    totals = list(problem.costs)  # for each choice, its cost and those of its children's trees so far
     leader: dict[int, tuple[float, int]] = {}  # for each class, its cheapest choice with a tree so far
-    for group, members in enumerate(problem.members):  # only `members` lacks choices that were dropped
+    for group, members in enumerate(problem.members):  # dropped choices are only gone from `members`
         for number in members:
             for child in problem.children[number]:
                 readers[child].append(number)
@@ -74,7 +74,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
             readers[child].add(problem.groups[number])
 
     def merged_program(number: int) -> dict[int, int]:
-        """Return a choice over its children's programs merged; where two differ, the larger one counts."""
+        """Return a choice over its children's programs merged ({} if cyclic); the larger one counts first."""
         group, merged = problem.groups[number], {problem.groups[number]: number}
         for child in sorted(problem.children[number], key=lambda c: -len(programs[c])):
             for below, choice in programs[child].items():
@@ -87,7 +87,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
             return trees
         programs[group] = merged_program(trees[group])
         totals[group] = _total(problem, programs[group])
-    waiting = set(queue)
+    waiting = set(queue)  # classes that are still to be improved
     while queue:
         later: list[int] = []
         for group in queue:
@@ -111,7 +111,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
 
 
 def _needed_by(problem: Problem, root: int, choice: Choice) -> dict[int, int]:
-    """Return the part of the choice that a class needs; {} if it is cyclic or incomplete."""
+    """Return the part of the choice that the class `root` needs; {} if it is cyclic or incomplete."""
     alone = Problem(problem.costs, problem.children, problem.groups, problem.members, (root,))
     return {group: choice[group] for group in alone.order(choice) or ()}
 

@@ -39,13 +39,17 @@ class Block:
 
 
 def blocks(problem: Problem) -> list[Block]:
-    """Return the parts, the smallest first.  The roots must include all classes that every program needs."""
+    """Return the parts, the smallest first.
+
+    `shrink_problem` cuts them apart: it makes the classes that every program needs roots, and drops reads of
+    roots.
+    """
     blocks_of: dict[Any, Block] = {}
     parts = _connected(problem)
     for groups in parts:
-        order = _canonical(problem, groups) if len(parts) > 1 else groups
+        order = _canonical(problem, groups) if len(parts) > 1 else groups  # a single part equals no other
         place = {group: k for k, group in enumerate(order)}
-        rows = []
+        rows = []  # for each class its choices: (cost, children as places in `order`, number), sorted
         for group in order:
             members = [
                 (problem.costs[n], tuple(sorted(place[c] for c in problem.children[n])), n)

@@ -22,14 +22,14 @@ from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
 __all__ = ["RelaxationResult", "relax"]
 
 MIN_VIOLATION = 1e-4  # rows that are violated by less are not added
-# Relative gap: a bound so close to the cost is a proof; a choice whose bound is so far above is excluded.
+# Relative gap: a bound this close to the cost is a proof; a choice whose bound is so far above is excluded.
 CLOSED_GAP = 1e-9
 MIN_START_VALUE = 0.05  # sets grow from classes with at least this y
 MAX_SET_STEPS = 40  # classes by which a set grows
 MAX_WAYS_OUT = 4  # choices leaving a set that are considered in each step
 ROWS_PER_SET = 4  # rows added for a set: those of its classes with the largest y
 TINY = 1e-9  # a smaller x counts as not taken
-STALL_ROUNDS = 10  # the relaxation ends if so many rounds close less than MIN_PROGRESS of the gap
+STALL_ROUNDS = 10  # the relaxation ends if this many rounds close less than MIN_PROGRESS of the gap
 MIN_PROGRESS = 0.1  # share of the gap between bound and cost
 MAX_BINDING_SLACK = 1e-6  # a row with more slack in the last solution is dropped
 
@@ -56,11 +56,11 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     `start` is a choice without a cycle with this cost, which is not 0.
     """
     problem = form.problem
-    linear = _LinearProgram(form, 2 * cost, 10 - frexp(cost)[1])
+    linear = _LinearProgram(form, 2 * cost, 10 - frexp(cost)[1])  # scaled, `start` costs 2^9 to 2^10
     inner = {group for part in strong_components(problem) if len(part) > 1 for group in part}
     covers, exclusions = Covers(problem), list(exclusion_rows(problem))
     best, bound, rounds = dict(start), 0.0, 0
-    least = [0.0] * len(problem.costs)  # for each choice a bound of the programs that take it
+    least = [0.0] * len(problem.costs)  # for each choice a lower bound of the programs that take it
     marked_bound, marked_round = 0.0, 0  # when the gap last became much smaller
     while linear.solve(deadline - monotonic()):
         rounds += 1
@@ -107,7 +107,7 @@ def _round_greedily(problem: Problem, x: Sequence[float]) -> dict[int, int]:
 
 
 class _LinearProgram:
-    """The linear program.  Costs are cut off at `most`, which is more than a known program costs."""
+    """The linear program, with costs cut off at `most` (more than a known program costs), times 2^shift."""
 
     def __init__(self, form: Formulation, most: float, shift: int):
         from ortools.linear_solver import pywraplp  # slow to load
@@ -120,9 +120,10 @@ class _LinearProgram:
         objective = self._solver.Objective()
         for column, price in zip(self._columns, self._costs, strict=True):
             objective.SetCoefficient(column, price)
+        # (GLOP's row, {column: factor}, lower bound, whether the sum equals it)
         self._rows: list[tuple[Any, dict[int, float], float, bool]] = []
-        self._required: list[tuple[Support | Cover, dict[int, float], float]] = []
-        self._values: list[float] = []
+        self._required: list[tuple[Support | Cover, dict[int, float], float]] = []  # rows of `require`
+        self._values: list[float] = []  # of each column in the last solution
         self.x: list[float] = [0.0] * len(self._costs)  # of each choice in the last solution
         self.y: list[float] = [0.0] * len(form.problem.members)  # of each class in the last solution
         self._y: list[int | None] = []  # the column of each class; None for roots, whose y is 1
@@ -144,7 +145,7 @@ class _LinearProgram:
                 self._row({**dict.fromkeys(numbers, -1.0), column_of: 1.0}, 0.0)
 
     def require(self, row: Support | Cover) -> None:
-        """Add a row."""
+        """Add a row; a root's y is 1, so that its term moves to the right side."""
         if isinstance(row, Support):
             terms, groups, lower = dict.fromkeys(row.choices, 1.0), [row.group], 1.0
         else:
@@ -189,9 +190,10 @@ class _LinearProgram:
         """Return a lower bound, and for each choice a lower bound of the programs that take it.
 
         The bounds do not depend on the solver's tolerances: any multipliers give a bound, as all columns lie
-        between 0 and 1 (Neumaier and Shcherbina, 2004).
+        between 0 and 1 (Neumaier and Shcherbina, 2004): the multiplied right sides plus all negative reduced
+        costs, and for a choice that is taken its positive reduced cost.
         """
-        total, left = 0.0, list(self._costs)
+        total, left = 0.0, list(self._costs)  # `left` becomes the reduced costs
         for row, terms, lower, equal in self._rows:
             multiplier = row.dual_value()
             if multiplier > 0 or (equal and multiplier):
@@ -199,15 +201,15 @@ class _LinearProgram:
                 for column, factor in terms.items():
                     left[column] -= multiplier * factor
         total += sum(price for price in left if price < 0)
-        few, unit = 1 - 1e-11, ldexp(1.0, -self._shift)
-        each = [(total + max(0.0, price)) * few * unit for price in left[: len(self.x)]]
-        return max(0.0, total * few * unit), each
+        rounding, unit = 1 - 1e-11, ldexp(1.0, -self._shift)  # sums above may be rounded up
+        each = [(total + max(0.0, price)) * rounding * unit for price in left[: len(self.x)]]
+        return max(0.0, total * rounding * unit), each
 
 
 def _violated_supports(
     problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
 ) -> Iterator[Support]:
-    """Yield rows that the solution violates: for short cycles, and for sets grown from one class."""
+    """Yield violated rows for short cycles and for sets grown from one class; `inner` lie on cycles."""
     seen: set[frozenset[int]] = set()
     for search, rows in ((_short_cycles, len(inner)), (_growing_sets, ROWS_PER_SET)):
         for loop in search(problem, x, y, inner):
@@ -226,8 +228,8 @@ def _short_cycles(
 ) -> Iterator[frozenset[int]]:
     """Yield cycles of which a row is violated: choices that leave the cycle take less than y of some class.
 
-    The distance from a class to a class that it reads is the part of y whose choices do not read it.  Cycles
-    that are shorter than y of one of their classes are the ones to find.
+    The distance from a class to a class that it reads is the part of y whose choices do not read it.  As the
+    choices that leave a cycle take at most its length, cycles shorter than y of a class of theirs are wanted.
     """
     away: dict[int, dict[int, float]] = {}
     for group in inner:
@@ -254,7 +256,7 @@ def _growing_sets(
     best set is hard, as a choice leaves the set only if none of its children is inside.  A set grows by a
     child of one of the largest choices that leave it: the child that closes most and opens least.
     """
-    roots = inner.symmetric_difference(problem.roots) & set(problem.roots)
+    acyclic_roots = inner.symmetric_difference(problem.roots) & set(problem.roots)  # no set grows by them
     starts = [
         group
         for group, part in enumerate(y)
@@ -263,13 +265,14 @@ def _growing_sets(
     ]
     for start in sorted(starts, key=lambda group: (-y[group], group)):
         inside, least, best = {start}, y[start] - MIN_VIOLATION, frozenset[int]()
+        # the choices that leave the set, and the children by which it may grow
         outer = {number for number in problem.members[start] if x[number] > TINY}
-        reads = {n: [c for c in problem.children[n] if c not in roots] for n in outer}
+        reads = {n: [c for c in problem.children[n] if c not in acyclic_roots] for n in outer}
         for _ in range(MAX_SET_STEPS):
             ways = sorted((n for n in outer if reads[n]), key=lambda number: (-x[number], number))[
                 :MAX_WAYS_OUT
             ]
-            rated = []
+            rated = []  # (change of `leaving`, child, choices that then leave, choices that no longer do)
             for child in {c for n in ways for c in reads[n]}:
                 larger = {*inside, child}
                 opened = [
@@ -285,7 +288,7 @@ def _growing_sets(
             inside.add(child)
             outer.difference_update(hidden)
             outer.update(opened)
-            reads |= {n: [c for c in problem.children[n] if c not in roots] for n in opened}
+            reads |= {n: [c for c in problem.children[n] if c not in acyclic_roots] for n in opened}
             leaving = sum(x[number] for number in outer)
             if leaving < least:
                 least, best = leaving, frozenset(inside)
@@ -296,7 +299,7 @@ def _growing_sets(
 
 
 def _shortest_cycle(away: dict[int, dict[int, float]], start: int, limit: float) -> list[int]:
-    """Return the shortest cycle through a class, [] unless it is shorter than the limit (Dijkstra)."""
+    """Return the shortest cycle through `start`, [] unless it is shorter than the limit (Dijkstra)."""
     above: dict[int, int] = {}
     best: dict[int, float] = {}
     heap = [(length, child, start) for child, length in away[start].items() if length < limit]

@@ -2,7 +2,8 @@
 
 Two products that a merged product could replace gain nothing one by one: the first to change pays for the
 whole merged product, so no greedy choice ever takes it.  A *move* therefore brings a shared class into the
-program by several *turns* at once: each class that could read the shared class gets a choice that does.
+program by several *turns* at once: each class in use that could read the shared class gets a choice that
+does.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ class _HillClimb:
     """Climbs from a choice by moves until none gains.
 
     Where moves exclude each other, the first one that gains may be the wrong one: merging the two products of
-    every sum, for instance, where merging the products of many sums over one weight gains more.  Among moves
-    of equal gain, that to the youngest class may lead to the widest merged product.
+    every sum, for instance, where merging the products of many sums over one weight gains more.  So three
+    orders are tried.  Of moves of equal gain, that to the youngest class (of the largest number) may lead to
+    the widest merged product.
     """
 
     problem: Problem
@@ -52,7 +54,7 @@ class _HillClimb:
         self._first: _ProgramState | None = None
 
     def climb(self, choice: Choice) -> dict[int, int]:
-        """Climb in all three ways, and go on from the best result until no move gains."""
+        """Climb in all three orders of moves, and go on from the best result until no move gains."""
         begun = needed(self.problem, choice)
         ends = [self.climb_steepest(begun, 1), self.climb_steepest(begun, -1), self.climb_in_order(begun)]
         best = min(ends, key=lambda better: _total(self.problem, better))
@@ -61,7 +63,10 @@ class _HillClimb:
         return best
 
     def climb_steepest(self, begun: dict[int, int], age: int) -> dict[int, int]:
-        """Make the move of most gain first; of equals that to the oldest class (age 1) or youngest (-1)."""
+        """Make the move of most gain first; of equals that to the oldest class (age 1) or youngest (-1).
+
+        Moves change the gains of others: each is computed again when it comes up, and may go back.
+        """
         problem = self.problem
         best, cost = begun, _total(problem, begun)
         grain = cost * MIN_GAIN_SHARE  # changes that differ by less are equal in the queue
@@ -105,7 +110,10 @@ class _HillClimb:
         return best
 
     def move_single_classes(self, begun: dict[int, int]) -> dict[int, int]:
-        """Change single classes: children that others read anyway cost less than their trees suggest."""
+        """Change single classes: children that others read anyway cost less than their trees suggest.
+
+        First a lower bound of the change: the old choice goes, one path of new classes comes.
+        """
         problem, costs, children = self.problem, self.problem.costs, self.problem.children
         best, cost = begun, _total(problem, begun)
         state, least_costs = self._state_of(best), self._least_costs(best)
@@ -114,7 +122,7 @@ class _HillClimb:
                 continue
             if monotonic() > self.deadline:
                 return best
-            goes = state.change({group: -1}) + cost * MIN_GAIN_SHARE
+            goes = state.change({group: -1}) + cost * MIN_GAIN_SHARE  # class and what it alone reads go
             for number in problem.members[group]:
                 least = max([least_costs.get(child, inf) for child in children[number]], default=0.0)
                 if costs[number] + least + goes >= 0:
@@ -143,6 +151,7 @@ class _HillClimb:
         return least_costs
 
     def _state_of(self, best: Choice) -> _ProgramState:
+        """Return the state that rates the moves from `best`."""
         if self._first is not None and self._first.best is best:  # every climb begins there
             return self._first
         self.shared_classes.admit(best)
@@ -170,14 +179,14 @@ class _HillClimb:
 
 
 class _SharedClasses:
-    """For each class that several classes could read: which could, and their cheapest choices that do.
+    """Holds for each class the classes that could read it, with their cheapest choices that do.
 
-    Classes that were in use once stay here; callers pass `best`, which holds those in use now.
+    Classes that were in use once stay here; callers pass `best`, which holds the classes in use now.
     """
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self.known: dict[int, dict[int, int]] = {}
+        self.known: dict[int, dict[int, int]] = {}  # {class: {class that could read it: choice that does}}
         self._admitted: set[int] = set()
 
     def admit(self, groups: Iterable[int]) -> None:
@@ -222,7 +231,7 @@ class _ProgramState:
             self.reads.update(problem.children[number])
 
     def change(self, turns: Mapping[int, int]) -> float:
-        """Return the change of the cost by turns, cycles aside; infinity where there is no program.
+        """Return the change of the cost by turns, cycles not excluded; infinity where there is no program.
 
         Reads are counted: a class that becomes read comes in by its cheapest tree, a class that is read no
         more goes.  A turn to -1 removes the class.

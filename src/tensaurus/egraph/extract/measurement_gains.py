@@ -1,4 +1,4 @@
-"""Computes what chosen e-nodes of unmeasured cost save in a program, to measure the most important first."""
+"""Computes what e-nodes of unmeasured cost save in a program, so that the best are measured first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["measurement_gains"]
 
 
 def measurement_gains(problem: Problem, chosen: Choice, is_measured: Sequence[bool]) -> dict[int, float]:
-    """Return for each chosen e-node without a measured cost what it saves in this program.
+    """Return for each chosen e-node without a measured cost what it saves in the program `chosen`.
 
-    Without the e-node the program would have the cheapest tree of measured e-nodes, of which it may compute a
-    part already.  Where there is no such tree, the whole cost of the e-node counts as saved.
+    Without the e-node the program would have the cheapest tree of measured e-nodes, a part of which it may
+    compute already.  Where there is no such tree, the whole cost of the e-node counts as saved.
     """
     unmeasured = {group: number for group, number in chosen.items() if not is_measured[number]}
     if not unmeasured:

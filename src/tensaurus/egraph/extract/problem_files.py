@@ -22,14 +22,14 @@ __all__ = ["read_problem", "write_choice"]
 
 
 def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
-    """Return the problem in a file, with the names of its nodes and classes.  Raises TensaurusError."""
+    """Return the problem in a file, and the names of its choices and classes.  Raises TensaurusError."""
     whole = _parse_json(path)
     rows = _required_field(whole, "nodes", dict, "an object of nodes", path)
     groups: dict[str, int] = {}
-    places: dict[str, int] = {}
+    class_of_node: dict[str, int] = {}
     costs: list[float] = []
     for name, row in rows.items():
-        places[name] = groups.setdefault(_class_of(name, row, path), len(groups))
+        class_of_node[name] = groups.setdefault(_class_of(name, row, path), len(groups))
         costs.append(_cost_of(name, row, path))
     children: list[tuple[int, ...]] = []
     for name, row in rows.items():
@@ -38,10 +38,10 @@ def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
             text = "its children are not a list"
             raise TensaurusError(text, file=path, node=name, remedy="List names of nodes.")
         for child in read:
-            if not isinstance(child, str) or child not in places:
+            if not isinstance(child, str) or child not in class_of_node:
                 text = f"its child {json.dumps(child)} is not a node of the file"
                 raise TensaurusError(text, file=path, node=name, remedy='Children are keys of "nodes".')
-        children.append(tuple(dict.fromkeys(places[child] for child in read)))
+        children.append(tuple(dict.fromkeys(class_of_node[child] for child in read)))
     roots = _required_field(whole, "root_eclasses", list, "a list of classes", path)
     if not roots:
         raise TensaurusError("the e-graph has no root", file=path, remedy='Name one in "root_eclasses".')
@@ -50,11 +50,11 @@ def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
             text = f"the root {json.dumps(root)} is the class of no node"
             raise TensaurusError(text, file=path, remedy='Roots are values of "eclass".')
     members: list[list[int]] = [[] for _ in groups]
-    numbers = list(places.values())
-    for number, group in enumerate(numbers):
+    choice_classes = list(class_of_node.values())
+    for number, group in enumerate(choice_classes):
         members[group].append(number)
-    tops = list(dict.fromkeys(groups[root] for root in roots))
-    return Problem(costs, children, numbers, members, tops), list(places), list(groups)
+    root_classes = list(dict.fromkeys(groups[root] for root in roots))
+    return Problem(costs, children, choice_classes, members, root_classes), list(class_of_node), list(groups)
 
 
 def _parse_json(path: str | Path) -> dict[str, Any]:

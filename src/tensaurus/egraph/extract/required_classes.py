@@ -14,11 +14,12 @@ __all__ = ["required_classes"]
 def required_classes(
     children: Sequence[Iterable[int]], members: Sequence[Sequence[int]], reached: Sequence[int]
 ) -> dict[int, int]:
-    """Return for each reached class the classes that all of its programs use, as bits.
+    """Return for each reached class the classes that all of its programs use, as bits of an integer.
 
     required(c) = {c} + intersection over choices of c of (union over children of required(child))
 
-    Any solution of these equations is right, by induction on the height of a program; this is the largest.
+    For any solution of these equations required(c) is in every program of c, by induction on its height.  The
+    largest solution is found from above: each class begins with all of `reached`.
     """
     every = 0
     for group in reached:
@@ -30,7 +31,7 @@ def required_classes(
             for child in children[number]:
                 readers[child].add(group)
     queue = list(reversed(reached))
-    waiting = set(queue)
+    waiting = set(queue)  # classes that are in the queue still
     while queue:
         later: list[int] = []
         for group in queue:

@@ -20,8 +20,8 @@ from tensaurus.egraph.extract.required_classes import required_classes
 
 __all__ = ["Shrunk", "shrink", "unshrunk"]
 
-MAX_ADDED_READS = 4  # an inlined class may add so many reads to the problem
-MAX_SUBSTITUTES = 8  # so many of a class's cheapest choices are tried as substitutes of another choice
+MAX_ADDED_READS = 4  # reads that inlining a class may add to the problem, about
+MAX_SUBSTITUTES = 8  # how many of a class's cheapest choices are tried as substitutes of another choice
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Shrunk:
     choices  for each choice of the smaller problem its number in the larger one
     classes  for each class of the smaller problem its number in the larger one
     given    choices of classes of the larger problem that are decided
-    paid     what a program of the larger problem costs more
+    paid     the cost of a program of the larger problem beyond that of its program of the smaller one
     """
 
     problem: Problem
@@ -49,7 +49,7 @@ class Shrunk:
         return needed(self.whole, {**self.given, **chosen})
 
     def adopted(self, choice: Choice) -> dict[int, int]:
-        """Translate a choice of the larger problem, without what is gone; it may be cyclic or incomplete."""
+        """Translate a choice of the larger problem, less what was dropped: maybe cyclic or incomplete."""
         places = {number: place for place, number in enumerate(self.choices)}
         return {
             group: places[choice[old]]
@@ -61,7 +61,7 @@ class Shrunk:
 def shrink(problem: Problem, deadline: float = inf) -> Shrunk:
     """Shrink a problem by the methods of `_ShrinkingProblem` until nothing changes, or the deadline.
 
-    Some cheapest program of the problem survives.  The deadline is of `time.monotonic`.
+    Some cheapest program survives.  The deadline is of `time.monotonic`.
     Raises ValueError where the roots have no program.
     """
     work = _ShrinkingProblem(problem)
@@ -92,7 +92,10 @@ def _trees(problem: Problem) -> dict[int, int]:
 
 
 class _ShrinkingProblem:
-    """A problem that is shrunk in place; choices and classes keep their numbers."""
+    """A problem that is shrunk in place; choices and classes keep their numbers.
+
+    Its fields are as in `Problem` and `Shrunk`; only `reached` classes, those below the roots, have members.
+    """
 
     def __init__(self, problem: Problem):
         self.whole = problem
@@ -107,11 +110,11 @@ class _ShrinkingProblem:
         self._reach()
 
     def _problem(self) -> Problem:
-        """Return the present problem; classes that are not reached have no members."""
+        """Return the present problem."""
         return Problem(self.costs, self.children, self.groups, self.members, list(self.roots))
 
     def _reach(self) -> None:
-        """Forget classes that are not below the roots."""
+        """Find the `reached` classes again, and forget the others."""
         order = dict.fromkeys(self.roots)
         stack = list(order)
         while stack:
@@ -134,7 +137,7 @@ class _ShrinkingProblem:
         return readers
 
     def keep_usable(self, trees: Choice) -> None:
-        """Drop choices that have no tree or read their own class."""
+        """Drop choices that read their own class or a class without a tree."""
         for group in self.reached:
             self.members[group] = [
                 number
@@ -146,7 +149,7 @@ class _ShrinkingProblem:
     def decide_free_classes(self) -> bool:
         """Decide classes whose cheapest tree costs nothing, and forget all reads of them.
 
-        These trees read only such classes, found earlier, so no cycle leads through any of them.
+        The tree of such a class reads only such classes, found before it, so no cycle leads through them.
         """
         problem = self._problem()
         trees = greedy(problem)
@@ -165,7 +168,8 @@ class _ShrinkingProblem:
     def inline_single_choices(self) -> bool:
         """Replace reads of a class with one choice by reads of its children, if it is free or read once.
 
-        A root is paid for in any case: the cost of its cheapest choice is paid first, and subtracted.
+        A root is paid for in any case: first the cost of its cheapest choice is paid, and subtracted from all
+        its choices, so that a root with one choice is free.
         """
         for group in self.roots:
             least = min(self.costs[number] for number in self.members[group])
@@ -182,7 +186,7 @@ class _ShrinkingProblem:
             root = group in self.roots
             if group in reads:
                 continue
-            if self.costs[number] and (root or len(above) != 1):
+            if self.costs[number] and (root or len(above) != 1):  # no single reader can take over the cost
                 continue
             if (len(above) + root - 1) * (len(reads) - 1) > MAX_ADDED_READS:
                 continue
@@ -237,10 +241,11 @@ class _ShrinkingProblem:
         return True
 
     def _self_dependent(self, needs: Mapping[int, int]) -> Iterator[int]:
-        """Yield choices that need their own class, or classes that lie on every path from the roots to it.
+        """Yield choices that need their own class, or a set of classes that cuts it off from the roots.
 
-        A program that uses the choice reads it on some path from a root, and all classes on this path are
-        computed from it.  So a product merged of two others is never split into just these two again.
+        A program that uses the choice reads its class on some path from a root, and all classes on this path
+        are computed from it: the choice cannot need them.  So where only two products read the product merged
+        of them, it is never put together from these two.
         """
         above: dict[int, set[int]] = {group: set() for group in self.reached}
         for group in self.reached:
@@ -248,7 +253,7 @@ class _ShrinkingProblem:
                 for child in self.children[number]:
                     above[child].add(group)
         for group in self.reached:
-            known: dict[int, bool] = {}
+            known: dict[int, bool] = {}  # by the set of classes that a choice needs
             for number in self.members[group]:
                 below = 0
                 for child in self.children[number]:
@@ -280,15 +285,20 @@ class _ShrinkingProblem:
         totals: Sequence[float],
         gone: Iterable[int],
     ) -> Iterator[int]:
-        """Yield choices that another of their class can always replace; of two equal ones the second.
+        """Yield choices that a substitute of their class can always replace; of two equal ones the second.
 
         The substitute may read all classes that the children of the choice always need: they are below the
         class in any program that uses the choice, so that reading them closes no cycle.  It may also read
         classes of other components, for which the cost of their trees is added.
+
+        needs   for each class the classes that all of its programs use, as bits
+        part    the strongly connected component of each class
+        totals  the cost of the cheapest tree of each class
+        gone    choices that are dropped already
         """
         gone = set(gone)
         for group in self.reached:
-            rows = []
+            rows = []  # (cost, number of reads, number, reads as bits, classes always needed as bits)
             for number in self.members[group]:
                 if number not in gone:
                     own = below = 0
@@ -297,7 +307,7 @@ class _ShrinkingProblem:
                         below |= needs[child]
                     rows.append((self.costs[number], own.bit_count(), number, own, below))
             rows.sort(key=lambda row: row[:3])
-            kept: list[tuple[float, int]] = []
+            kept: list[tuple[float, int]] = []  # (cost, reads) of possible substitutes, cheapest first
             for cost, _, number, own, below in rows:
                 if any(not other & ~below for _, other in kept) or any(
                     self._can_replace(group, price, other & ~below, cost, part, totals)
@@ -316,7 +326,10 @@ class _ShrinkingProblem:
         part: Mapping[int, int],
         totals: Sequence[float],
     ) -> bool:
-        """Return whether a choice of this price and the trees of missing classes cost at most `cost`."""
+        """Return whether a substitute for `price` with trees for the classes `missing` costs at most `cost`.
+
+        Missing classes (bits) in the component of `group` might close a cycle.
+        """
         while missing:
             child = (missing & -missing).bit_length() - 1
             missing &= missing - 1
@@ -326,7 +339,7 @@ class _ShrinkingProblem:
         return True
 
     def renumbered(self) -> Shrunk:
-        """Return the smaller problem with new numbers."""
+        """Return the smaller problem, its choices and classes numbered anew."""
         place = {group: k for k, group in enumerate(self.reached)}
         choices = [number for group in self.reached for number in self.members[group]]
         rows: list[list[int]] = [[] for _ in self.reached]
@@ -343,9 +356,8 @@ class _ShrinkingProblem:
 
 
 def _until_deadline(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
+    """Yield the numbers that are found before the deadline."""
     for each in numbers:
         if monotonic() > deadline:
             return
         yield each
-
-

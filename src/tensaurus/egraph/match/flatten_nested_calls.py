@@ -79,7 +79,7 @@ class _NestedCalls:
                     yield call
 
     def _call(self, number: int, depth: int = 0) -> _VariadicCall | _SplittingCall | None:
-        """Return a call with the calls inside; None where it would be inside itself, or is too deep."""
+        """Return the call of an e-node with the calls inside; None where it is inside itself, or too deep."""
         if number not in self._known and depth <= MAX_DEPTH:
             self._known[number] = None
             take = (
@@ -146,7 +146,7 @@ class _NestedCalls:
 
 @dataclass(frozen=True)
 class _VariadicCall:
-    """A variadic call, with the calls inside, by argument."""
+    """A variadic call, with the nested call that is each of its arguments, or None."""
 
     number: int
     inside: tuple[_VariadicCall | None, ...]
@@ -209,7 +209,7 @@ class _Link(NamedTuple):
 
 @dataclass(frozen=True)
 class _SplittingCall:
-    """A splitting call, with the calls on its outputs, by output; `attrs` are those of the flat call."""
+    """A splitting call, with the nested call that reads each output, or None; `attrs` of the flat call."""
 
     number: int
     inside: tuple[_SplittingCall | None, ...]

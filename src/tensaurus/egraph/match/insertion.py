@@ -43,7 +43,8 @@ def _compile_inserter(
 ) -> Callable[..., Insert]:
     """Compile code that inserts steps of this form: the arguments of each step, None for a constant.
 
-    In the code m1 is the e-node of step 1 and d1 its class, t1 the term of variable 1 and c1 its class.
+    In the code h1, a1, f1, n1 are the fields of step 1, m1 is its e-node and d1 its class; t1 is the term of
+    variable 1 and c1 its class.
     """
     named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
     lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]

@@ -17,7 +17,7 @@ __all__ = ["CandidateRoots", "MatchIndex"]
 
 @dataclass
 class MatchIndex:
-    """The e-nodes of each kind, by class, as of the last `update`."""
+    """Holds the e-nodes of each kind by class ({kind: {class: e-nodes}}), as of the last `update`."""
 
     rows: dict[Kind, dict[int, list[int]]] = field(default_factory=lambda: defaultdict(dict))
     _kinds: dict[tuple[Head, int], tuple[Kind, ...]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class MatchIndex:
                 if known is None:
                     head, count = key
                     known = kinds[key] = (enode_kind(head.op, count),)
-                    if head.op is ITEM:  # a pattern names this output, or any
+                    if head.op is ITEM:  # a pattern asks for this output, or for any
                         known = kinds[key] = (*known, enode_kind(ITEM, count, head.attrs[0][1]))
                 for wanted in known:
                     if wanted in row:

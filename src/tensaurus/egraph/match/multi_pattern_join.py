@@ -145,8 +145,9 @@ class _Join:
     ):
         self.graph, self.entry, self.merged, self.needs = graph, entry, merged, needs
         self.matches = matches
+        # {(root, its shared variables): {classes of these variables: {sort: matches}}}
         self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _SameSort]]] = {}
-        self._rows: dict[int, list[_RootMatch]] = {}
+        self._rows: dict[int, list[_RootMatch]] = {}  # the matches of each root
         self._fitting: dict[Any, list[tuple[_SameSort, Plan]]] = {}
 
     def extend(self, chosen: tuple[_RootMatch, ...], bound: dict[int, int]) -> Iterator[JointMatch]:
@@ -200,7 +201,7 @@ class _Join:
 
     def _merge_by_slot(self, rows: Sequence[_RootMatch], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Return the values of all variables by slot; of a shared variable that of the first root."""
-        if len(rows) == 1:  # slots are numbered as the roots name them
+        if len(rows) == 1:  # the slots of the first root are 0, 1, ...
             return parts[0]
         by_slot: dict[int, int] = {}
         for slots, part in zip(self.entry.slots, parts, strict=False):
@@ -285,7 +286,10 @@ class _Join:
 
 
 def _values_differ(given: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether two roots bind one name to different values; a negative one may count from the end."""
+    """Return whether two roots bind one name to different values.
+
+    A negative number may be an axis counted from the end: it is taken to agree with any number.
+    """
     seen: dict[str, Any] = {}
     for values in given:
         for name, value in values.items():

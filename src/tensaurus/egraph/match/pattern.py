@@ -65,12 +65,13 @@ class Position:
 class Pattern:
     """One root of a rule's left side, compiled.
 
-    kinds      of its operators (operator and number of arguments, `enode_kind`), each once, the root's first
+    kinds      the kinds of its operators (see `enode_kind`), each once, that of the root first
     below      for each argument of the root that is an operator: (which argument, its kind)
-    places     the positions of each variable
+    places     the positions of each of the `variables`
     inner      the positions of operators below the root, with their numbers
     literals   the positions of numeric constants
     operators  the operators (Apply or Item), outermost first: an operator's number is its place here
+    depth      how many operators lie one above the other
     source     the Python code of `search` and `bind`
     constants  the values of names in the code
     """
@@ -154,14 +155,14 @@ class _Writer:
 
     guards: Mapping[str, Guard]
     lines: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # for each variable the code of its class
+    names: dict[str, str] = field(default_factory=dict)  # Python code for each variable's class
     places: dict[str, list[Position]] = field(default_factory=dict)
     inner: list[tuple[Position, int]] = field(default_factory=list)
     literals: list[Position] = field(default_factory=list)
     operators: list[Term] = field(default_factory=list)
     kinds: dict[Kind, int] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
-    depth: int = 1
+    depth: int = 1  # levels by which the next line is indented
 
     def write_line(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -223,6 +224,7 @@ class _Writer:
 
 
 def _optional(term: Apply | Item, place: int) -> bool:
+    """Return whether an operator may lack this argument: a variable matches only arguments that exist."""
     if isinstance(term, Item):
         return False
     inputs = term.op.inputs
@@ -319,7 +321,8 @@ def compile_plan_lookup(pattern: Pattern, fact: str) -> PlanLookup:
     names the attribute of `Analysis` in the key: "code" (types) or "content" (values, too).
 
     The loop skips matches in `tried`.  It looks up the plans of each other match, or has them made by `plan`,
-    and passes them to `act`.  A match without plans is appended to `refused`, to be tried again later.
+    and passes them to `act`.  A match without plans is appended to `refused`, to be tried again when more is
+    known of classes.
     """
     matched, firsts = range(len(pattern.operators)), [spots[0] for spots in pattern.places]
     classes = "".join(f"c{k}, " for k in range(len(firsts)))

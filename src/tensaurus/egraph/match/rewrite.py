@@ -47,7 +47,7 @@ class Plan:
     """The right-hand sides of a rule, for all matches with the same heads and types.
 
     steps     the e-nodes to insert, arguments first
-    roots     the number of a variable, or ~number of a step, that is equal to each root
+    roots     for each root of the rule what equals it: the number of a variable, or ~number of a step
     values    the attribute values that the match binds
     dtype     the type of numbers that the rule writes
     insert    the compiled steps
@@ -121,7 +121,7 @@ class Plan:
 
 
 class Rewrite:
-    """A rule with the arguments of commutative operators in one order; makes plans for matches."""
+    """A rule with its left side in one order of commutative arguments (`side`); makes plans for matches."""
 
     def __init__(self, rule: Rule, side: tuple[Term, ...]):
         self.rule, self.side, self.limits = rule, side, Limits(rule)
@@ -155,8 +155,8 @@ class Rewrite:
     ) -> dict[str, Any] | None:
         """Return the attribute values that a match of one root binds; None where no such match fits.
 
-        Returns {} where the values depend on other roots.  Values are compared as they are written: a rule
-        must not compute with an axis here that an earlier root counts from the end.
+        Returns {} where the values depend on other roots.  In `plan` an earlier root may bind a name first:
+        a rule must not compute with an axis that an earlier root counts from the end.
         """
         known = dict(zip(variables, analyses, strict=True))
         matched = {id(term): head for term, head in zip(operators, heads, strict=True)}
@@ -310,18 +310,18 @@ def _tensor(kind: Type) -> TensorType:
 
 @dataclass
 class _Writer:
-    """Writes the steps of right-hand sides."""
+    """Writes the steps of right-hand sides, from what a match binds."""
 
     graph: EGraph
-    numbers: dict[str, int]
+    numbers: dict[str, int]  # of the variables, as `known`
     known: dict[str, Analysis]
-    names: dict[str, Any]
-    values: dict[str, Any]
-    dtype: str
+    names: dict[str, Any]  # facts for conditions and attributes
+    values: dict[str, Any]  # of the attributes
+    dtype: str  # of numbers that the rule writes
     steps: list[Step] = field(default_factory=list)
 
     def write(self, term: Term, all_outputs: bool = False) -> tuple[int, tuple[Type, ...]]:
-        """Write steps for a term; return its reference and types, of `all_outputs` output or the first."""
+        """Write steps for a term; return its number as in `Step.args`, and types of one or all outputs."""
         match term:
             case Variable(name, _) if name in self.values:  # an attribute has bound it to a number
                 return self._constant(exact_number(self.values[name]))

@@ -28,11 +28,12 @@ __all__ = ["RuleEntry", "PatternFamily", "Ruleset"]
 class RuleEntry:
     """A rewrite with the patterns of its roots, and the variables that the roots share.
 
-    `patterns` may be shared with other rules and then have their names and terms; `own` have this rule's.
+    `patterns` may be shared with other rules, whose names and terms they then have; `own` have this rule's.
 
     names             the variables, in the order of all roots
     slots             for each root, the numbers of its variables among `names`
-    sorts             numbers for the sorts of matches: heads, and what is known of the variables
+    operators         for each root, the terms of its operators
+    sorts             a number for each sort of match, see `multi_pattern_join`
     plans             plans by the sorts of the matches of all roots
     attribute_values  see `Rewrite.attribute_values`, by root and sort
     """
@@ -55,9 +56,9 @@ class RuleEntry:
 
 
 def _is_last_root_interchangeable(rewrite: Rewrite, patterns: Sequence[Pattern]) -> bool:
-    """Return whether all matches of the last root of one sort are alike for the other roots.
+    """Return whether it makes no difference which match of one sort the last root has.
 
-    The last root stays as it is, and the right-hand sides of the others read none of its variables.
+    The rule leaves the last root as it is, and the right-hand sides of the others read none of its variables.
     """
     *others, last = rewrite.rule.rhs
     known = {name for pattern in patterns[:-1] for name in pattern.variables}
@@ -86,7 +87,7 @@ class Ruleset:
     """Rules compiled once, for any number of e-graphs.
 
     single    families of rules of one root
-    several   entries of rules of several roots
+    several   entries of rules of several roots (multi-pattern rules)
     by_root   the families by the kind of their root and the depth of their pattern
     patterns  all patterns, which rules share
     """
@@ -103,6 +104,7 @@ class Ruleset:
                 for term in rewrite.side:
                     names: dict[str, int] = {}
                     form = pattern_shape(term, names)
+                    # patterns of one shape are shared if their variables have the same guard objects, too
                     asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
                     pattern = compile_pattern(term, guarded)
                     own.append(pattern)
@@ -113,7 +115,7 @@ class Ruleset:
                 else:
                     self.several.append(entry)
         self.single = list(families.values())
-        self.by_root: dict[tuple[Kind, int], list[PatternFamily]] = {}  # of one root: by its kind and depth
+        self.by_root: dict[tuple[Kind, int], list[PatternFamily]] = {}
         for family in self.single:
             self.by_root.setdefault((family.pattern.root, family.pattern.depth), []).append(family)
         self.patterns = list(known.values())

@@ -43,7 +43,7 @@ class Limits:
 
     nodes     number of e-nodes
     rounds    number of rounds
-    multi     rounds in which multi-pattern rules are applied
+    multi     rounds in which multi-pattern rules are applied (`k_multi`)
     deadline  of `time.monotonic`
     matches   matches of one pattern in one round
     """
@@ -155,7 +155,7 @@ class _Full(_Stop):
 
 
 class Runner:
-    """One exploration of an e-graph."""
+    """Explores an e-graph once; the fields hold what later rounds need of earlier ones."""
 
     def __init__(
         self, graph: EGraph, ruleset: Ruleset, limits: Limits = Limits(), finders: Sequence[Finder] = ()
@@ -225,7 +225,7 @@ class Runner:
         self.cut = False
         changed = {graph.find(group) for group in graph.dirty_classes}
         graph.dirty_classes.clear()
-        if graph.analysis_version != self.analysis_version:
+        if graph.analysis_version != self.analysis_version:  # refused matches may be accepted now
             self.analysis_version = graph.analysis_version
             for family, matches in self.refused.items():
                 self.tried[family].difference_update(matches)

@@ -47,7 +47,10 @@ class ClassFact(Fact):
 
 
 class Guard(dict[int, bool]):
-    """Maps the code of a class's analysis to whether the conditions hold; evaluated at the first use."""
+    """Maps the code of a class's analysis to whether the conditions hold; evaluated at the first use.
+
+    `name` is the variable in the conditions.  With `floats` its element type must be one of REAL_TYPES.
+    """
 
     def __init__(self, conditions: Sequence[ast.expr], name: str, floats: bool):
         super().__init__()

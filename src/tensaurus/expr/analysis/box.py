@@ -44,19 +44,19 @@ class Progression:
 
     @property
     def last(self) -> Size:
-        """The greatest index, where there is one."""
+        """The greatest index; of an empty progression start - step."""
         return self[self.count - 1]
 
     @property
     def stop(self) -> Size:
-        """The index after the last, which of an interval is its end."""
+        """The exclusive end, last + 1, as that of a Python range of step 1."""
         return self.last + 1
 
     def __getitem__(self, k: Size) -> Size:
         return self.start + k * self.step
 
     def __contains__(self, index: int) -> bool:
-        """Return whether a number is one of the indices, which must be numbers."""
+        """Return whether a number is one of the indices.  Raises ValueError where these have symbols."""
         start, count = _numbers(self)
         return 0 <= index - start <= self.step * (count - 1) and (index - start) % self.step == 0
 
@@ -86,18 +86,19 @@ def intersect_progressions(a: Progression, b: Progression) -> Progression | None
         if a.step != 1 or b.step != 1:
             return None
         return interval_progression(largest(a.start, b.start), smallest(a.stop, b.stop))
-    (first, count), (second, other) = _numbers(a), _numbers(b)
-    if count == 0 or other == 0:
+    (first, count), (second, other_count) = _numbers(a), _numbers(b)
+    if count == 0 or other_count == 0:
         return Progression(0, 0)
-    # Chinese remainders: the common indices, if any, recur at the least common multiple of the steps
-    common_step = gcd(a.step, b.step)
-    if (second - first) % common_step:
+    # Chinese remainders: first + steps_to_common * a.step is an index of both, were they endless; the common
+    # indices recur at the least common multiple of the steps
+    step_gcd = gcd(a.step, b.step)
+    if (second - first) % step_gcd:
         return Progression(0, 0)
-    step = a.step // common_step * b.step
-    steps_to_common = (second - first) // common_step * pow(a.step // common_step, -1, b.step // common_step)
+    step_lcm = a.step // step_gcd * b.step
+    steps_to_common = (second - first) // step_gcd * pow(a.step // step_gcd, -1, b.step // step_gcd)
     low = max(first, second)
-    high = min(first + a.step * (count - 1), second + b.step * (other - 1))
-    return progression_between(low + (first + steps_to_common * a.step - low) % step, high, step)
+    high = min(first + a.step * (count - 1), second + b.step * (other_count - 1))
+    return progression_between(low + (first + steps_to_common * a.step - low) % step_lcm, high, step_lcm)
 
 
 def subtract_progression(a: Progression, b: Progression) -> tuple[Progression, ...] | None:
@@ -112,6 +113,7 @@ def subtract_progression(a: Progression, b: Progression) -> tuple[Progression, .
     (start, count), (first, common_count) = _numbers(a), _numbers(common)
     if common_count == 0:
         return (a,) if count else ()
+    # every `ratio`-th index of a is common, from the index number `before` to the one before `after`
     ratio = max(common.step // a.step, 1) if common_count > 1 else 1
     before = (first - start) // a.step
     after = before + (common_count - 1) * ratio + 1
@@ -176,6 +178,7 @@ def difference(a: Box, b: Box) -> tuple[Box, ...] | None:
         outside, common_side = subtract_progression(x, y), intersect_progressions(x, y)
         if outside is None or common_side is None:
             return None
+        # inside b in the dimensions before d, outside it in d, anywhere in a after d: disjoint for each d
         boxes += [Box((*common_sides, side, *a.sides[d + 1 :])) for side in outside]
         common_sides.append(common_side)
     return tuple(piece for piece in boxes if not is_empty(piece))
@@ -193,7 +196,10 @@ def subtract_boxes(box: Box, others: Iterable[Box]) -> tuple[Box, ...] | None:
 
 
 def is_partition(boxes: Sequence[Box], box: Box) -> bool | None:
-    """Return whether each index tuple of the box is in exactly one of the boxes, and they have no others."""
+    """Return whether each index tuple of the box is in exactly one of the boxes, which have no others.
+
+    None where symbols do not decide.
+    """
     rest = subtract_boxes(box, boxes)
     outside = [subtract_boxes(piece, [box]) for piece in boxes]
     overlaps = [intersection(a, b) for a, b in combinations(boxes, 2)]
@@ -205,9 +211,12 @@ def is_partition(boxes: Sequence[Box], box: Box) -> bool | None:
 
 
 def split_into_progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progression]:
-    """Yield sorted distinct indices as few disjoint progressions: greedily the longest run of one step."""
+    """Split sorted distinct indices into few disjoint progressions: greedily the longest run of one step.
+
+    For example 0, 1, 2, 5, 8 are 0:3 and 5:9:3.
+    """
     steps = np.diff(indices)
-    ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]  # where runs of one step end
+    ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]  # position of each run's last index
     start = 0
     while start < len(indices):
         stop = ends[bisect_left(ends, start + 1)] + 1 if start < len(steps) else start + 1

@@ -37,13 +37,13 @@ def draw_integers(
         return np.full(shape, draw_integers(dtype, (1,), rng, near)[0])
     low, high = integer_limits(dtype)
     given = sorted({n for n in near if low <= n <= high})
-    draws = [_small(low, high, shape, rng)]
-    if (draw := rng.random()) < 0.7:
+    draws = [_small(low, high, shape, rng)]  # a tensor of each kind that is mixed
+    if (chance := rng.random()) < 0.7:
         draws.append(_draw_from([low, low + 1, high - 1, high, high // 2, high // 2 + 1], dtype, shape, rng))
-    if given and draw > 0.3:
+    if given and chance > 0.3:
         neighbours = {n + step for n in given for step in range(-NEIGHBOUR_DISTANCE, NEIGHBOUR_DISTANCE + 1)}
         draws.append(_draw_from(sorted(n for n in neighbours if low <= n <= high), dtype, shape, rng))
-    if draw > 0.5:
+    if chance > 0.5:
         draws.append(_between(sorted({low, 0, *given, high}), dtype, shape, rng))
     if rng.random() < 0.5:
         draws = [draws[int(rng.integers(len(draws)))]]
@@ -75,13 +75,13 @@ def _draw_from(numbers: Sequence[int], dtype: str, shape: tuple[int, ...], rng: 
 
 
 def _between(ends: Sequence[int], dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Draw from the whole range of the ends: uniformly between two neighbours, or log-uniformly."""
+    """Draw from the whole range of the sorted `ends`: uniformly between two neighbours, or log-uniformly."""
     low, high = ends[0], ends[-1]
     wide = np.uint64 if low >= 0 else np.int64
     if rng.random() < 0.5:
         intervals = rng.integers(0, len(ends) - 1, shape)
         below, above = (np.array(part, wide)[intervals] for part in (ends[:-1], ends[1:]))
         return np.asarray(rng.integers(below, above, dtype=wide, endpoint=True)).reshape(shape)
-    sizes = np.exp2(rng.uniform(0, np.log2(float(high)), shape)).astype(wide)
-    sizes = np.minimum(sizes, wide(high))
-    return np.asarray(sizes if low >= 0 else np.where(rng.random(shape) < 0.5, -sizes, sizes))
+    magnitudes = np.exp2(rng.uniform(0, np.log2(float(high)), shape)).astype(wide)
+    magnitudes = np.minimum(magnitudes, wide(high))
+    return np.asarray(magnitudes if low >= 0 else np.where(rng.random(shape) < 0.5, -magnitudes, magnitudes))

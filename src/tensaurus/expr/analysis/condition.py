@@ -41,7 +41,11 @@ class Undecided(Exception):
 
 
 def collect_conditions(body: Body) -> tuple[Condition, ...]:
-    """Return the conditions of all selects in the body; guards that share axes are one condition."""
+    """Return the conditions of all selects in the body, each guard split into independent conditions.
+
+    Sizes of a guard that share axes, directly or by way of others, form one condition, so that a truth table
+    has no more axes than needed.  A size without axes is a condition by itself.
+    """
     result: dict[Condition, None] = {}
 
     def visit(part: Body) -> None:
@@ -79,8 +83,9 @@ def substitute_place(condition: Condition, place: Mapping[Atom, Any]) -> Conditi
 def size_at_deciding_place(size: Size, places: Sequence[Mapping[Atom, Any]]) -> Size:
     """Return the size at the first place at which its sign is decided, else at the last.
 
-    The places are of one box in which the sign is the same everywhere, the first and the last index tuple.
-    1 <= i < H - 1 implies H - 1 - i > 0.  Where H - 1 may be 1, i = 1 does not show that, but i = H - 2 does.
+    The places are the first and the last index tuple of one box in which the sign is the same everywhere.  In
+    1 <= i < H - 1, the size H - 2 - i is never negative: at i = 1 it is H - 3, which is undecided where H may
+    be 2 and the box empty; at i = H - 2 it is 0.
     """
     at_places: list[Size] = [substitute(size, place) for place in places]
     for here in at_places[:-1]:
@@ -98,7 +103,10 @@ def sorted_axes(*sizes: Size) -> list[Axis]:
 
 
 def truth_table(condition: Condition, axes: Sequence[Axis]) -> TruthTable:
-    """Return whether all sizes are at least 0, at each point of the axes.  Raises Undecided."""
+    """Return whether all sizes are at least 0 at each point, with a dimension for each axis.
+
+    Raises Undecided.
+    """
     shape = tuple(a.extent for a in axes if isinstance(a.extent, int))
     if len(shape) < len(axes) or prod(shape) > MAX_POINTS:
         raise Undecided(f"{condition} over {axes}")
@@ -107,6 +115,11 @@ def truth_table(condition: Condition, axes: Sequence[Axis]) -> TruthTable:
 
 
 def _signs(size: Size, points: Mapping[Atom, Any]) -> TruthTable:
+    """Return whether the size is at least 0 at each point, given the indices of each axis there.
+
+    With symbols, the part with axes must be a number u at each point; the sign of u plus the rest is asked of
+    the symbols' bounds once for each u.  Raises Undecided.
+    """
     nested_atoms = atoms(size)
     if not any(isinstance(atom, Symbol) for atom in nested_atoms):
         if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in nested_atoms):

@@ -1,6 +1,6 @@
 """Find the boxes where an expression is constant, whatever its tensors hold.
 
-    L[i:5](x[i - 1] | 0)          x of 3 elements          0:1 is 0, 4:5 is 0
+    L[i:5](x[i - 1] | 0)          x of 3 elements          0 for i in 0:1 and for i in 4:5
 
 Such boxes are the borders of a Pad, and the zeros that a transposed convolution puts between elements.
 """
@@ -80,8 +80,12 @@ class _ConstantEvaluator:
     """Evaluates a body in one box of its output; `value` is None where the body is not constant there.
 
     Each guard holds at all places of the box or at none, so that it is decided at `places` alone.  Arrays
-    have a dimension for each reduced axis that some condition or size depends on, the inner ones first; their
-    elements are None where the value is not known.
+    have a dimension for each reduced axis around the current body that some condition or size depends on, the
+    inner ones first (`axes`, `shape`); their elements are None where the value is not known.
+
+    varying_axes     the axes of the output with several indices in the box
+    has_floats_only  whether only float types occur, so that no result wraps
+    points           the index of each axis in `axes`, as an array that broadcasts to `shape`
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class _ConstantEvaluator:
         own_atoms = {a for a in atoms(size) if not isinstance(a, (Floor, Largest))}
         if not self.varying_axes.isdisjoint(own_atoms) or not own_atoms <= {*self.points, *self.places[0]}:
             return _array(None)
-        size_here = substitute(size, self.places[0])
+        size_here = substitute(size, self.places[0])  # an index of a place may be a size with symbols
         if not {a for a in atoms(size_here) if not isinstance(a, (Floor, Largest))} <= set(self.points):
             return _array(None)
         return np.asarray(evaluate(size_here, self.points.__getitem__)).astype(object)
@@ -147,6 +151,7 @@ class _ConstantEvaluator:
         return value if value == value and (self.has_floats_only or value in SMALL_INTEGERS) else None
 
     def multiply(self, a: Any, b: Any) -> Any:
+        """Return a * b; 0 times an unknown real is 0."""
         if _are_numbers(a, b):
             return self.if_exact(a * b)
         return 0 if any(_are_numbers(x) and x == 0 and y is None for x, y in ((a, b), (b, a))) else None
@@ -155,16 +160,17 @@ class _ConstantEvaluator:
         neutral = NEUTRAL_ELEMENTS[monoid]
         if any(is_same_size(a.extent, 0) for a in axes):
             return _array(neutral)
+        # no condition or size depends on the other axes: along these each value occurs `count` times
         count = product(a.extent for a in axes if a not in self.relevant_atoms)
         extents = [a.extent for a in axes if a in self.relevant_atoms]
-        sizes = tuple(n for n in extents if isinstance(n, int))
-        if len(sizes) < len(extents) or prod(sizes) * prod(self.shape) > MAX_POINTS:
+        lengths = tuple(n for n in extents if isinstance(n, int))
+        if len(lengths) < len(extents) or prod(lengths) * prod(self.shape) > MAX_POINTS:
             raise Undecided(f"a reduction over {axes}")
         outer = self.shape, self.axes, dict(self.points)
         self.axes = (*(a for a in axes if a in self.relevant_atoms), *self.axes)
-        self.shape = (*sizes, *self.shape)
-        for place, a in enumerate(self.axes):
-            self.points[a] = np.arange(self.shape[place]).reshape(-1, *[1] * (len(self.shape) - place - 1))
+        self.shape = (*lengths, *self.shape)
+        for d, a in enumerate(self.axes):
+            self.points[a] = np.arange(self.shape[d]).reshape(-1, *[1] * (len(self.shape) - d - 1))
         values = np.broadcast_to(self.body(inner), self.shape)
         self.shape, self.axes, self.points = outer
         rows = values.reshape(-1, *self.shape)
@@ -174,7 +180,10 @@ class _ConstantEvaluator:
         return np.asarray(totals, dtype=object)
 
     def reduce_values(self, monoid: str, values: list[Any], count: Size) -> Any:
-        """Return the reduction of known values, each of them `count` times."""
+        """Return the reduction of these values, each of them `count` times.
+
+        None where a value is unknown, a count that matters is a symbol, or the result is not exact.
+        """
         neutral = NEUTRAL_ELEMENTS[monoid]
         if not _are_numbers(*values):
             return None

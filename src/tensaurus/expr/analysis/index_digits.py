@@ -50,7 +50,10 @@ class DigitForm:
     exact: bool = True
 
     def with_values(self, axes: Sequence[Axis], values: dict[Atom, Any], exact: bool = True) -> DigitForm:
-        """Return the form over the digits `axes`; `values` gives the old digits as sizes over them."""
+        """Return the form over new digits `axes`; `values` gives the old digits as sizes over the new ones.
+
+        `exact`: every choice of new digits gives old digits within their ranges.
+        """
         indices, axis_values = (
             tuple(substitute(size, values) for size in group) for group in (self.indices, self.axis_values)
         )
@@ -59,7 +62,11 @@ class DigitForm:
 
 @lru_cache(maxsize=4096)
 def digit_form(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> DigitForm:
-    """Return the indices over digits in which more of them are affine; axes of one point are dropped."""
+    """Return the indices over digits in which more of them are affine.
+
+    Drops axes of one point, merges axes that are digits of one, rewrites quotients so that their dividends
+    are single axes, and splits the axes that are divided.
+    """
     axis_values: tuple[Size, ...] = tuple(map(polynomial, axes))
     if any(is_same_size(a.extent, 0) for a in axes):
         return DigitForm(axes, indices, axis_values)
@@ -97,7 +104,7 @@ def _merge_pair(form: DigitForm) -> DigitForm | None:
 def _quotients_of_axes(form: DigitForm) -> dict[Atom, Any]:
     """Return replacements for quotients whose dividend is no single axis: (i + 1) // 2 = i - i // 2.
 
-    They use t // k = -((k - 1 - t) // k): the negated dividend may split into multiples of k and one axis.
+    By t // k = -((k - 1 - t) // k): the negated dividend may split into multiples of k and one axis.
     """
     values: dict[Atom, Any] = {}
     for atom in set().union(*map(atoms, form.indices)):
@@ -123,29 +130,29 @@ def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
         for atom in sorted(atoms(index), key=str) if not isinstance(index, int) else ():
             if isinstance(atom, Floor) and terms_of(atom.top) == terms_of(a) and atom.bottom not in steps:
                 steps.append(atom.bottom)
-    radices: list[Size] = [1]
+    weights: list[Size] = [1]  # the axis is the sum of digit * weight: 1, 2, 6 for i // 2 and i // 6
     while steps:
         next_step = next((s for s in steps if all(is_same_size(t % s, 0) for t in steps)), None)
-        if next_step is None or not is_same_size(next_step % radices[-1], 0):
+        if next_step is None or not is_same_size(next_step % weights[-1], 0):
             return form
         steps.remove(next_step)
-        radices.append(next_step)
-    if len(radices) == 1:
+        weights.append(next_step)
+    if len(weights) == 1:
         return form
-    counts = [floordiv(b, s) for s, b in zip(radices, radices[1:], strict=False)]
-    counts.append(0 - floordiv(0 - a.extent, radices[-1]))
+    counts = [floordiv(b, s) for s, b in zip(weights, weights[1:], strict=False)]
+    counts.append(0 - floordiv(0 - a.extent, weights[-1]))
     new_digits = [axis(count) for count in counts]
-    value = sum((polynomial(d) * s for d, s in zip(new_digits, radices, strict=True)), start=polynomial(0))
+    value = sum((polynomial(d) * s for d, s in zip(new_digits, weights, strict=True)), start=polynomial(0))
     new_axes = [d for b in form.axes for d in (reversed(new_digits) if b == a else (b,))]
-    return form.with_values(new_axes, {a: value}, is_same_size(counts[-1] * radices[-1], a.extent))
+    return form.with_values(new_axes, {a: value}, is_same_size(counts[-1] * weights[-1], a.extent))
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable of linear forms with its bounds: an axis, or an atom that is not linear, as (i + 1) // 2."""
+    """A variable of linear forms: an axis, or an atom that is not linear, as (i + 1) // 2."""
 
-    axes: frozenset[Axis]
-    low: Size | None
+    axes: frozenset[Axis]  # the axes that it depends on
+    low: Size | None  # inclusive bounds, None where there is none
     high: Size | None
 
     @property
@@ -163,7 +170,10 @@ class LinearForm:
 
 
 def linear_forms(form: DigitForm) -> tuple[list[LinearForm], dict[Axis, Variable]] | None:
-    """Return the indices as linear forms of variables; None where they contain products of axes."""
+    """Return the indices as linear forms, and the variables by name; None where there are products of axes.
+
+    An axis names itself as a variable; any other atom gets a new axis as its name.
+    """
     variable_of: dict[Atom, Axis] = {}
     variables = {a: Variable(frozenset({a}), 0, a.extent - 1) for a in form.axes}
     form_axes = frozenset(form.axes)
@@ -189,13 +199,14 @@ def sign_of(slope: Size) -> int | None:
 
 
 def order_by_slope(row: LinearForm, counts: Mapping[Axis, Size], *, dense: bool) -> list[Axis] | None:
-    """Return the variables by growing slope if it is proved that no index is reached twice; None otherwise.
+    """Return the variables by growing slope if the row provably takes no value twice; None otherwise.
 
-    Each slope must then be greater than the span that the smaller ones reach together.  With `dense`, the
-    indices must instead provably have no gaps, and may be reached twice: each slope is a multiple of the
-    least one, and at most that much greater than the span of the smaller ones.
+    `counts` says how many values each variable has.  Each slope must be greater than the span that the
+    smaller ones reach together.  With `dense`, the row's values must instead provably form one progression,
+    and may be taken twice: each slope is a multiple of the least one, and at most that much greater than the
+    span of the smaller ones.
     """
-    magnitudes = {a: abs_ for a, s in row.slopes.items() if (abs_ := _magnitude(s)) is not None}
+    magnitudes = {a: magnitude for a, s in row.slopes.items() if (magnitude := _magnitude(s)) is not None}
     if len(magnitudes) < len(row.slopes):
         return None
     order: list[Axis] = []

@@ -148,7 +148,7 @@ def place_of_number(number: Size, radices: Sequence[Size]) -> tuple[Size, ...]:
 
 
 def _matching_runs(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Return runs of dimensions of equal product, as short as possible."""
+    """Pair runs of dimensions of equal product, as short as possible; the last products may differ."""
     runs: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -192,7 +192,7 @@ class Image:
 def image(f: IndexMap) -> Image | None:
     """Return a box that holds all values of the map; None where an index has no bounds."""
     if any(is_same_size(a.extent, 0) for a in f.axes):
-        return Image(full_box((0,) * len(f.indices)), bool(f.indices))
+        return Image(full_box((0,) * len(f.indices)), bool(f.indices))  # of rank 0 no box is empty
     form = digit_form(f.axes, f.indices)
     forms = linear_forms(form)
     if forms is None:
@@ -241,7 +241,7 @@ def _side(row: LinearForm, variables: Mapping[Axis, Variable]) -> Progression | 
 
 
 def is_injective(f: IndexMap) -> bool | None:
-    """Return whether no two points of the box have one value; None where that is not known."""
+    """Return whether no two points of the box have the same value; None where that is not known."""
     if any(is_same_size(a.extent, 0) for a in f.axes):
         return True
     forms = linear_forms(digit_form(f.axes, f.indices))
@@ -257,7 +257,7 @@ def _determine_axes(rows: Sequence[LinearForm], variables: Mapping[Axis, Variabl
     """Return whether the values of all rows leave only one value for every axis.
 
     A row whose unknown variables are the digits of a number (`order_by_slope`) determines them; where no row
-    does, the rest are determined if the rows are linearly independent.
+    does, the rest are determined if the rows' rank is the number of unknown variables.
     """
     counts = {a: v.count for a, v in variables.items() if v.count is not None}
     unknown = set(variables)
@@ -272,6 +272,7 @@ def _determine_axes(rows: Sequence[LinearForm], variables: Mapping[Axis, Variabl
             matrix = [[row.slopes.get(a, 0) for a in order] for row in open_rows]
             return all(isinstance(s, int) for line in matrix for s in line) and _rank(matrix) == len(unknown)
         unknown -= determined
+        # an atom such as (i + 1) // 2 is known once its axes are
         unknown -= {a for a in unknown if variables[a].axes.isdisjoint(unknown | {a})}
     return True
 
@@ -320,7 +321,7 @@ def _stays_inside(f: IndexMap, shape: Sequence[Size]) -> bool:
 
 
 def _probe(f: IndexMap) -> tuple[np.ndarray[Any, Any], bool] | None:
-    """Return the values at the points of a part of the box, one a row, and whether it is the whole box."""
+    """Return the values at some points, one a row, and whether these are all points; None with symbols."""
     all_atoms = set().union(*(atoms(index) for index in f.indices))
     if not {atom for atom in all_atoms if not isinstance(atom, (Floor, Largest))} <= set(f.axes):
         return None
@@ -336,7 +337,7 @@ def _probe(f: IndexMap) -> tuple[np.ndarray[Any, Any], bool] | None:
 
 
 def _certain_extent(extent: Size) -> int:
-    """Return an extent that a range has for all values of its symbols."""
+    """Return a number that the extent is never below: itself, or at most 3 where it has symbols."""
     return (
         extent if isinstance(extent, int) else next((n for n in (3, 2, 1) if is_nonnegative(extent - n)), 0)
     )

@@ -5,7 +5,8 @@
     1 / x                        always may be
 
 Where several terms are added up, an infinite tensor counts only if all terms have one sign: infinite terms of
-both signs make the sum NaN anyway, whatever they are multiplied by.
+both signs make the sum NaN anyway, whatever they are multiplied by.  `perturbation_bounds` asks this where a
+number may become 0, since 0 times infinity is NaN.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tensaurus.expr.ir.walk import bodies
 __all__ = ["POLES", "Infinities"]
 
 POLES = frozenset({"exp", "log", "pow", "sinh", "cosh", "tan", "atanh"})  # infinite for some finite numbers
-NEUTRAL = {"max": Const(-inf), "min": Const(inf)}
+NEUTRAL = {"max": Const(-inf), "min": Const(inf)}  # beyond an edge these do not change the result
 LARGEST_FLOAT16 = 65504.0  # a conversion to float16 makes larger numbers infinite
 
 
@@ -37,8 +38,7 @@ class Infinities:
         self._known: dict[tuple[int, bool], bool] = {}  # answers of `arise_in`
 
     def arise_in(self, body: Body, reads_finite: bool = False) -> bool:
-        """Return whether the body may be infinite; with `reads_finite`, while all tensors that it reads are
-        finite."""
+        """Return whether the body may be infinite; with `reads_finite`, where the tensors read are finite."""
         key = id(body), reads_finite
         if key not in self._known:
             self._known[key] = self._may(body, reads_finite) and not all(
@@ -47,7 +47,7 @@ class Infinities:
         return self._known[key]
 
     def vanish_in(self, body: Body) -> bool:
-        """Return whether the body may be 0 because something inside of it is infinite, as 1 / x."""
+        """Return whether the body may be 0 because a part of it is infinite, such as x in 1 / x."""
         low, high = bounds_of(body, self.tensor_bounds)
         return low <= 0 <= high and any(self.arise_in(part) for part in bodies(body) if part is not body)
 

@@ -60,8 +60,8 @@ def _call_bounds(fn: str, args: list[Bounds]) -> Bounds:
     if fn in UNIT_RANGE_FUNCTIONS:
         return -1.0, 1.0
     rule = INTERVAL_RULES.get(fn)
-    bounds = ANY if rule is None else rule(*args)
-    return ANY if any(map(isnan, bounds)) else bounds
+    result = ANY if rule is None else rule(*args)
+    return ANY if any(map(isnan, result)) else result  # inf - inf, say, bounds nothing
 
 
 def _hull(a: Bounds, b: Bounds) -> Bounds:
@@ -69,13 +69,13 @@ def _hull(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _exp_bounds(x: Bounds) -> Bounds:
-    low, high = (exp(end) if end < 700 else inf for end in x)
+    low, high = (exp(end) if end < 700 else inf for end in x)  # exp(710) overflows
     return low, high
 
 
 def _quotient_bounds(x: Bounds, y: Bounds) -> Bounds:
     if not y[0] > 0:
-        return ANY
+        return ANY  # the divisor may be zero or negative: no bounds are derived
     ends = [0.0 if b == inf else a / b for a in x for b in y]
     return min(ends), max(ends)
 
@@ -91,6 +91,7 @@ def _square_bounds(x: Bounds) -> Bounds:
 
 
 def _power_bounds(x: Bounds, y: Bounds) -> Bounds:
+    """Return the bounds of a square or a square root; those of any other power are not derived."""
     return _square_bounds(x) if y == (2.0, 2.0) else _root_bounds(x) if y == (0.5, 0.5) else ANY
 
 

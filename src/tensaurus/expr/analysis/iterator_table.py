@@ -76,7 +76,7 @@ class IteratorTable:
 def iterator_table(scope: Scope) -> IteratorTable | None:
     """Return the table; None where an index is not affine in digits of the axes.
 
-    That is a Gather's index, or i // 2 of an axis of 7, of which a remainder is left.
+    Such an index is that of a Gather, or i // 2 for an axis of extent 7, which 2 does not divide.
     """
     reads = list(_reads(scope.body))
     monoids = {**dict.fromkeys(scope.axes, ""), **_monoid_by_axis(scope.body)}
@@ -93,7 +93,7 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
         Operand(r.source, r.source.shape, tuple(next(rows) for _ in r.indices), r.outside) for r in reads
     ]
     operands.append(Operand(None, scope.shape, tuple(islice(rows, scope.rank))))
-    monoid_of: dict[Axis, str] = {}
+    monoid_of: dict[Axis, str] = {}  # the digits of an axis are reduced by the monoid of the axis
     for monoid, axis_value in zip(monoids.values(), form.axis_values, strict=True):
         monoid_of.update(dict.fromkeys(_axes(axis_value), monoid))
     return IteratorTable(scope, form, monoid_of, tuple(operands))

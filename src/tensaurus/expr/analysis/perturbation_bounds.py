@@ -1,12 +1,12 @@
 """Bound how far the result of an expression moves when some elements of its tensors are moved a little.
 
-    x*w + b   w moved by 2^-127, |x| <= 2^24, |b| >= 1: not at all, as the sum rounds the change away
+    x*w + b   does not move if w moves by 2^-127, |x| <= 2^24 and |b| >= 1: the sum rounds the change away
 
 `graph.analysis.constant_influence` proves by this that subnormal weights may be replaced by 0.
 
 An abstract interpretation: each element has bounds of its value, and of the distance that it is moved.  A
-distance is dropped where it is below a fraction of half an ulp of another term of the same sum, one that is
-that large for every input: floats cannot represent the difference.  An operation that may turn a tiny
+distance is dropped where, for every input, another term of the same sum is so large that the distance is
+below a fraction of half its ulp: floats cannot represent the difference.  An operation that may turn a tiny
 difference into a large one (a comparison, a quotient by what may be zero, an index) raises Sensitive.
 """
 
@@ -158,7 +158,7 @@ class _InfluenceAnalysis:
         return part
 
     def with_flushing(self, part: BodyInfluence, operations: float = 1.0) -> BodyInfluence:
-        """Return the result of this many operations, each of which may have flushed it to 0."""
+        """Return the influence after this many operations, each of which may flush its result to 0."""
         if not self.flushed:
             return part
         return part.or_zero(part.floor - part.change, self.flushed, operations)
@@ -175,6 +175,7 @@ class _InfluenceAnalysis:
                 continue
             arrays = collapse_dimension(arrays, d)
         if read.outside is not None:
+            # `arrays` are low, high, change, scale and least
             outside = _constant(read.outside.value)
             arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
             # a sum may consist of moved terms alone, where the indices of all others are beyond the edge
@@ -194,7 +195,7 @@ class _InfluenceAnalysis:
             return reduce(
                 lambda a, b: multiply(a, b, is_square=a is arguments[0]), [arguments[0]] * int(exponent)
             )
-        if fn == "exp" and arguments[0].is_moved:  # exp(x + d) is exp(x) * exp(d)
+        if fn == "exp" and arguments[0].is_moved:  # exp(x + d) is exp(x) * exp(d), and exp(d) rounds to 1
             if not arguments[0].change.max() <= self.unit:
                 raise Sensitive("an exponential of it")
             return unmoved_call(fn, arguments)
@@ -211,6 +212,7 @@ class _InfluenceAnalysis:
 
 
 def _constant(value: Any) -> BodyInfluence:
+    """Return the influence of a literal; of a symbolic size only numeric bounds, and "at least 1", count."""
     low, high = interval(value) if isinstance(value, Poly) else (value, value)
     least = 1.0 if isinstance(value, Poly) and is_nonnegative(value - 1) else -inf
     most = inf
@@ -233,6 +235,7 @@ def _count(axes: Sequence[Axis]) -> Size:
 
 
 def _terms(axes: Sequence[Axis]) -> float:
+    """Return the number of terms of a sum over the axes, where UNKNOWN_EXTENT stands for open sizes."""
     return prod(float(a.extent) if isinstance(a.extent, int) else UNKNOWN_EXTENT for a in axes)
 
 

@@ -22,7 +22,7 @@ LEAST_KEPT = 0.75  # |erf(x)|, |tanh(x)| and |atan(x)| are at least this fractio
 
 
 class Sensitive(Exception):
-    """The reason why an expression may turn a tiny difference into a large one."""
+    """Raised with the reason why an expression may turn a tiny difference into a large one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,8 @@ class Influence:
 
     low, high  bounds of an element, before and after it is moved
     change     largest distance that an element is moved; NaN where that is unknown
-    scale      magnitude of an element where all inputs have their largest: changes are compared with it
+    scale      magnitude of an element where all inputs have their largest, 0 where it is unknown; a change of
+               an output must be tiny beside its scale
     least      least distance of an element from zero; None where that follows from low and high
     """
 
@@ -81,7 +82,10 @@ class Influence:
         return bound if self.least is None else np.maximum(bound, self.least)
 
     def or_zero(self, floor: Array, flushed: float, times: float = 1.0) -> Self:
-        """Return the influence after `times` operations that flush numbers below `flushed` to 0."""
+        """Return the influence after `times` operations that flush numbers below `flushed` to 0.
+
+        `floor` is the least magnitude that the flushed numbers may have had.
+        """
         may_be_flushed = ~(floor >= flushed)
         return replace(
             self,
@@ -252,6 +256,7 @@ def reduce_influence(monoid: str, part: BodyInfluence, axes: Sequence[Axis]) -> 
     alike = [a.extent for a in axes if lengths.get(a, 1) == 1]  # extents along which all terms are alike
     repeats = prod(float(n) if isinstance(n, int) else UNKNOWN_EXTENT for n in alike)
     low, high = (_replace_nan(np.asarray(x.sum(axis=present)), end) for x, end in ((low, -inf), (high, inf)))
+    # an axis of unknown size may also have one point only
     low, high = (
         np.minimum(low, _replace_nan(low * repeats, 0.0)),
         np.maximum(high, _replace_nan(high * repeats, 0.0)),

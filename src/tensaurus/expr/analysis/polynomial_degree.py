@@ -42,7 +42,7 @@ class Degrees:
     def record(self, degree: Degree) -> Degree:
         """Record that two values of this degree are compared; return the degree of the result, a variable.
 
-        a/b and c/d are equal by chance where ad - bc, b or d vanishes.
+        a/b and c/d are equal by chance where ad - bc, b or d vanishes: a product of degree top + 3 * bottom.
         """
         self.largest = max(self.largest, degree.top + 3 * degree.bottom)
         return DEGREE_1
@@ -111,7 +111,8 @@ class _DegreeAnalysis:
             if self.degrees.laws.inverse or _is_single_element(args[1]):
                 return Degree(first.top + second.bottom, first.bottom + second.top)
             self.degrees.record(second)
-            return Degree(first.top + 1, first.bottom)
+            return Degree(first.top + 1, first.bottom)  # 1 / second is a value of an unknown function
+        # `Prime` multiplies out powers up to 64
         if fn == "pow" and isinstance(args[1], Const) and args[1].value in range(65):
             times = int(args[1].value)  # type: ignore[arg-type]
             return Degree(times * first.top, times * first.bottom)
@@ -125,7 +126,7 @@ def _larger_degree(a: Degree, b: Degree) -> Degree:
 
 
 def _count(axes: Sequence[Any]) -> float:
-    """Return the number of points of the axes, where 2^20 stands for a size that is not known."""
+    """Return the number of points of the axes, where 2^20 stands for an open size."""
     return float(prod(a.extent if isinstance(a.extent, int) else 1 << 20 for a in axes))
 
 
@@ -146,7 +147,7 @@ def linear_inputs(scope: Scope) -> frozenset[Tensor]:
 
 
 class _HomogeneousDegree:
-    """Computes the degree in one tensor's elements; None where terms differ in it, or a function has none."""
+    """Computes the degree in one tensor's elements; None where terms differ in degree, or there is none."""
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
@@ -200,6 +201,7 @@ class _HomogeneousDegree:
         return 0 if all(f in (0, _ANY) for f in degrees) else None
 
     def common_degree(self, a: int | None, b: int | None) -> int | None:
+        """Return the degree of a sum or select of two parts; None unless these have one degree."""
         if a is None or b is None or (a != b and _ANY not in (a, b)):
             return None
         return max(a, b)

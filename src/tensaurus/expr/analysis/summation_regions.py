@@ -88,7 +88,8 @@ class Summation:
 class Region:
     """A box of the output; `summations` is None where nothing is known about it.
 
-    affine    whether every index that is read is affine in the place within the box, and numbers are constant
+    affine    whether every index that is read is affine in the place within the box, and sizes used as
+              numbers are constant there
     """
 
     box: Box
@@ -171,10 +172,11 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _partition(axes: Sequence[Axis], conditions: Sequence[Condition], indices: Sequence[Size]) -> list[Cell]:
-    """Return the cells of the axes' box in which each condition holds for the same points."""
+    """Return the cells of the axes' box in which each condition holds for the same points of other axes."""
     for size in chain.from_iterable(conditions):
         if any(not isinstance(atom, (Axis, Symbol, Floor, Largest)) for atom in atoms(size)):
             raise Undecided(f"the sign of {size}")
+    # over steps of this length along an axis, all indices are affine
     periods = {a: reduce(lcm, (_period(i, a) or 1 for i in indices), 1) for a in axes}
     dependent = [test for test in conditions if depends_on(test, axes)]
     return [cell for cell, _ in _cells(axes, dependent, periods)]
@@ -193,7 +195,7 @@ def _cells(
         cells_by_group.append((_sides if len(group) == 1 else _slices)(group, own_conditions, periods))
     if prod(map(len, cells_by_group)) > MAX_BOXES:
         raise Undecided("too many boxes")
-    result = []
+    result = []  # no condition has axes of two groups: each cell of one meets each cell of the other
     for combination in choices(*cells_by_group):
         cells, signs = zip(*combination, strict=True)
         result.append((dict(ChainMap(*cells)), sum(signs, start=())))
@@ -253,7 +255,7 @@ def _sides(
 
 
 def _values_by_signs(a: Axis, extent: int, sizes: Sequence[Size], period: int) -> list[Indices]:
-    """Return classes of values of the axis; in each class every size has the same signs."""
+    """Return classes of the axis' values that are alike by `period` and in the signs of every size."""
     cuts = [_cuts(size, a) for size in sizes]
     if period == 1 and None not in cuts:
         inner_cuts = {cut for changes in cuts for cut in changes or () if 0 < cut < extent}
@@ -294,7 +296,7 @@ def _cuts(size: Size, a: Axis) -> list[Any] | None:
 
 
 def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
-    """Do the same as `_sides` for symbols, whose order is decided by their bounds."""
+    """Cut one axis like `_sides` where sizes have symbols: their bounds must decide the order of cuts."""
     cuts: list[Size] = []
     for size in sizes:
         changes = _cuts(size, a)
@@ -362,7 +364,11 @@ def _period(size: Size, a: Axis) -> int | None:
 
 
 def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
-    """Return that step and the growth over it: t // k grows by g / k over steps that make k divide g."""
+    """Return the step of `_period`, and how much the size grows over it.
+
+    Where t grows by g over a step, t // k grows by n * g / k over n steps, with the least n such that k
+    divides n * g.
+    """
     period, step_growths = 1, []
     for factors, coefficient in terms_of(size):
         dependent = [atom for atom in factors if atom == a or a in atoms(polynomial(atom))]

@@ -96,11 +96,12 @@ def turning_points(
     """Return numbers between `low` and `high` at which a gap is zero, or nearly so.
 
     `gaps_at` evaluates all gaps at one number; None where that is impossible.  With `whole` (for a tensor of
-    integers), the whole numbers on both sides of each zero are returned.
+    integers), the two nearest whole numbers on both sides of each zero are returned.
     """
     gaps_by_number: dict[Number, Array] = {}
 
     def probe(number: Number) -> bool:
+        """Evaluate the gaps at a number; return whether that was new and possible."""
         if not low <= number <= high or number in gaps_by_number or len(gaps_by_number) >= MAX_PROBES:
             return False
         gaps = gaps_at(number)
@@ -146,7 +147,10 @@ def _are_linear(gaps_by_number: dict[Number, Array]) -> bool:
 
 
 def _zeros(gaps_by_number: dict[Number, Array]) -> Iterator[Number]:
-    """Yield the zeros of secants of neighbouring numbers: those between them, then those nearby."""
+    """Yield the zeros of secants through neighbours a < b among the probed numbers.
+
+    First all between a and b, then those from the probed number before a to the one after b.
+    """
     numbers = sorted(gaps_by_number)
     ends = [-inf, *numbers, inf]
     beyond: list[Array] = []

@@ -1,4 +1,4 @@
-"""Split a reduction whose terms would not fit into memory: compute some of its results after others.
+"""Split a reduction whose terms would not fit into memory: compute it for one range of results after another.
 
     max[r, s](exp(x[i + r, j + s])), of 4096x4096 results and 9x9 terms: i from 0 to 101, from 101 to 202, ...
 

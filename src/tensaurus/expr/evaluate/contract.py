@@ -63,8 +63,8 @@ class _Roles:
 class _Strategy:
     """A way to contract a pair."""
 
-    name: str
-    cost: float  # nanoseconds
+    name: str  # as in the module's docstring
+    cost: float  # estimated nanoseconds
     held: int  # elements held beside the result
     cuts: Sequence[Axis]  # axes along which the pair may be cut into chunks
 
@@ -84,6 +84,10 @@ class _MatrixView:
 
 class _Contraction(ArrayOperations):
     def contract(self, factors: Sequence[Labelled], summed_axes: Sequence[Axis]) -> Labelled:
+        """Contract the factors, the smallest rank first, each with one that shares an axis if there is one.
+
+        An axis is summed as soon as no later factor has it.
+        """
         has_mixed_types = len({f.data.dtype.kind for f in factors if f.axes}) > 1
         if has_mixed_types or len(factors) == 1 or not all(self._has_matrix_product(f) for f in factors):
             return self.reduce_over("sum", self._product(factors), summed_axes)
@@ -144,6 +148,7 @@ class _Contraction(ArrayOperations):
         return self.folded(a, b, inner)
 
     def _strategies(self, a: Labelled, b: Labelled, roles: _Roles) -> list[_Strategy]:
+        """Return the strategies that can contract the pair, with estimates of their cost and memory."""
         depth, kept = _size(roles.inner), _size([*roles.batch, *roles.rows, *roles.columns])
         folded = kept * depth * ADDED + CALL * min(depth, MAX_ADDED_TERMS) * (1 + kept // CACHED_ELEMENTS)
         strategies = [_Strategy("folded", folded, 0, ())]
@@ -162,8 +167,9 @@ class _Contraction(ArrayOperations):
         if self.field.kind != "O":
             for name, item, own_roles in (("unwound", a, roles), ("turned", b, roles.swapped)):
                 windows = _windows(item, own_roles)
-                taps = prod(length(r) for _, r in windows)
+                taps = prod(length(r) for _, r in windows)  # points of one window
                 if windows and depth > taps:
+                    # how many times as many elements the axes u have as the kept axes i that they replace
                     growth = prod(_span(item, i, r)[1] / length(i) for i, r in windows)
                     terms = int(kept * taps * growth)
                     cost = terms * (depth // taps * PRODUCT + 2 * ADDED) + 2 * CALL
@@ -171,7 +177,11 @@ class _Contraction(ArrayOperations):
         return strategies
 
     def multiplied(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
-        """Contract by the field's matrix product; a larger operand that is copied keeps its memory order."""
+        """Contract by the field's matrix product.
+
+        The larger operand is the left one if its innermost axis in memory is summed, else the right one: a
+        copy of it as matrices then keeps its memory order.
+        """
         larger = a if a.data.size >= b.data.size else b
         if (larger is a) != (_by_stride(larger)[-1] in roles.inner):
             a, b, roles = b, a, roles.swapped
@@ -352,7 +362,7 @@ def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
 
 
 def _rewound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """Return a view of terms[u, r] over i and r: each reads at the element u that i and r reach together."""
+    """Return a view over i and r of terms[u, r]: the point (i, r) has the u that both reach together."""
     common_step = _span(item, i, r)[0]
     steps = {x: _stride(item, x) // common_step for x in (i, r)}
     start = sum(-step * (length(x) - 1) for x, step in steps.items() if step < 0)

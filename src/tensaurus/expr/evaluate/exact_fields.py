@@ -28,6 +28,7 @@ class Exact(Field):
     """Base of fields whose elements are Python objects with + and *."""
 
     kind = "O"
+    # functions of elements, or of `fn` and elements, that each field defines
     quotient: Callable[..., Any]
     greater: Callable[..., Any]
     lesser: Callable[..., Any]
@@ -130,7 +131,7 @@ class Rationals(Exact):
             return args[0] ** int(args[1])
         word = crc32(" ".join((fn, *map(str, args))).encode())
         mixed = int(self.prime.unknown(fn, [np.asarray(word, np.uint64)]))
-        return Fraction(mixed % 4001 - 2000, 7)
+        return Fraction(mixed % 4001 - 2000, 7)  # of either sign, rarely whole
 
     def unknown_bool(self, fn: str, *args: Any) -> bool:
         match fn:
@@ -182,7 +183,7 @@ class Symbols(Exact):
         if a == b:
             return a
         for x, y in ((a, b), (b, a)):
-            if isinstance(x, float):
+            if isinstance(x, float):  # an infinity: all other elements are exact
                 return y if (x < 0) == (fn == "max") else x
         if not isinstance(a, Poly) and not isinstance(b, Poly):
             return max(a, b) if fn == "max" else min(a, b)
@@ -234,7 +235,7 @@ class Terms(Exact):
 
     def _extreme(self, a: Any, b: Any, largest: bool) -> Any:
         for x, y in ((a, b), (b, a)):
-            if isinstance(x, float):
+            if isinstance(x, float):  # an infinity, which is no term
                 return y if (x < 0) == largest else x
         return self.z3.If(a >= b, a, b) if largest else self.z3.If(a <= b, a, b)
 

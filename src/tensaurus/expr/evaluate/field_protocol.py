@@ -64,6 +64,7 @@ class Field:
         raise NotImplementedError
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
+        """Return the sum, prod, max or min of elements over these dimensions."""
         raise NotImplementedError
 
     def matmul(self, a: Array, b: Array) -> Array:
@@ -131,7 +132,7 @@ class Field:
         raise NotImplementedError
 
     def _round_to(self, data: Array, target: str) -> Array:
-        """Round elements to a narrower type; where that is impossible, an unknown function with f(0) = 0."""
+        """Round elements to a narrower type; elsewhere apply an unknown function f with f(0) = 0."""
         raise NotImplementedError
 
 

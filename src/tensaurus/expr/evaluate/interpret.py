@@ -81,6 +81,7 @@ class Evaluation:
         return np.ascontiguousarray(data).reshape(shape)
 
     def _empty_kind(self, body: Body) -> Any:
+        """Return the numpy type that the body's elements would have."""
         match body:
             case Read(source, _, _):
                 return self.source(source).dtype
@@ -222,6 +223,7 @@ class Evaluation:
             return reshaped
         computed = {place: self.index(indices[place]) for place in others}
         computed_axes = {a for item in computed.values() for a in item.axes}
+        # an affine index that shares an axis with a computed one is computed, too
         while dependent := [p for p, (slopes, _) in affine.items() if not computed_axes.isdisjoint(slopes)]:
             for place in dependent:
                 computed[place] = self.index(indices[place])
@@ -239,7 +241,7 @@ class Evaluation:
                 if a not in axes:
                     axes.append(a)
         computed_places = sorted(computed)
-        # a negative slope starts at the far end, so the base is addressed by its first element alone
+        # only the base's first element, where all axes are 0, counts: a negative slope goes back from there
         base = data[(*offset, ...)] if all(o == slice(None) or o.start >= 0 for o in offset) else data
         shape = [data.shape[p] for p in computed_places] + [length(a) for a in axes]
         strides = [data.strides[p] for p in computed_places] + [steps[a] for a in axes]
@@ -269,6 +271,7 @@ class Evaluation:
         return self.body(select.then)
 
     def branch(self, size: Size, then: Body, other: Body) -> Labelled:
+        """Return `then` where size >= 0, else `other`: by cutting the size's only axis, or by a mask."""
         axes = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
         linear = affine_coefficients(size, axes)
         reads_tensor = any(isinstance(a, Lookup) for a in unnested_atoms(size))

@@ -93,13 +93,17 @@ def _leaves_range_with(index: Size, extent: Size, a: Axis) -> bool:
 
 
 def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Phase]:
-    """Yield the sum over the axes of the product of the factors as phases that are not zero."""
+    """Yield the sum over the axes of the product of the factors as phases that are not zero.
+
+    One division in a guard splits the sum; its phases are split again by the divisions that are left.
+    """
     periods = next(_axis_periods(factors), None)
     if periods is None:
         yield Phase(factors, axes, {})
         return
     for remainders in product(*map(range, periods.values())):
         steps = list(zip(periods.items(), remainders, strict=True))
+        # each axis is counted in steps: it has ceil((length - start) / step) points in this phase
         fresh = {a: axis(-((start - length(a)) // step), a.name) for (a, step), start in steps}
         if not all(map(length, fresh.values())):
             continue

@@ -66,10 +66,11 @@ class Pairs(Prime):
         self.drawn = 0  # random values so far: of inputs and of unknown functions
 
     def error(self, degree: float) -> float:
-        """Return the probability that different polynomials of this degree have equal results.
+        """Return a bound of the probability that different polynomials of this degree have equal results.
 
-        Either two results are equal by chance, or two arguments of an unknown function are.  1 where an order
-        is followed: how many values a comparison depends on is not known.
+        Either two results are equal by chance, or two arguments of an unknown function are (see
+        `check.program.field_check`).  The bound is 1 where an order is followed: how many values a comparison
+        depends on is not known.
         """
         if self.laws.order or degree == inf:
             return 1.0
@@ -148,6 +149,7 @@ class Pairs(Prime):
         return scramble_words(np.asarray(self.seed ^ np.uint64(crc32(fn.encode()))))
 
     def _random_pairs(self, state: Array) -> Array:
+        """Return the upper and the lower 31 bits of random words as pairs; p counts as 0."""
         first, second = state >> np.uint64(33), state & _31
         self.drawn += state.size
         return pack_halves(first - (first == _31) * _31, second - (second == _31) * _31)

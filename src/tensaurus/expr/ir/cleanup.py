@@ -2,8 +2,8 @@
 
     sum[r:2](sum[s:3](add(x[r, s], 0)))   ->   sum[r:2, s:3](x[r, s])
 
-In the result no reduction binds a name that is bound around it.  The caller says by what each scope that is
-read is replaced: scopes are interned so (`expr.normal.intern`), the innermost first.
+In the result no reduction binds a name that is bound around it.  The caller gives a function that replaces
+each scope that is read: `expr.normal.intern` interns scopes so, the innermost first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Sele
 from tensaurus.expr.ir.walk import Rewriting, operands, replace_axes
 from tensaurus.expr.sizes.size import Axis, Number, Poly, polynomial
 
-# they are dropped; but max(2, 3) stays: GF(p) has no order, and the result must hold in every field
+# operands that are dropped; but max(2, 3) stays: GF(p) has no order, and the result must hold in every field
 NEUTRAL_ELEMENTS: dict[str, Any] = {
     "add": 0, "mul": 1, "max": float("-inf"), "min": float("inf"), "and": True, "or": False,
 }  # fmt: skip
@@ -101,6 +101,7 @@ class Simplification(Rewriting):
         return branch if literal_dtype(branch) == literal_dtype(simplified) else simplified
 
     def reduction(self, monoid: str, axes: tuple[Axis, ...], inner: Body) -> Body:
+        """Return the reduction merged with one by its monoid inside, axes renamed where names are bound."""
         outer_names = self.bound
         fresh: tuple[Axis, ...] = ()
         for a in axes:

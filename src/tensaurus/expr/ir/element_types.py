@@ -109,6 +109,7 @@ def _raise_untypable(fn: str, dtype: str) -> str:
 
 
 def _unify_dtypes(a: str, b: str) -> str:
+    """Return the common type of two operands: literals take that of the other.  Raises Untypable."""
     if a == b or b in ("int", "real") and a not in ("int", "bool"):
         if b == "real" and not a.startswith(("float", "bfloat", "real")):
             raise Untypable(f"a real constant beside {a}")

@@ -240,7 +240,7 @@ class FreeNames(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """Their names; none may be given to an axis."""
+        """The names of all; no axis may be given one of these."""
         return {item.name for group in self for item in group}
 
     @property

@@ -61,7 +61,7 @@ class Body(HasOwnOperators):
 
 @dataclass(frozen=True)
 class Const(Body):
-    """A literal: an exact rational, an infinity, a bool, or a size (an axis value, a symbolic count)."""
+    """A literal: an exact rational, an infinity, NaN, a bool, or a size (an axis value, a symbolic count)."""
 
     value: Scalar
 
@@ -136,9 +136,9 @@ class Table(Indexed):
         return self.values[number]
 
     def narrow(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
-        """Return the sub-table at those indices that are numbers, the other indices, and its only value.
+        """Return the sub-table at the indices that are numbers, the other indices, and its only value.
 
-        The last is None where the sub-table holds different numbers, or part of it is beyond the edge.
+        The only value is None where the sub-table holds different numbers, or part of it is beyond the edge.
         """
         pairs = list(zip(indices, self.shape, strict=True))
         ranges = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]

@@ -198,7 +198,7 @@ def map_reads(size: Size, change: Callable[[Read], Read]) -> Size:
 class Rewriting:
     """Rewrites scopes and bodies, each shared scope once.
 
-    As it stands it copies them; subclasses override `body`, `read`, `size`, `source` or `axes`.
+    The base class copies them; subclasses override `body`, `read`, `size`, `source` or `axes`.
     """
 
     def __init__(self) -> None:

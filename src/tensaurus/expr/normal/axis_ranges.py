@@ -44,7 +44,7 @@ def narrow_by_guards(
     """
     values: dict[Atom, Any] = {}
     open_axes, open_guards = list(axes), list(guards)
-    while True:
+    while True:  # each round removes or narrows one axis: `change` gives it as a size
         change: dict[Atom, Any] = {}
         for a in open_axes:
             if is_same_size(a.extent, 0):
@@ -62,6 +62,7 @@ def narrow_by_guards(
             if fixed is not None:
                 changed_axis, value = fixed
                 open_axes.remove(changed_axis)
+                # the axis' only value must lie in its range
                 open_guards = [*open_guards, value, changed_axis.extent - 1 - value]
                 change = {changed_axis: value}
         if not change:
@@ -93,7 +94,10 @@ def _fixed_axis(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Siz
 
 
 def _drop_decided_guards(guards: Iterable[Size]) -> list[Size] | None:
-    """Return the guards that ranges and other guards leave open; None where two contradict each other."""
+    """Return the guards that ranges and other guards leave open; None where they cannot all hold.
+
+    Where h >= 0, the guard g >= 0 is implied if g - h >= 0, and impossible if g + h < 0.
+    """
     kept: list[Size] = []
     for guard in dict.fromkeys(polynomial(g) for g in guards):
         holds = _truth_value(guard)
@@ -147,7 +151,10 @@ def _truth_value(guard: Size) -> bool | None:
 
 
 def _range_of_guard(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
-    """Return (axis, (new axis, offset)) where a guard on one bound axis alone restricts it to a range."""
+    """Return (axis, (new axis, offset)) where a guard on one bound axis alone restricts it to a range.
+
+    The axis is new axis + offset.
+    """
     guard_axes = axes_in(guard)
     if len(guard_axes) != 1:
         return None
@@ -176,7 +183,10 @@ def _sizes(record: Record) -> Iterable[Size]:
 
 
 def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
-    """Return axes and values with one axis split into quotient and remainder by a divisor of its extent."""
+    """Return axes and values with one axis split into quotient and remainder by a divisor of its extent.
+
+    `values` gives the axis as a size over the new ones.  None where no size of the record divides an axis so.
+    """
     axis_set = set(axes)
     best: tuple[int, str, Axis, Size] | None = None
     for size in _sizes(record):
@@ -213,7 +223,10 @@ def merge_digits(
     axes: Sequence[Axis],
     change: Callable[[AnyRecord, Values, Sequence[Axis]], AnyRecord | None],
 ) -> tuple[list[Axis], dict[Atom, Any]] | None:
-    """Return axes and values with two axes, which occur only as D*h + d with d < D, merged into one."""
+    """Return axes and values with two axes, which occur only as D*h + d with d < D, merged into one.
+
+    None where there are no such axes.  `change` is not used.
+    """
     if len(axes) < 2:
         return None
     sizes = [s for s in _sizes(record) if not isinstance(s, int)]
@@ -222,6 +235,7 @@ def merge_digits(
             if high == low or not _may_be_digits(high, low, sizes):
                 continue
             merged_axis = axis(high.extent * low.extent, "r")
+            # as in `index_digits`: h and d occur only as D*h + d if putting D*h + d for t restores every size
             values: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
             back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
             if all(is_same_size(substitute(substitute(s, values), back), s) for s in sizes):
@@ -251,7 +265,10 @@ def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
 def join_ranges(
     a: Core, k: Axis, b: Core, m: Axis, change: Callable[[Core, Values, Sequence[Axis]], Core | None]
 ) -> Sum | None:
-    """Return the sum of two cores that are the same over adjoining ranges of k (in a, first) and m (in b)."""
+    """Return the sum of two cores that are the same over adjoining ranges of k (in a, first) and m (in b).
+
+    `change` substitutes sizes for axes in a core.  None where the cores differ.
+    """
     joined_axis = axis(k.extent + m.extent, "r")
     first = change(a, {k: polynomial(joined_axis)}, [joined_axis if x == k else x for x in a.axes])
     second = change(

@@ -116,6 +116,7 @@ def canonical_axis_order(
     signature: dict[Axis, Any] = {a: show_size(a.extent, names) for a in axes}
     colours = _colours_of(signature)
     while max(colours.values()) < len(axes) - 1:
+        # a signature: the texts of the parts with this axis, where axes are named by colour, this one marked
         wider = {**names, **{a: f"?{colours[a]}" for a in axes}}
         signature = {a: (colours[a], tuple(texts({**wider, a: f"*{colours[a]}"}, a))) for a in axes}
         refined = _colours_of(signature)
@@ -146,7 +147,7 @@ def _colours_of(signature: Mapping[Axis, Any]) -> dict[Axis, int]:
 
 
 class AxisNaming:
-    """Gives axes the names that `printer.show` prints; `axes` are those of the scope."""
+    """Gives axes the names that `printer.show` prints, except `taken` ones; `axes` are those of the scope."""
 
     def __init__(self, axes: Sequence[Axis], taken: set[str]):
         scope_names = (name for name in letters(SCOPE_AXIS_LETTERS) if name not in taken)

@@ -63,12 +63,12 @@ MAX_BINDER_DEPTH = 2  # nor is one with deeper nested binders: the time to order
 MAX_TERMS = 2000  # terms that may arise on the way to one scope's normal form
 RETRY_FACTOR = 8  # raises MAX_INLINED_RECORDS and MAX_TERMS for two expressions that seem to differ
 _CACHE_ENTRIES = 4096
-_MAX_ROUNDS = 4  # rounds of moving guards into reads and deciding other guards by those
+_MAX_ROUNDS = 4  # rounds of turning guards into edges of reads, which may decide other guards
 
 _inline_limit: ContextVar[int] = ContextVar("inline_limit", default=MAX_INLINED_RECORDS)
 _limit_factor: ContextVar[int] = ContextVar("limit_factor", default=1)
-_canonical: dict[int, tuple[Scope, Scope]] = {}
-_normal: dict[tuple[int, int], tuple[Scope, tuple[Axis, ...], Sum]] = {}
+_canonical: dict[int, tuple[Scope, Scope]] = {}  # (scope, canonical form) by id
+_normal: dict[tuple[int, int], tuple[Scope, tuple[Axis, ...], Sum]] = {}  # by id and limit factor
 
 
 def canonicalize(scope: Scope) -> Scope:
@@ -88,7 +88,7 @@ def canonicalize(scope: Scope) -> Scope:
     axes, body = normal_form(scope)
     result = scope_of_sum(axes, body, scope)
     for _ in range(_MAX_ROUNDS if _has_guards(body) else 0):
-        # some guards decide others only after they have become edges of reads again
+        # some guards decide other guards only once they have become edges of reads
         axes, body = normal_form(result)
         before, result = result, scope_of_sum(axes, body, scope)
         if result == before:
@@ -192,7 +192,7 @@ def _inlining(weight: int) -> Iterator[None]:
 
 
 def normalize_body(body: Body, names: Mapping[Atom, Any]) -> Sum:
-    """Return the normal form of a body, with sizes for its open axes."""
+    """Return the normal form of a body; `names` gives its open axes as sizes."""
     match body:
         case Const(value):
             return constant_sum(normalize_size(value, names) if isinstance(value, Poly) else value)

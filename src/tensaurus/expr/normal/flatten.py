@@ -40,7 +40,10 @@ class _Flattening:
         self.record_count = 0
 
     def body(self, body: Body, values: Mapping[Atom, Any], *, inner: bool = False) -> Body:
-        """Return the flat body with sizes for its axes; with `inner`, reduced axes become new ones."""
+        """Return the flat body with sizes for its axes.
+
+        With `inner`, reduced axes become new ones: a scope that is read twice would bind the same axes twice.
+        """
         self.record_count += 1
         if self.record_count > MAX_FLAT_RECORDS:
             raise FlatBodyTooLarge

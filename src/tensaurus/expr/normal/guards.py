@@ -27,6 +27,7 @@ def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, 
 def guard_order(guard: Size) -> tuple[str, str]:
     """Return a sort key by extents, then by the age of axes, which are made in the order of the output."""
     guard_axes = axes_in(guard)
+    # `scope.axis` ends names with growing numbers; padded, their texts have the same order
     ages = {a: f"<{a.name.rpartition('_')[2]:>12}>" for a in guard_axes}
     return show_size(guard, {a: f"<{a.extent}>" for a in guard_axes}), show_size(guard, ages)
 

@@ -79,7 +79,10 @@ def max_or_min(fn: str, args: Iterable[Sum]) -> Sum:
 
 
 def _is_absorbed(fn: str, key: str, args_by_key: Mapping[str, Sum]) -> bool:
-    """Return whether a max has another argument at least as large as this one, a min one at most as large."""
+    """Return whether a max has another argument at least as large as this one, a min one at most as large.
+
+    A max of min(x, y) and min(x, y, z), say, is min(x, y).
+    """
     pairs, operand_keys = _assumed.get().pairs, _operand_keys(DUAL_FUNCTION[fn], args_by_key[key])
     for other, arg in args_by_key.items():
         decided = ((key, other) if fn == "max" else (other, key)) in pairs

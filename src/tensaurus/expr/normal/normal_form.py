@@ -252,6 +252,7 @@ def literal_sum(value: bool | float) -> Sum:
 
 
 def is_bool(factor: Factor) -> bool:
+    """Return whether the factor is known to be a truth value."""
     match factor:
         case Literal(value=value):
             return isinstance(value, bool)
@@ -274,8 +275,9 @@ def is_addable(inner: Sum) -> bool:
 def cancel_inverses(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Factor, ...]:
     """Return the factors without pairs n * (1/n) where n is not 0.
 
-    n is not 0 where it is at least 1, or where it is in the extent of a bound axis, which has points.  Also x
-    * x * (1/x) is x, and x * (1/x) * (1/x) is 1/x, for x = 0 too, though not for an infinity.
+    n is not 0 where it is at least 1, an element of a tensor without zeros, or a symbol that divides the
+    extent of a bound axis: without points the sum is empty.  Also x*x * (1/x) is x, and x * (1/x) * (1/x) is
+    1/x, for x = 0 too, though not for an infinity.
     """
     remaining = list(factors)
     for inverse in [f for f in factors if isinstance(f, Inverse)]:

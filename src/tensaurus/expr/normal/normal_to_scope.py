@@ -27,7 +27,7 @@ from tensaurus.expr.sizes.size import Axis, Number, Size, polynomial, product
 
 
 def scope_of_sum(axes: Sequence[Axis], body: Sum, scope: Scope) -> Scope:
-    """Return the scope over these axes, whose axes have the names that `show` prints.
+    """Return the scope of a normal form over these axes, renamed as `show` prints axes.
 
     `scope` is the scope that the body comes from: names that only that scope used are free again.
     """
@@ -43,7 +43,7 @@ def _write_scope(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
 
 
 class Writer(AxisNaming):
-    """Writes records of the normal form as bodies."""
+    """Writes records of the normal form as bodies, under `names` and `depth` as of `Record.text`."""
 
     def sum(self, inner: Sum, names: Names, depth: int) -> Body:
         terms = sorted(inner.terms, key=lambda t: t[1].text(names, depth))
@@ -58,6 +58,10 @@ class Writer(AxisNaming):
         return product(self.size(polynomial(f.atom)) for f in factors if isinstance(f, SizeAtom))
 
     def term(self, coefficient: Number, core: Core, names: Names, depth: int) -> Body:
+        """Return coefficient * core: a product in which axes that share a factor or guard have one sum.
+
+        Factors without bound axes stand outside the sums.
+        """
         order = canonical_axis_order(core.axes, core.factors, core.guards, names, depth)
         wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
         inner = depth + len(order)

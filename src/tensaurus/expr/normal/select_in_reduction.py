@@ -18,7 +18,10 @@ MAX_CASES = 4  # a function of selects with more independent guards is left as i
 
 
 def complementary_guard(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
-    """Return a guard that some terms stand under, and others under its negation; None if there is none."""
+    """Return a guard that some terms stand under, and others under its negation; None if there is none.
+
+    The guard contains neither axes in `bound` (those that are reduced) nor axes of the terms' own sums.
+    """
     cores = [core for a in args for core in _cores(a)]
     guards = dict.fromkeys(g for core in cores for g in core.guards)
     pairs = [

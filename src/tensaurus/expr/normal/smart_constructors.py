@@ -237,13 +237,13 @@ def select_sum(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
         return plus(first, other, scale(-1, sum_over((), guards, other)))
     cases = [first]
     guards = sorted(guards, key=guard_order)
-    for k, guard in enumerate(guards):
+    for k, guard in enumerate(guards):  # `other` where this guard is the first to fail
         cases.append(sum_over((), (*guards[:k], -1 - guard), with_fresh_axes(other)))
     return plus(*cases)
 
 
 def inverse(inner: Sum) -> Sum:
-    """Return 1 / sum, its content and factors outside of summations taken out; of a select, inside it."""
+    """Return 1 / sum: its content, factors that no sum binds, and cases of a select are inverted apart."""
     if not inner.terms:
         return number_sum(0)
     guard = complementary_guard((inner,))

@@ -27,7 +27,7 @@ def affine_coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Siz
         own_axes = [a for a in factors if a in axis_set]
         others = tuple(a for a in factors if a not in axis_set)
         if len(own_axes) > 1 or any(not axis_set.isdisjoint(atoms(polynomial(a))) for a in others):
-            return None
+            return None  # a product of axes, or an axis inside another atom, as in i // 2
         term_size = make_polynomial({others: coefficient})
         if own_axes:
             axis = own_axes[0]

@@ -1,7 +1,8 @@
 """Record which comparisons of sizes could not be decided, so that a prover can split cases on them.
 
 A comparison such as n >= 3 that can be neither proved nor refuted counts as false.  Under `record_questions`
-it is also recorded as a `Question`; the caller may run the same code again with an answer assumed:
+it is also recorded as a `Question`; the caller (`rules.prove.case_split`) may run the same code again with an
+answer assumed:
 
     with record_questions({}) as record: infer_type(node)     ->   record.asked is {n >= 3}
     with record_questions({n >= 3: True}): infer_type(node)   and again with False: both cases cover all n
@@ -36,8 +37,8 @@ class QuestionRecord:
 
     asked            questions without an assumed answer, the one asked last at the end
     answers          what each question was answered, None where no answer is assumed
-    open_was_tested  whether `has_open_questions` returned True: the caller then took another way, so that the
-                     result for "assumed to be false" may differ from the result for "open"
+    open_was_tested  whether `has_open_questions` returned True: code then took another way, so that a run
+                     with all these questions assumed to be false may give another result
     """
 
     assumed: Mapping[Question, bool]
@@ -127,7 +128,7 @@ class CacheByAnswers(Generic[T]):
 
     def __init__(self, capacity: int):
         self.capacity = capacity
-        self._unconditional: dict[Hashable, T] = {}
+        self._unconditional: dict[Hashable, T] = {}  # without an active record: every answer is False
         self._conditional: dict[Hashable, list[_CachedResult[T]]] = {}
 
     def get(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -152,6 +153,7 @@ class CacheByAnswers(Generic[T]):
                 )
             finally:
                 _active_record.reset(token)
+                # also where `compute` raised: the exception depends on these questions, too
                 active.add_questions(inner_record.answers, inner_record.asked, inner_record.open_was_tested)
             _make_room(self._conditional, self.capacity)
             self._conditional.setdefault(key, []).append(cached)

@@ -22,15 +22,15 @@ CACHED_RESULTS = 1 << 16  # sums that are cached, and as many products
 
 
 class HasOwnOperators:
-    """Base of types that combine with sizes by their own operators, as the bodies of expressions do."""
+    """Base of types, such as bodies of expressions, whose own operators also take a size on their left."""
 
     __slots__ = ()
 
 
 class Arithmetic:
-    """Operators of everything that can stand in a size.
+    """Gives polynomials and atoms the operators +, -, *, // and %.
 
-    `quotient` is a // b.  It is set by `expr.sizes.size`, which knows the bounds of atoms.
+    `quotient` computes a // b; `expr.sizes.size`, which knows the bounds of atoms, sets it.
     """
 
     __slots__ = ()
@@ -170,6 +170,7 @@ def make_polynomial(terms: Mapping[Monomial, Number]) -> Any:
 
 
 def _monomial_order(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
+    """Order terms by falling degree, then by atoms: a division begins with the first, a number is last."""
     factors = term[0]
     return -len(factors), [a.key for a in factors]
 

@@ -69,7 +69,7 @@ class Floor(Atom):
     def interval(self) -> tuple[Size | None, Size | None]:
         low, high = interval(self.top)
         if not isinstance(self.bottom, int) and low is not None and _nonnegative(low):
-            low = 0
+            low = 0  # weaker, but a number: low // bottom may be another floor
         below, above = (None if bound is None else floordiv(bound, self.bottom) for bound in (low, high))
         return below, above
 
@@ -101,7 +101,7 @@ class Largest(Atom):
         highs = [high for _, high in pairs]
         low = reduce(largest, lows) if lows else None
         if low is not None and not isinstance(low, int) and any(isinstance(a, Largest) for a in atoms(low)):
-            low = lows[0]
+            low = lows[0]  # the first argument's bound holds, too, and brings no new max
         high = None if any(h is None for h in highs) else reduce(largest, highs)
         return low, high
 
@@ -116,9 +116,9 @@ class Largest(Atom):
 
 
 def floordiv(a: Any, b: Any) -> Any:
-    """Return a // b without the multiples of b, and without a remainder that is provably in [0, b).
+    """Return a // b; multiples of b leave the floor, and a remainder that is provably in [0, b) is dropped.
 
-    Raises ValueError for a number b <= 0, except 0 // 0 over an axis without values.
+    Raises ValueError for a number b <= 0, except for b = 0 where a is an index of an axis without values.
     """
     if isinstance(a, int) and isinstance(b, int):
         return a // b
@@ -139,7 +139,7 @@ def floordiv(a: Any, b: Any) -> Any:
         ratio = divide_monomial(factors, divisor_factors)
         if ratio is None or coefficient % scale != 0 and not isinstance(b, int):
             rest[factors] = coefficient
-            continue
+            continue  # by a symbolic divisor only exact multiples are divided
         # by a number: coefficients of the remainder are reduced to [0, b), so that it is canonical
         multiple = coefficient // scale
         if multiple:
@@ -151,14 +151,14 @@ def floordiv(a: Any, b: Any) -> Any:
     if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
         return make_polynomial(quotient)
     if low is not None and high is not None and _nonnegative(-1 - high) and _nonnegative(low + b):
-        return plus(make_polynomial(quotient), -1)
+        return plus(make_polynomial(quotient), -1)  # the remainder is in [-b, 0)
     reduced = _common_factor(rest, b) if isinstance(b, int) else _common_monomial(rest, divisor[0])
     if reduced is not None:
         return plus(make_polynomial(quotient), floordiv(*reduced))
     remainder_terms = terms_of(remainder)
     if len(remainder_terms) == 1 and remainder_terms[0][1] == 1 and len(remainder_terms[0][0]) == 1:
         only_atom = remainder_terms[0][0][0]
-        if isinstance(only_atom, Floor):
+        if isinstance(only_atom, Floor):  # x // m // b == x // (m*b)
             return plus(make_polynomial(quotient), floordiv(only_atom.top, only_atom.bottom * b))
     return plus(make_polynomial(quotient), Floor(remainder, b))
 
@@ -184,7 +184,7 @@ def _common_factor(rest: Mapping[Monomial, Number], b: int) -> tuple[Any, int] |
 def _common_monomial(
     rest: Mapping[Monomial, Number], divisor: tuple[Monomial, Number]
 ) -> tuple[Any, Any] | None:
-    """Do the same as `_common_factor` for a divisor of one term and a symbol g in it."""
+    """Do the same as `_common_factor` for a divisor of one term, where g is one of its atoms."""
     divisor_factors, scale = divisor
     for atom in dict.fromkeys(divisor_factors):
         ratios = {m: divide_monomial(m, (atom,)) for m in rest}
@@ -224,7 +224,7 @@ def largest(a: Any, b: Any) -> Any:
     for size in (a, b):
         terms = size.terms if isinstance(size, Poly) else ()
         factors = terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else ()
-        if len(factors) == 1 and isinstance(factors[0], Largest):
+        if len(factors) == 1 and isinstance(factors[0], Largest):  # max(max(x, y), z) is flattened
             args.extend(factors[0].args)
         else:
             args.append(size)
@@ -274,7 +274,7 @@ def _split_modulo(size: Any) -> tuple[Any, Any, Size] | None:
             ratio = None if more_terms else divide_monomial(others, divisor_factors)
             if ratio is None:
                 continue
-            m = make_polynomial({ratio: -(coefficient // scale)})
+            m = make_polynomial({ratio: -(coefficient // scale)})  # since t % k == t - k * (t // k)
             rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), own_floors[0]))))
             has_sign = all(isinstance(a, Symbol) for a in atoms(m)) and (_nonnegative(m) or _nonnegative(-m))
             if has_sign and len(terms_of(rest)) < len(terms_of(size)):
@@ -297,7 +297,7 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
     high: Size | None = 1
     for atom in factors:
         if isinstance(atom, Symbol):
-            bottom: Size | None = polynomial(atom)
+            bottom: Size | None = polynomial(atom)  # bounds may contain symbols
             top: Size | None = bottom
         else:
             bottom, top = atom.interval()
@@ -328,10 +328,12 @@ def is_negative(size: Any) -> bool:
 
 @lru_cache(maxsize=200_000)
 def _nonnegative(size: Any) -> bool:
+    """Return whether size >= 0 provably, without recording a question where that is open."""
     if not isinstance(size, Arithmetic):
         return bool(size >= 0)
     nested_atoms = atoms(size)
     if all(isinstance(a, Symbol) for a in nested_atoms):
+        # with s + low for each symbol, s >= 0, no term is negative
         lows: dict[Atom, Any] = {a: plus(a, a.low) for a in nested_atoms if isinstance(a, Symbol) and a.low}
         has_only_positive_terms = all(c >= 0 for _, c in terms_of(substitute(size, lows)))
         return has_only_positive_terms or _is_nonnegative_at_highs(size, nested_atoms)
@@ -347,18 +349,18 @@ def _nonnegative(size: Any) -> bool:
 
 
 def _is_nonnegative_at_highs(size: Any, nested_atoms: frozenset[Atom]) -> bool:
-    """Return whether size >= 0 with each symbol that is only subtracted at its upper bound."""
+    """Return whether size >= 0 with each symbol that occurs in subtracted terms alone at its upper bound."""
     positive_atoms = {a for factors, coefficient in terms_of(size) if coefficient > 0 for a in factors}
     bounds: dict[Atom, Any] = {
         a: a.high for a in nested_atoms - positive_atoms if isinstance(a, Symbol) and a.high is not None
     }
     if not bounds or any(isinstance(a, Symbol) and a.low < 0 for a in nested_atoms):
-        return False
+        return False  # a negative factor would turn the bound of its term around
     return _nonnegative(substitute(size, bounds))
 
 
 def _is_nonnegative_with_floors(size: Any) -> bool:
-    """Return whether size >= 0 by 0 <= t // b <= t / b for floors with t >= 0, which need not be tight."""
+    """Return whether size >= 0 with 0 for each added floor t // b (t >= 0), t / b for a subtracted one."""
     total: Any = 0
     for factors, coefficient in terms_of(size):
         product: Any = coefficient
@@ -366,7 +368,7 @@ def _is_nonnegative_with_floors(size: Any) -> bool:
             if isinstance(atom, Floor):
                 if not _nonnegative(atom.top):
                     return False
-                reciprocal = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1
+                reciprocal = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1  # b >= 1
                 product = times(product, 0 if coefficient > 0 else times(reciprocal, atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
                 product = times(product, atom)

@@ -11,7 +11,7 @@ from tensaurus.expr.sizes.polynomial import Atom, Poly, Size, polynomial
 
 @dataclass(frozen=True, repr=False)
 class Symbol(Atom):
-    """An unknown integer (a dynamic dimension, a size of a rule): at least `low`, at most `high`."""
+    """An unknown integer (an open size of a model, a size of a rule): at least `low`, at most `high`."""
 
     name: str
     low: int = 0

@@ -63,7 +63,8 @@ def estimate_seconds(convolution: Convolution, algorithms: Algorithms, roofline:
     results = convolution.batch * convolution.filters * prod(w.outputs for w in convolution.windows)
     moved = prod(convolution.x.shape) + weights + results
     work = positions * weights + TRANSFORM_COST * (data + output)
-    # weights are read before each block's products, so that arithmetic hides little of the traffic (measured)
+    # weights are read before each block's products, so arithmetic hides little of the traffic (measured):
+    # the two times are added up
     return roofline.seconds(2 * work, 0) + roofline.seconds(0, np.dtype(convolution.dtype).itemsize * moved)
 
 

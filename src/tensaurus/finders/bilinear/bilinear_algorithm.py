@@ -46,11 +46,13 @@ MAX_FLOAT64_INTEGER = 1 << 53  # integers up to this are exact in float64
 class BilinearAlgorithm:
     """F(outputs, taps) by interpolation at finite points, and at infinity if these are one too few.
 
+    points   the finite points; () for plain products and for a sum of parts
     output   AT [outputs, products]
     weights  G [products, taps]
     data     BT [products, elements]
     step     elements from one output to the next
-    parts    for a step above 1, the algorithms of which this one is the sum
+    parts    for a step above 1, the algorithms of which this one is the sum: part p has the taps k with
+             k % step = p
 
     Raises ValueError where the matrices do not multiply out to the correlation.
     """
@@ -81,9 +83,9 @@ class BilinearAlgorithm:
     def error_growth(self) -> float:
         """The expected error of an output, as a multiple of that of a direct sum of `taps` products.
 
-        That is sqrt(sum_p AT[k, p]^2 |G_p|^2 |BT_p|^2 / taps) for the worst output k, if all roundings are
-        random and alike. Scaling one matrix and another back changes nothing; the growth of algorithms along
-        several dimensions is the product of their growths.
+        That is sqrt(sum_p AT[k, p]^2 |G_p|^2 |BT_p|^2 / taps) for the worst output k, |.| the norm of a row,
+        if all roundings are random and alike. Scaling product p in one matrix, and back in another, changes
+        nothing; the growth of algorithms along several dimensions is the product of their growths.
         """
         return error_growth(self.output, self.weights, self.data)
 
@@ -112,7 +114,7 @@ def cook_toom(outputs: int, taps: int, points: tuple[Fraction, ...]) -> Bilinear
 
 
 def interleave(parts: Sequence[BilinearAlgorithm], step: int) -> BilinearAlgorithm:
-    """Returns the algorithm with a step: the sum of one part for every `step`-th tap from each start on.
+    """Returns the algorithm in steps of `step` that adds up the parts; part p has the taps p, p + step, ...
 
     Raises ValueError where the parts have different numbers of outputs, or numbers of taps that do not fit.
     """
@@ -136,6 +138,8 @@ def interpolation_matrices(
         return ones, ((Fraction(1),),) * outputs, ones
     if outputs < 1 or taps < 1 or len(set(points)) < len(points) or products - len(points) not in (0, 1):
         raise ValueError(f"F({outputs}, {taps}) at the points {', '.join(map(str, points))}")
+    # Row p of each list belongs to product p. Lagrange: a polynomial with the values v[p] at the points is
+    # sum_p v[p] * numerator_p(x) / denominator_p; BT has the numerators, and G takes the denominators.
     output, weights, data = [], [], []
     for place, point in enumerate(points):
         others = [q for k, q in enumerate(points) if k != place]
@@ -149,7 +153,7 @@ def interpolation_matrices(
         output.append(_last_unit_vector(outputs))
         weights.append(_last_unit_vector(taps))
         data.append(_monic_polynomial(points, products))
-    for place in range(products):
+    for place in range(products):  # G takes both scales back: its effort does not count
         scales = _cheapest_scale(output[place]), _cheapest_scale(data[place])
         output[place] = [a * scales[0] for a in output[place]]
         data[place] = [b * scales[1] for b in data[place]]
@@ -181,8 +185,8 @@ def find_wrong_product(output: Matrix, weights: Matrix, data: Matrix, step: int 
     for what, rows, length in lengths:
         if other := next((row for row in rows if len(row) != length), None):
             return f"{what}: a row of {len(other)} numbers, not {length}"
-    (a, top), (g, middle), (b, bottom) = map(_clear_denominators, (output, weights, data))
-    scale, identity = top * middle * bottom, np.eye(taps, dtype=object)
+    (a, a_scale), (g, g_scale), (b, b_scale) = map(_clear_denominators, (output, weights, data))
+    scale, identity = a_scale * g_scale * b_scale, np.eye(taps, dtype=object)
     largest = products * int(abs(a).max() * abs(g).max() * abs(b).max())
     kind = np.float64 if max(largest, scale) < MAX_FLOAT64_INTEGER else object
     a, g, b, identity = (matrix.astype(kind) for matrix in (a, g, b, scale * identity))
@@ -220,7 +224,7 @@ def _multiplication_effort(number: Fraction) -> int:
 
 
 def _cheapest_scale(row: Sequence[Fraction]) -> Fraction:
-    """Returns the scale by which the row takes least effort; of several, the one closest to 1."""
+    """Returns the factor that gives the row the least effort; of several factors, the one closest to 1."""
     denominator = Fraction(lcm(*(n.denominator for n in row)))
     scales = {Fraction(1), denominator, *(1 / abs(n) for n in row if n)}
 

@@ -33,6 +33,7 @@ class Bilinear:
 
     roofline  the machine's peaks
     allowed   returns whether the errors of algorithms are small enough for a convolution
+    _known    the gain and the equations of each node over leaves x0, x1, ...: equal layers are searched once
     """
 
     roofline: Roofline = ONE_CORE
@@ -45,6 +46,7 @@ class Bilinear:
         ranked = [(node, *self._gain_and_equations(node)) for node in nodes]
         ranked.sort(key=lambda each: -each[1])
         proposals = ((node, equation) for node, _, equations in ranked for equation in equations)
+        # an equation adds two e-nodes, the transformed weights and the convolution by them
         for node, equation in islice(proposals, max(room // 2, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, Piece.of(node).leaves)))
 
@@ -67,7 +69,7 @@ class Bilinear:
         return self._gain_and_equations(node)[1]
 
     def _gain_and_equations(self, node: Node) -> tuple[float, tuple[Equation, ...]]:
-        """Returns the seconds that the first equation may save, and the equations."""
+        """Returns the seconds that the first equation may save by estimate, and the equations over x0, ..."""
         piece = Piece.of(node)
         names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
         form = piece.with_leaves(names)

@@ -1,4 +1,8 @@
-"""Writes a convolution by fast algorithms along its dimensions as nested scopes."""
+"""Writes a convolution by fast algorithms along its dimensions as nested scopes.
+
+There are two expressions, each with its own inputs x0, x1, ...: the transform of the weights, which is
+computed once where they are constant, and the convolution of the data by the transformed weights.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ __all__ = ["Convolution", "fast_scope", "transform_weights"]
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution of x [batch, channels, sizes...] by w [filters, channels / groups, taps...]."""
+    """A convolution of x [batch, channels, sizes...] by w [filters, channels / groups, taps...].
+
+    Both are called x0, as x is the first input of `fast_scope` and w that of `transform_weights`.
+    """
 
     batch: Any  # a number or a symbol
     channels: int
@@ -39,7 +46,7 @@ class Convolution:
 
     @property
     def over_any_sizes(self) -> Convolution:
-        """The convolution with symbols for the batch and the sizes."""
+        """The convolution with symbols for the batch and the spatial sizes of the data."""
         windows = (w.over_size(polynomial(Symbol(f"S{k}", 1))) for k, w in enumerate(self.windows))
         return replace(self, batch=polynomial(Symbol("N", 1)), windows=tuple(windows))
 
@@ -75,12 +82,12 @@ def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope
     for place, tiling in enumerate(fast):
         shape[2 + place] = tiling.products
         weights = _apply_matrix(tiling.algorithm.weights, weights, 2 + place, shape)  # type: ignore[union-attr]
-    last = len(fast)
+    rank = len(fast)
 
     def moved(*place: Size) -> Body:
-        return weights[(*place[last : last + 2], *place[:last], *place[last + 2 :])]
+        return weights[(*place[rank : rank + 2], *place[:rank], *place[rank + 2 :])]
 
-    return compute((*shape[2 : 2 + last], convolution.filters, depth, *summed_taps), moved)
+    return compute((*shape[2 : 2 + rank], convolution.filters, depth, *summed_taps), moved)
 
 
 def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
@@ -88,8 +95,10 @@ def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
 
     D  [n, c, tiles..., elements...]   x0, tile by tile
     V  [n, c, tiles..., products...]   BT applied to D, one dimension after the other
-    M  [n, f, tiles..., products...]   sum[c] V * x1
+    M  [n, f, tiles..., products...]   sum[c, taps...] V * x1, over the taps of summed dimensions
     Z  [n, f, tiles..., outputs...]    AT applied to M, one dimension after the other
+
+    For a summed dimension the tiles of D and V are elements of the data, those of M and Z are outputs.
     """
     tilings = convolution.tilings(algorithms)
     fast = [tiling for tiling in tilings if tiling.is_fast]

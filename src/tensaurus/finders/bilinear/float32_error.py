@@ -22,7 +22,13 @@ SAMPLE_FILTERS = 4  # filters in a sample
 
 @dataclass(frozen=True)
 class ErrorSample:
-    """Data [tiles, depth, elements...] and weights [filters, depth, taps...] in float32; depth: channels."""
+    """Random tiles and weights on which the fast algorithm and the direct sum are compared.
+
+    algorithms  one for each fast dimension
+    data        [tiles, depth, elements...] in float32; depth counts the added products (`Convolution.depth`),
+                here all of different channels
+    weights     [filters, depth, taps...] in float32
+    """
 
     algorithms: tuple[BilinearAlgorithm, ...]
     data: NDArray[Any]
@@ -75,7 +81,7 @@ class ErrorSample:
 
 
 def draw_sample(algorithms: Algorithms, depth: int, seed: int = 0) -> ErrorSample:
-    """Draws a sample with `depth` channels: nonnegative data, as after a Relu, and normal weights."""
+    """Draws a sample with this depth: nonnegative data, as after a Relu, and normal weights."""
     used = tuple(a for a in algorithms if a)
     tiles = ceil(SAMPLE_OUTPUTS / prod(a.outputs for a in used))
     rng = np.random.default_rng(seed)

@@ -32,7 +32,7 @@ DENOMINATORS = (1, 2, 3, 4, 5, 8)  # of points
 MAX_POINT = 3  # magnitude of points: powers of larger ones make large errors
 MAX_ERROR_RATIO = 1.1  # predicted error, as a multiple of the least, that is accepted for less effort
 MAX_POINT_SETS = 16  # sets of points whose effort is computed
-MAX_PRODUCTS = 8  # products for the taps of one remainder: with more, errors grow too far for any use
+MAX_PRODUCTS = 8  # products for the taps of one remainder modulo the step: with more, errors grow too far
 MAX_ROWS = 48  # products in all: transforms are tables of that many rows, and their code is unrolled
 
 PointSet = tuple[Fraction, ...]
@@ -77,14 +77,17 @@ def _positive_points() -> list[Fraction]:
 
 
 def _point_sets(products: int) -> Iterator[NDArray[Any]]:
-    """Yields arrays [sets, points] of sets of finite points. A number k stands for the k-th of
-    `_positive_points`, -k for its negative, 0 for zero.
+    """Yields arrays [sets, points] of sets of finite points for this number of products.
+
+    A number k stands for the k-th of `_positive_points`, -k for its negative, 0 for zero. Sets with infinity
+    have one finite point less than there are products.
     """
-    if products <= 2:
+    if products <= 2:  # too few for a pair: zero and one
         one = 1 + _positive_points().index(Fraction(1))
         yield np.array([[0, one][:products]])
     for zero, infinity in ((1, 1), (1, 0), (0, 1)):
         pairs, single = divmod(products - zero - infinity, 2)
+        # zero and infinity take less effort than a single number, which is only added to both of them
         if pairs < 0 or single and not (zero and infinity):
             continue
         places = range(1, len(_positive_points()) + 1)
@@ -113,7 +116,10 @@ def _steadiest_points(outputs: int, taps: int) -> list[PointSet]:
 
 
 def _squared_growth(outputs: int, taps: int, points: NDArray[Any]) -> NDArray[Any]:
-    """Returns taps * `BilinearAlgorithm.error_growth`^2 for many sets of points [sets, points] at once."""
+    """Returns taps * `BilinearAlgorithm.error_growth`^2 for many sets of points [sets, points] at once.
+
+    The rows are those of `interpolation_matrices` before they are scaled, which does not change the growth.
+    """
     count = points.shape[1]
     errors = np.zeros((len(points), outputs))
     for place in range(count):

@@ -1,6 +1,8 @@
 """Recognizes convolutions by the expressions of nodes, whatever their operators, in this form:
 
     sum[c, k...](x[n, f // F * C + c, y * stride + k * dilation - pad, ... | 0] * w[f, c, k, ...]) + b[f]
+
+where a group has F filters and C channels, and "| 0" says that x is 0 outside its shape.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def recognize_convolution(node: Node) -> RecognizedConvolution | None:
 
 
 def _split_sum(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
-    """Yields the two factors of the body, if it is a sum of products, and the read added to the sum."""
+    """Yields the two factors, and the added read or None, if the body is a sum of products."""
     parts = operands(body) if isinstance(body, Call) and body.fn == "add" else (body,)
     sums = [part for part in parts if isinstance(part, Reduce) and part.monoid == "sum"]
     added = [part for part in parts if isinstance(part, Read)]
@@ -69,24 +71,24 @@ def _split_sum(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
 
 def _match_convolution(scope: Scope, data: Read, weights: Read, bias: Read | None) -> Convolution | None:
     """Returns the convolution that adds up products of these factors, or None."""
-    x: tuple[Any, ...] = data.source.shape
-    w: tuple[Any, ...] = weights.source.shape
-    if not 3 <= len(x) == len(w) == len(scope.axes):
+    x_shape: tuple[Any, ...] = data.source.shape
+    w_shape: tuple[Any, ...] = weights.source.shape
+    if not 3 <= len(x_shape) == len(w_shape) == len(scope.axes):
         return None
     n, f, *places = map(polynomial, scope.axes)
-    if bias is not None and (bias.indices != (f,) or bias.source.shape != (w[0],)):
+    if bias is not None and (bias.indices != (f,) or bias.source.shape != (w_shape[0],)):
         return None
-    if data.outside not in (None, Const(0)) or weights.outside is not None or x[1] % w[1] != 0:
+    if data.outside not in (None, Const(0)) or weights.outside is not None or x_shape[1] % w_shape[1] != 0:
         return None
-    groups, c = x[1] // w[1], weights.indices[1]
-    if w[0] % groups != 0 or scope.shape[:2] != (x[0], w[0]):
+    groups, c = x_shape[1] // w_shape[1], weights.indices[1]
+    if w_shape[0] % groups != 0 or scope.shape[:2] != (x_shape[0], w_shape[0]):
         return None
-    channel = floordiv(f, w[0] // groups) * w[1] + c
+    channel = floordiv(f, w_shape[0] // groups) * w_shape[1] + c
     if weights.indices[0] != f or data.indices[:2] != (n, channel):
         return None
     windows: list[ConvolutionAxis] = []
     for index, size, tap, taps, place, outputs in zip(
-        data.indices[2:], x[2:], weights.indices[2:], w[2:], places, scope.axes[2:], strict=True
+        data.indices[2:], x_shape[2:], weights.indices[2:], w_shape[2:], places, scope.axes[2:], strict=True
     ):
         y, k = _as_axis(place), _as_axis(tap)
         if (
@@ -105,7 +107,7 @@ def _match_convolution(scope: Scope, data: Read, weights: Read, bias: Read | Non
         windows.append(ConvolutionAxis(size, taps, outputs.extent, stride, dilation, pad))
     assert isinstance(data.source, Tensor)
     dtype = data.source.dtype
-    return Convolution(x[0], x[1], w[0], groups, tuple(windows), bias is not None, dtype)
+    return Convolution(x_shape[0], x_shape[1], w_shape[0], groups, tuple(windows), bias is not None, dtype)
 
 
 def _as_axis(size: Size) -> Axis | None:

@@ -92,7 +92,11 @@ class Tiling:
 
     @property
     def tiles(self) -> Any:
-        """The number of tiles in all phases; of elements that some tap reads (summed); of outputs (plain)."""
+        """The number of tiles of the data.
+
+        Fast: the tiles of all phases. Summed: the elements from the first to the last that a tap reads.
+        Plain: the outputs.
+        """
         window = self.window
         if self.is_fast:
             return window.phase_count * ((window.outputs - 1) // (window.phase_count * self.outputs) + 1)

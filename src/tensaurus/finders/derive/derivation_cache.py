@@ -50,7 +50,10 @@ class DerivationCache:
     _by_shape: dict[str, dict[str, _StoredTrails]] | None = field(default=None, repr=False)
 
     def trails_at(self, roots: Sequence[Scope]) -> list[Trail] | None:
-        """Return the stored trails of these expressions, the most promising first, or None."""
+        """Return the stored trails of these expressions, the most promising first.
+
+        None where they were never searched; an empty list where a search found nothing.
+        """
         text = format_scopes(roots)
         stored = self._load().get(remove_sizes(text), {}).get(text)
         return None if stored is None else stored.trails

@@ -51,6 +51,9 @@ class Derive:
     budget    seconds for all searches, until more are granted
     cache     derivations that are known, and whether kernels can be generated: without them, derived
               programs are priced as standard operators
+
+    The private tables are by a program's roots (_regions), by a region's forms (_programs of single regions,
+    _equations with the seconds that each saves, _unfinished), or by a node (_prices in seconds).
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
@@ -90,6 +93,7 @@ class Derive:
             for saved, equation in self._derive(region, now)
         ]
         proposals.sort(key=lambda proposal: -proposal[0])
+        # an equation is taken to add four e-nodes
         for _, region, equation in islice(proposals, max(room // 4, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, region.leaves)))
 
@@ -103,7 +107,7 @@ class Derive:
         return sum(filter(None, map(self.seconds, program.active)))
 
     def region_seconds(self, region: LinearRegion) -> tuple[float, float]:
-        """Return the measured seconds of the region's unfused operators, and those of its arithmetic."""
+        """Return the measured seconds of the region's unfused operators, and the least for its arithmetic."""
         now = sum(filter(None, (self.seconds(node) for node in region.inner if not is_free(node))))
         least = 0.0
         for piece, product in zip(region.pieces, region.products, strict=True):
@@ -138,6 +142,7 @@ class Derive:
     def _make_equations(
         self, region: LinearRegion, programs: Iterable[DerivedProgram], now: float
     ) -> Iterator[tuple[float, Equation]]:
+        """Yield (saved seconds, equation) for the first programs that are fast enough; `now` in seconds."""
         count = 0
         leaves = tuple(region.names.values())
         for program in _distinct_programs(programs):
@@ -177,6 +182,8 @@ class Derive:
         if search.is_late:
             self._unfinished[region.forms] = _UnfinishedSearch()
             return found
+        # Trails from other sizes must lead to a faster program.  At these sizes an empty list is an answer,
+        # too (a search found nothing); else the best trail must still lead to its end.
         if is_faster if known is None else not known or ends[0]:
             return found
         alone = [self._programs.get(single.forms, []) for single in region.single_regions]
@@ -209,6 +216,7 @@ class Derive:
                 prices[id(program)] = estimate_seconds(results, region.weights, self.roofline, self._prices)
             except (TensaurusError, Untypable):
                 continue
+            # once there are MAX_PROPOSALS prices, a program must beat the worst of the best ones
             limit = min([limit, *sorted(prices.values())[MAX_PROPOSALS - 1 : MAX_PROPOSALS]])
         priced = [replace(program, seconds=prices.get(id(program), inf)) for program in programs]
         return sorted(priced, key=lambda program: program.seconds)

@@ -59,7 +59,7 @@ CONVERGING: tuple[Rule, ...] = (substitute_variables.sheared, tighten_boundary.t
 MAX_DEPTH = 7  # explorative rules applied one after the other
 MAX_STATES = 2000  # states that are explored
 DEPTH_PENALTY = 1.5  # factor on a state's cost for each rule after the first: shallow states come first
-MAX_SIMILAR_STATES = 4  # states that are followed for one state of a trail from other sizes
+MAX_SIMILAR_STATES = 4  # states that are kept for each hash of a trail: it leaves out sizes, so several fit
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,7 @@ class DerivedProgram:
 class Search:
     """The limits of a search, and its counts after a run.
 
+    roofline        the machine's peaks
     explorative     rules that are applied to every state
     joint           rules that are applied to several expressions of a state at once
     converging      rules that are applied where they bring an expression nearer to operators
@@ -112,7 +113,11 @@ class Search:
     explored        states that were explored
     produced        states that rules produced, of which `pruned` were known
     found           programs that were found
-    is_cut          whether states remain to be explored; `is_late`: because of the deadline
+    is_cut          whether states remain to be explored
+    is_late         whether states remain because the deadline has passed
+    _waiting        a heap of (priority, depth, number, state); the number breaks ties by discovery
+    _seen           keys of states that are waiting, were explored, or were matched to operators
+    _programs       the programs found, by the keys of their states
     """
 
     roofline: Roofline = ONE_CORE
@@ -175,7 +180,7 @@ class Search:
         keys, neighbours = list[tuple[object, ...]](), list[State]()
         for nearer in self._approach_operators(state):
             if nearer is not state and nearer.key in self._seen and self.prunes_known:
-                break
+                break  # what follows from a known state is found from there
             keys.append(nearer.key)
             for final in self._match_all_stages(nearer):
                 if final.key not in self._programs:
@@ -186,7 +191,7 @@ class Search:
             heappush(self._waiting, (priority, depth, number, state))
             return
         self.explored += 1
-        self._seen.update(keys)
+        self._seen.update(keys)  # not before: a state that is put back must not find its own states known
         for neighbour in neighbours:
             self.produced += 1
             is_known = neighbour.key in self._seen
@@ -219,7 +224,7 @@ class Search:
         for stage in stages:
             for rule in self.converging:
                 yield from (state.after_step(stage, step) for step in rule(stage))
-        for stage in stages[:1]:
+        for stage in stages[:1]:  # operators are matched from the inside out, as in `_match_all_stages`
             yield from filter(None, self._match_stage(state, stage))
 
     def _neighbours(self, state: State) -> Iterator[State]:
@@ -239,6 +244,7 @@ class Search:
             yield (state := nearer)
 
     def _nearer_state(self, state: State) -> State | None:
+        """Return the first state in which a converging rule brings a stage nearer to an operator, or None."""
         for stage in state.compute_bound(self.min_intensity):
             for rule in self.converging:
                 for step in rule(stage):
@@ -264,7 +270,10 @@ class Search:
                 yield from self._match_all_stages(matched)
 
     def _match_stage(self, state: State, stage: Scope) -> Iterator[State | None]:
-        """Yield the state with the stage as each matching operator and, where allowed, as an eOperator."""
+        """Yield the state with the stage as each matching operator and, where allowed, as an eOperator.
+
+        None stands for a state that cannot be typed.
+        """
         yield from (state.with_operator(stage, match) for match in match_operators(stage))
         if self.allows_kernels:
             yield state.with_eop(stage)
@@ -293,14 +302,14 @@ class Search:
             if is_reshape(stage) or weights.issuperset(tensors(stage)):
                 continue
             sources = {id(read.source): read.source for read in reads(stage)}.values()
-            moved = 4 * sum(number_of(product(s.shape)) for s in (stage, *sources))
+            moved = 4 * sum(number_of(product(s.shape)) for s in (stage, *sources))  # 4 bytes an element
             work = intensity(stage) * moved / 4
             total += self.roofline.seconds(work, moved)
         return total
 
 
 def _distance(stage: Scope) -> tuple[int, int]:
-    """Return how far a stage is from an operator: indices of several traversal iterators, then elements."""
+    """Return how far a stage is from an operator: how many indices mix traversal iterators, then its size."""
     return substitute_variables.count_mixed_dimensions(stage), number_of(product(stage.shape))
 
 

@@ -160,7 +160,7 @@ class State:
         if match.operator.is_unary:
             if (split := split_scale(scopes_of(node)[0])) is None:
                 return None
-            factor = match.number / split[1]
+            factor = match.number / split[1]  # split[1]: the operator's own factor, as of AveragePool
         shape = node.tensor.shape
         if len(shape) != len(match.shape) or not all(
             isinstance(n, int) and n >= needed for n, needed in zip(shape, match.shape, strict=True)

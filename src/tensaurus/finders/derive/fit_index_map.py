@@ -61,7 +61,7 @@ def places_between(
             if last - first < 2:
                 continue
             distance = np.minimum(np.abs(values - first), np.abs(values - last))
-            near = np.argsort(distance, kind="stable")[:LINES]
+            near = np.argsort(distance, kind="stable")[:LINES]  # lines through these are looked at
             for d, extent in enumerate(shape):
                 lines = _lines_through([place[near] for place in places], d, extent)
                 at = evaluate_at(form, axes, lines)
@@ -106,7 +106,10 @@ def fit_index(function: IndexFunction, axes: Sequence[Axis], seed: int = 0) -> S
 def _differences(
     function: IndexFunction, bases: Sequence[Integers], d: int, extent: int
 ) -> tuple[Integers, Booleans]:
-    """Return value(i + 1) - value(i) for each i along an axis, and where that is known on some line."""
+    """Return value(i + 1) - value(i) for each i along an axis, and where that is known on some line.
+
+    Where lines disagree no form fits: the caller compares the fitted form with all known values.
+    """
     values, known = function(_lines_through(bases, d, extent))
     values, known = values.reshape(-1, extent), known.reshape(-1, extent)
     both = known[:, 1:] & known[:, :-1]
@@ -142,5 +145,6 @@ def _fit_digits(differences: Integers, is_known: Booleans, a: Size) -> Size | No
     carries = np.arange(1, len(differences) + 1) % period == 0
     if period == 1 or bool((is_known & (differences != slope) & ~carries).any()):
         return None
+    # from one multiple of the period to the next: period - 1 steps of the lower digit, then its carry
     higher = _fit_digits(differences[carries] + slope * (period - 1), is_known[carries], a // period)
     return None if higher is None else (a % period) * slope + higher

@@ -5,10 +5,9 @@ Slices, concatenations, masks and skewed reshapes that assemble products of chun
     L[b, i, j](sum[k](q[b, i, k] * k[b, i + j - w, k]) if 0 <= i + j - w < n else -inf)
 
 Moves are operators that only move elements.  Rewrite rules would have to undo each exporter's way to write a
-band.  Here every element's number is traced
-through the moves, and an index expression is fitted to the numbers (EINNET, section 4.2: expression fusion;
-4.1: traversal merging, boundaries).  Of large tensors a sample is traced; the replay of the equation checks
-that the expression is right everywhere.
+band.  Here every element's number is traced through the moves, and an index expression is fitted to the
+numbers (EINNET, section 4.2: expression fusion; 4.1: traversal merging, boundaries).  Of large tensors a
+sample is traced; the replay of the equation checks that the expression is right everywhere.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product:
         if any(form is None for form in forms):
             return None
         moved.append(Read(read.source, tuple(form for form in forms if form is not None), Const(0)))
-    output_indices = [
+    output_indices = [  # without summation iterators: these say which elements of the root are the product's
         (index, number_of(extent))
         for read in moved
         for index, extent in zip(read.indices, read.source.shape, strict=True)

@@ -86,6 +86,7 @@ class _Factors:
         """The windows of the data; None where an index is not affine or an iterator is in several windows."""
         found: list[WindowAxes] = []
         for d, index in enumerate(self.data.indices):
+            # taps are in data and weights and summed, places in the data and the output
             taps = [a for a in axes_in(index) if self.pattern(a) == (True, True, False) and a.extent != 1]
             places = [a for a in axes_in(index) if self.pattern(a) == (True, False, True)]
             if not taps or len(axes_in(index)) == 1:
@@ -205,7 +206,11 @@ def _match_operator(
     factors: _Factors, operator: Operator, groups: Mapping[Pattern, list[Axis]],
     window_axes: Sequence[WindowAxes]
 ) -> OperatorMatch | None:
-    """Return the scope as this operator, None where no attributes or no layout of the operands fit."""
+    """Return the scope as this operator, None where no attributes or no layout of the operands fit.
+
+    `groups` and `window_axes` are the scope's iterators: by pattern, and for each of the operator's windows.
+    """
+    # for each iterator of the operator the scope's iterators that become it; none where its extent is 1
     scope_axes: dict[Axis, tuple[Axis, ...]] = dict.fromkeys(operator.iterators, ())
     scope_axes |= {a: tuple(groups.get(pattern, ())) for pattern, a in operator.groups.items()}
     extents: dict[Axis, int] = {a: prod(numeric_extent(b) for b in axes) for a, axes in scope_axes.items()}
@@ -252,8 +257,9 @@ class _WindowLayout:
     """The operand's dimension for a window, and the window's numbers.
 
     extent      of the operand's dimension, whose axis is p
-    dimension   of the source
-    index       into that dimension, over p
+    dimension   the dimension of the source from which it is laid out
+    index       the index into the source's dimension, over p
+    stride      of the window over the operand, at least 1; so is the dilation
     begin       elements of padding before the operand's first one
     is_flipped  whether the taps are in reverse order: the source is read with a negative dilation
     """

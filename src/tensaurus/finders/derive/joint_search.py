@@ -30,7 +30,10 @@ def search_region(
     region: LinearRegion, roots: Sequence[Scope], nodes: Sequence[tuple[Tensor, Node]], search: Search,
     single_programs: Sequence[Sequence[DerivedProgram]]
 ) -> list[DerivedProgram]:
-    """Return the programs found for a region's expressions; `single_programs` are those of each product."""
+    """Return the programs found for a region's expressions, the fastest first.
+
+    `single_programs` are the programs that were found for each of the region's products alone.
+    """
     if len(roots) == 1:
         return search.run(roots, nodes)
     leaves = [[region.names[leaf] for leaf in single.leaves] for single in region.single_regions]
@@ -76,7 +79,10 @@ def joint_start_states(
 def _replay_paths(
     first: State, paths: Sequence[Sequence[State]], names: Sequence[Mapping[Tensor, Source]]
 ) -> State:
-    """Return the state after each root went its own path, one root after the other."""
+    """Return the state after each root went its own path, one root after the other.
+
+    `names` has for each root {tensor of its own derivation: tensor of the joint one}.
+    """
     current = first
     for number, path in enumerate(paths):
         for state in path[1:]:

@@ -88,6 +88,7 @@ def _merge(views: tuple[_View, ...]) -> Iterator[JointStep]:
 class _View:
     """A stage, a sum of products, seen as one of its reads, `data`, times the weights.
 
+    data        a read whose indices depend on all summation iterators
     weights     the product of all other factors, with the guards
     dimensions  the data's indices
     """
@@ -184,6 +185,7 @@ class _Frame:
         """Return the merged expression, None where its data indices would differ from those of a view."""
         first = self.views[0]
         fresh = {a: axis(a.extent, base_name(a)) for a in first.stage.axes if a not in first.private}
+        # one iterator k numbers the rows of all views, in place of the first view's private iterators
         k = axis(sum(self.counts), base_name(first.private[0]) if first.private else "k")
         taps = tuple(tuple(axis(w.extent, w.name) for w in dimension) for dimension in self.windows)
         indices = []
@@ -209,7 +211,10 @@ class _Frame:
     def _view_weights(
         self, fresh: Mapping[Axis, Axis], taps: Sequence[Sequence[Axis]], indices: Sequence[Size]
     ) -> Iterator[Body | None]:
-        """Yield each view's weights over new iterators, 0 beyond its window; None for other indices."""
+        """Yield each view's weights over new iterators, 0 beyond its window.
+
+        None for a view whose data would be read at other indices than `indices`, those of the merged scope.
+        """
         for number, (view, places) in enumerate(zip(self.views, self.places, strict=True)):
             values: dict[Atom, Any] = {a: polynomial(fresh[b]) for a, b in places.items()}
             guards, offsets = list[Size](), [0] * len(indices)
@@ -218,7 +223,7 @@ class _Frame:
                     tap, extent = window.taps[number]
                     place = polynomial(v) + (window.low - window.begins[number])
                     guards += [g for g in within(place, 0, extent) if not is_nonnegative(g)]
-                    if tap is None:
+                    if tap is None:  # place is 0 where its guard holds, so that this changes no index there
                         offsets[d] = offsets[d] + place * window.slope
                     else:
                         values[tap] = place

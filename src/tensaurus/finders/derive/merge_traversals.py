@@ -44,7 +44,7 @@ def read_through(scope: Scope) -> Scope:
 
 class _ReadThrough(Rewriting):
     def read(self, read: Read) -> Read:
-        """Rewrite a read that is an index: only a read may take its place, no choice."""
+        """Rewrite a read within an index: only a read may take its place, not a choice (`Select`)."""
         read = _drop_unused_outside(super().read(read))
         direct = _read_of_source(read)
         return direct if isinstance(direct, Read) else read
@@ -77,9 +77,9 @@ def _read_of_source(read: Read) -> Body | None:
     if not isinstance(inner, Scope) or not isinstance(inner.body, Read):
         return None
     if isinstance(inner.body.outside, Const) and read.outside not in (None, inner.body.outside):
-        return None
+        return None  # one read has one value outside
     if literal_dtype(inner.body) != dtype_of(inner):
-        return None
+        return None  # literals alone take their type from their neighbours
     at: dict[Atom, Any] = dict(zip(inner.axes, read.indices, strict=True))
     direct = replace_axes(inner.body, at)
     assert isinstance(direct, Read)

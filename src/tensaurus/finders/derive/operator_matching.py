@@ -123,7 +123,7 @@ def _make_kind(is_unary: bool, windows: Sequence[Window], groups: Iterable[Patte
 
 @cache
 def matchable_operators() -> tuple[Operator, ...]:
-    """Return for each kind the first operator in the registry, or, of one tensor, the one of most roles."""
+    """Return one operator of each kind: the first in the registry, or, of one tensor, that of most roles."""
     found: dict[Kind, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):
@@ -143,7 +143,8 @@ def matchable_operators() -> tuple[Operator, ...]:
 def _enlarge_sizes(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
     """Return the types with sizes multiplied by different primes, one or two at a time, where allowed.
 
-    Iterators of extent 1 do not show in an index, and iterators of equal extents cannot be told apart.
+    Iterators of extent 1 do not show in an index, and iterators of equal extents cannot be told apart.  Sizes
+    of the second input alone are multiplied only where they are 1.
     """
     remaining = [(k, d) for k, kind in enumerate(types) for d in range(kind.rank)]
     for count in (1, 2):
@@ -317,7 +318,10 @@ def _compare_quantities(
     windows: Sequence[Window], before: Sequence[_WindowQuantities], after: Sequence[_WindowQuantities],
     number: int
 ) -> Role | None:
-    """Return the role of a changed number: the quantity that became equal to it, else the end padding."""
+    """Return the role of a changed number: the quantity that became equal to it.
+
+    Where the number of places alone changed, it is the padding at the end.
+    """
     for window, old, new in zip(windows, before, after, strict=True):
         changed = [q for q, x, y in zip(QUANTITIES, old, new, strict=False) if x != y]
         if changed:

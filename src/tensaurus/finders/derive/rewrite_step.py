@@ -93,7 +93,8 @@ def axes_in(part: Body | Size) -> frozenset[Axis]:
 def as_nested_read(axes: Sequence[Axis], body: Body) -> Read:
     """Return a read of a new scope that computes the body, over those of the axes that the body depends on.
 
-    Elements of the scope that nobody reads may lie beyond edges that a guard around the body excluded.
+    Elements of the scope that nobody reads may lie beyond edges that a guard around the body excluded: there
+    the sources are read as 0.
     """
     used = tuple(a for a in axes if a in axes_in(body))
     fresh = tuple(axis(a.extent, base_name(a)) for a in used)

@@ -24,7 +24,7 @@ from tensaurus.finders.derive.rewrite_step import Product, Step, base_name, prod
 
 __all__ = ["split"]
 
-MAX_PHASES = 4  # an iterator of at most so many values may be split at each: it may number a stride's phases
+MAX_PHASES = 4  # values of an iterator in a quotient that is split at each: it may number a stride's phases
 
 
 def split(scope: Scope) -> Iterator[Step]:

@@ -81,7 +81,10 @@ def _numbers(slopes: Any) -> bool:
 
 
 def _eliminate_axis(body: Body, a: Axis, form: Size, value: Size) -> Body | None:
-    """Solve form = value for the axis and return the body without the axis, None where that is impossible."""
+    """Solve form = value for the axis and return the body without the axis, None where that is impossible.
+
+    With form = unit * a + others, an index's term (k * unit) * a becomes k * (value - others).
+    """
     affine = affine_coefficients(form, [a])
     unit, others = (1, 0) if affine is None else (affine[0][a], affine[1])
     assert isinstance(unit, int)

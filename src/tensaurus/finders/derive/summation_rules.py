@@ -52,7 +52,7 @@ def split(scope: Scope) -> Iterator[Step]:
     for whole, put in outermost_reductions(scope.body):
         for inner in _nonempty_subsets(whole.axes):
             if len(inner) == len(whole.axes) and whole is scope.body:
-                continue
+                continue  # the inner scope would be the whole one
             outer = tuple(a for a in whole.axes if a not in inner)
             outside, inside = _factor_out(whole, inner)
             if literal_dtype(inside.body) != dtype_of(scope):

@@ -100,7 +100,7 @@ class Blocked:
                 if (e := self._cached_equation(node, inputs, output)) is not None
             ]
             yield from equations
-            if any(e.left[0] is not node for e in equations):
+            if any(e.left[0] is not node for e in equations):  # block(node): other readers need it plain
                 yield inverse_equation(node, self.width)
 
     def _excess_seconds(self, node: Node) -> float:
@@ -211,7 +211,7 @@ def block_scope(scope: Scope, inputs: Collection[str], output: bool, width: int)
     blocks = [r.indices[CHANNEL_AXIS] for r in reads(scope, nested=True) if r.source in blocked.values()]
     blocks += [i for r in reads(scope) if isinstance(r.source, Scope) for i in r.indices]
     if any(isinstance(atom, Floor) for index in blocks for atom in atoms(index)):
-        return None
+        return None  # an axis that could not be split runs across blocks
     return scope
 
 

@@ -74,7 +74,7 @@ class Fuse:
         return fusions
 
     def _rank_fusions(self, program: Program) -> tuple[Fusion, ...]:
-        """Group regions by their form (alike but for leaves), and these by kernel; forms may share one."""
+        """Groups regions by form (equal but for leaves), and forms by kernel: several may share one."""
         alike: dict[Node, list[Piece]] = {}  # regions by their form over numbered leaves
         for piece in find_regions(program, self.roofline):
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}

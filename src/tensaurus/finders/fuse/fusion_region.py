@@ -63,9 +63,11 @@ def is_literal(node: Node, reader: Node) -> bool:
 class _RegionFinder:
     """Grows regions in one program.
 
-    position          the position of each node in the program
+    position       the position of each node in the program
     patterns       how each operator reads its arguments, for operators that may be fused
-    readers        the nodes that read each value
+    readers        the nodes that read each value; where each output of a node may be fused on its own, these
+                   read the node's arguments
+    outputs        the values that the program returns
     epilogue_maps  maps that may be computed in the kernel of a contraction or pooling before them
     """
 
@@ -175,7 +177,7 @@ class _RegionFinder:
 
     def _joined_branches(self, tree: Region) -> set[Node]:
         """Returns the values of a tree that are joined, each computed from contractions of its own."""
-        below: dict[Node, frozenset[Node]] = {}
+        below: dict[Node, frozenset[Node]] = {}  # the cores from which each value of the tree is computed
         parts: set[Node] = set()
         for node in sorted(tree, key=self.position.__getitem__):
             inputs: dict[Node, frozenset[Node]] = {}
@@ -218,6 +220,7 @@ class _RegionFinder:
             _, node = heappop(waiting)
             if steps + self.patterns[node].steps > MAX_STEPS:
                 continue
+            # a repeated reader is computed outside the region, too, and reads the node there
             is_only_here = self._is_read_only_inside(node, region) and self.readers[node].isdisjoint(repeated)
             if len(leaves.union(self._inputs(node))) > MAX_LEAVES:
                 continue
@@ -291,7 +294,7 @@ class _RegionFinder:
             return
         widest = max((elements(arg) for arg in self._inputs(product) if arg in between), default=0)
         for core in self._cores_below(between, lambda node: self.patterns[node].is_contraction):
-            if elements(core) <= widest:  # else it is reduced, and storing the result costs little
+            if elements(core) <= widest:  # else the rows reduce it, and storing what they return costs little
                 yield from self._with_prologues(between | {core})
 
     def _row_regions(self) -> Iterator[Region]:

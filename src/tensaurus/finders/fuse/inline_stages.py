@@ -34,7 +34,12 @@ def inline_stages(scope: Scope) -> Scope:
 
 
 class _StageInliner(Rewriting):
-    """Replaces reads of scopes by the bodies of these scopes."""
+    """Replaces reads of scopes by the bodies of these scopes.
+
+    read_by   how many reads each scope has, by its identity
+    reader    the scope whose body is rewritten at present
+    reducing  whether the part that is rewritten is inside a reduction of the reader
+    """
 
     def __init__(self, outermost: Scope):
         super().__init__()

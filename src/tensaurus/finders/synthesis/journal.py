@@ -60,7 +60,7 @@ class Journal:
         for file in sorted(self._folder.glob("*.jsonl")) if self._folder is not None else ():
             begin = self._read_bytes.get(file, 0)
             if begin and file == self._file or file.stat().st_size <= begin:
-                continue
+                continue  # nothing new; the own file is read only before it is written
             with file.open("rb") as opened:
                 opened.seek(begin)
                 data = opened.read()

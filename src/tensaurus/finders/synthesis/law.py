@@ -45,7 +45,11 @@ WEAKENING_STEPS = 6_000  # steps of a proof with fewer conditions: such proofs s
 
 @dataclass(frozen=True)
 class StatedLaw:
-    """The text of a law with its rules and their evidence, or the reasons why nothing is proved."""
+    """The text of a law with its rules and their evidence, or the reasons why nothing is proved.
+
+    A law without rules or reasons is known already.  `sides` are the terms of the text; None for a
+    multi-pattern, and for a law that may be applied in no direction.
+    """
 
     text: str
     rules: tuple[Rule, ...] = ()
@@ -136,8 +140,9 @@ def _find_most_general(
     texts: Sequence[LawText], all_conditions: Sequence[Sequence[str]], known: Container[str],
     journal: Journal, refuted: dict[str, str], algebra: bool
 ) -> StatedLaw | tuple[str, ...]:
-    """Return the most general law that algebra alone or the solver proves, else the reasons of each failure.
+    """Return the most general law that is proved, else the reasons of each failure.
 
+    `algebra` says whether algebra is tried first, or the solver alone.
     The first text, for any attributes, is more general under the condition of equal shapes than the others
     are without conditions.
     `refuted` caches {text: reason}.

@@ -85,6 +85,7 @@ def _movers() -> Iterator[Op]:
 
 
 def _copies_input(op: Op) -> bool:
+    """Return whether the operator returns its input as it is, as Identity does."""
     given = (True,) + (False,) * (len(op.inputs) - 1)
     return moved_inputs(op) == {0} and is_elementwise_for_all_types(op, given)
 

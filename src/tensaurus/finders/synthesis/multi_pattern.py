@@ -98,6 +98,7 @@ def _size_text(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
     """Return a term's size along an axis as a sum of dimensions of its variables, or None."""
     roots = parse_terms(part)
     rule = Rule("part", roots, roots, (), frozenset(), f"part: {part} => {part}")
+    # the case with the most symbols: in the others some sizes are fixed or equal
     most_general: tuple[int, State, Node] | None = None
     for case in _TypingCases(rule, max(ranks[name] for name in rule.variables)):
         if isinstance(case, Gap):

@@ -112,6 +112,7 @@ class OperatorUse(Use):
         numbers = value if isinstance(value, tuple) else (value,)
         if not numbers or not all(isinstance(n, int) for n in numbers):
             return None
+        # an axis means the same with the rank subtracted, but not with one more
         for rank in dict.fromkeys((self.result.rank, *(kind.rank for kind in self.types[:1]))):
             if rank and self._is_same(name, value, -rank) and not self._is_same(name, value, -rank - 1):
                 return tuple(n - rank for n in numbers) if isinstance(value, tuple) else value - rank

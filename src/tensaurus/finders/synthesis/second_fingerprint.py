@@ -52,6 +52,7 @@ class ComparisonPoints:
         by_use: dict[tuple[int, Use], list[Term]] = {}
         for term in (term for term in every if term[0] != "x"):
             by_use.setdefault((term_size(term), term[0]), []).append(term)
+        # smaller terms first: they are the arguments of larger ones
         for (_, use), calls in sorted(by_use.items(), key=lambda item: item[0][0]):
             if not use.types:
                 values[calls[0]] = np.repeat(use.evaluate((), self.field), self.count, axis=0)

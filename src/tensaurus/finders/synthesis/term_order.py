@@ -69,7 +69,7 @@ def substitute_term(term: Term, values: dict[Term, Term]) -> Term:
 class Laws:
     """Known equations between terms, applied where they make a term smaller.
 
-    They are indexed by the keys of the larger side's root and of its arguments' roots, None for variables.
+    They are indexed by the keys of the replaced side's root and of its arguments' roots, None for variables.
     """
 
     def __init__(self, key: UseKey = use_key) -> None:

@@ -5,8 +5,8 @@ known class becomes a candidate for a law, any other a new class.  Terms of cons
 values depend on no variable, are constants: runtimes fold these, so that no larger terms are built of them.
 
 Terms are compared at points, called slots.  In slot 0 all variables of a type have one tensor as their value,
-in slot k variable k has another.  Renaming variables permutes the slots, so that the sorted hashes of
-slots are the same for all names: a term of n variables takes n + 1 evaluations in place of n!.
+in slot k + 1 variable k alone has another.  Renaming variables permutes the slots, so that the sorted hashes
+of slots are the same for all names: a term of n variables takes n + 1 evaluations in place of n!.
 """
 
 from __future__ import annotations
@@ -146,7 +146,11 @@ def _split_size(size: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 class Terms:
-    """The classes of a world's terms, grown size by size; `count` terms were evaluated."""
+    """The classes of a world's terms, grown size by size; `count` terms were evaluated.
+
+    families  by type and signature
+    known     the family and number of each class, by the key of its values (`_keys`)
+    """
 
     def __init__(self, world: World, seed: int = 0):
         self.world = world
@@ -180,6 +184,7 @@ class Terms:
         args = []
         for arg in candidate.args:
             values = np.concatenate(arg.family.values)[arg.number]
+            # for each slot of the term the argument's, as in `_apply_batches`
             at = [0, *(arg.names.index(v - 1) + 1 if v - 1 in arg.names else 0 for v in slots[1:])]
             args.append(values[at])
         values = candidate.use.evaluate(args, self.field)[None]
@@ -260,11 +265,12 @@ class Terms:
         """Apply the use to all classes of these families and sizes, in batches."""
         parts = [family.of_size(size) for family, size in zip(families, sizes, strict=True)]
         counts = [len(values) for _, values in parts]
-        if not (all(counts) and signature):
+        if not (all(counts) and signature):  # without variables the term is a constant
             return
         slots = len(signature) + 1
+        # for each slot of the term the argument's: slot 0 where the argument lacks the variable
         maps = [[0, *(own.index(v) + 1 if v in own else 0 for v in range(len(signature)))] for own in names]
-        order = sorted(range(len(signature)), key=lambda v: signature[v])
+        order = sorted(range(len(signature)), key=lambda v: signature[v])  # signatures are ascending
         family = self._family(result, tuple(signature[v] for v in order))
         step = max(1, BATCH_VALUES // (slots * max(1, prod(counts[1:]))))
         for start in range(0, counts[0], step):
@@ -337,7 +343,7 @@ class Terms:
             own = hashes[:, 1 + np.flatnonzero(signature == kind)]
             columns += list(np.sort(own, axis=1).T)
         state = np.full(len(hashes), self._seeds[family.type], np.uint64)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # the factor is 2^64 divided by the golden ratio: it mixes all bits
             for column in columns:
                 state = scramble_words(state * np.uint64(0x9E3779B97F4A7C15) + column)
         return [int(key) for key in state]

@@ -67,7 +67,7 @@ MAX_CACHED_ELEMENTS = 1 << 10  # values of larger tensors are computed again whe
 
 
 class _Magnitudes(NamedTuple):
-    """Bounds of the elements of a constant that are neither 0 nor infinite.
+    """Bounds of the magnitudes of a constant's elements, those that are 0 or infinite left out.
 
     low      every magnitude is at least this, or 0
     high     every magnitude is at most this
@@ -94,6 +94,7 @@ def removes_needed_rounding(node: Node) -> bool:
 
     Sub(12582912, 12579840)     True: the result, 3072, has a finer unit in the last place than its terms
     Mul(12582912, 1 / 4096)     True: 3072 is not large
+    Mul(1e30, 1e-30)            True: both factors are extreme
     Add(0.5, 0.25)              False
     Add(x, 12582912)            False: x is no constant
     """
@@ -112,7 +113,7 @@ def _compute_removes_rounding(node: Node) -> bool:
     if not any(is_large_constant(arg) for arg in terms if arg is not None):
         return False
     largest = _largest_magnitude(node)
-    if fn in ("mul", "div"):
+    if fn in ("mul", "div"):  # refuse a small product of a large factor: it would round nothing
         return bool(largest) and not is_large_constant(node)
     # `needs_stepwise_rounding` has decided sums of two known terms; what cannot be computed here is refused
     return fn == ACCUMULATION or largest is None
@@ -130,14 +131,15 @@ def needs_stepwise_rounding(node: Node) -> bool:
     fn = _constant_operation(node)
     if fn in (None, ACCUMULATION) or _has_ordinary_arguments(node, fn):
         return False
-    sizes = [_largest_magnitude(arg) for arg in node.args if arg is not None]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
+    magnitudes = [_largest_magnitude(arg) for arg in node.args if arg is not None]
+    known = [magnitude for magnitude in magnitudes if magnitude is not None]
+    if len(known) < len(magnitudes):
         return False
     if fn in ("mul", "div"):
-        return any(size and not 1 / EXTREME_FACTOR <= size <= EXTREME_FACTOR for size in known)
+        return any(m and not 1 / EXTREME_FACTOR <= m <= EXTREME_FACTOR for m in known)
     if (coarsest := max(known)) <= _large_limit(node):
         return False
+    # a result of smaller exponent has a finer last digit than its largest term, whose rounding would be lost
     largest = _largest_magnitude(node)
     return largest is not None and frexp(largest)[1] < frexp(coarsest)[1]
 
@@ -159,8 +161,8 @@ def _is_extreme_constant(node: Node) -> bool:
     bounds = _magnitudes(node)
     if bounds is not None and bounds.low >= 1 / EXTREME_FACTOR and bounds.high <= EXTREME_FACTOR:
         return False
-    size = _largest_magnitude(node)
-    return size is not None and size > 0 and not 1 / EXTREME_FACTOR <= size <= EXTREME_FACTOR
+    largest = _largest_magnitude(node)
+    return largest is not None and largest > 0 and not 1 / EXTREME_FACTOR <= largest <= EXTREME_FACTOR
 
 
 def must_keep_operand(node: Node, operations: Collection[str]) -> bool:
@@ -300,7 +302,7 @@ def _union_bounds(first: _Magnitudes | None, last: _Magnitudes | None) -> _Magni
 
 
 def _bound_call(fn: str, first: _Magnitudes, last: _Magnitudes) -> _Magnitudes | None:
-    if fn in ("mul", "div") and not (first.high and last.high):
+    if fn in ("mul", "div") and not (first.high and last.high):  # all results are 0, infinite or NaN
         return ZERO
     match fn:
         case "add" | "sub":
@@ -319,7 +321,7 @@ def _divide_or(above: float, below: float, otherwise: float) -> float:
 
 
 def _measure_magnitudes(magnitudes: Array) -> _Magnitudes:
-    """Return the bounds of known elements."""
+    """Return the bounds of known elements; the quantum is the smallest of their lowest set bits."""
     nonzero = magnitudes[np.isfinite(magnitudes) & (magnitudes > 0)]
     if not nonzero.size:
         return ZERO
@@ -361,5 +363,5 @@ def _compute_largest(node: Node) -> float | None:
             return None
     if values[node].size <= MAX_CACHED_ELEMENTS:
         _values[node] = values[node]
-    sizes = np.abs(values[node].astype(np.float64))
-    return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
+    magnitudes = np.abs(values[node].astype(np.float64))
+    return float(np.max(magnitudes, where=np.isfinite(magnitudes), initial=0.0))

@@ -24,12 +24,12 @@ from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 
-MAX_SHAPE_ELEMENTS = 16  # an argument of an opaque node with so few elements may be a shape: not folded
+MAX_SHAPE_ELEMENTS = 16  # an opaque node's argument of at most this many may be a shape: not folded
 # A folded constant may have MAX_GROWTH_BYTES more, or MAX_GROWTH_FACTOR times as many, bytes as the constants
 # that it is computed from: the transformed weights of a fast convolution have up to eleven times as many.
 MAX_GROWTH_BYTES = 1 << 20
 MAX_GROWTH_FACTOR = 16
-SCRATCH_FACTOR = 16  # an intermediate result may have so many times (the constants' bytes + MAX_GROWTH_BYTES)
+SCRATCH_FACTOR = 16  # the largest intermediate result, in units of (the constants' bytes + MAX_GROWTH_BYTES)
 
 # Functions with jumps: the last bit of an argument decides, so that each step must round as float32 does.
 DISCONTINUOUS = frozenset({"floor", "ceil", "round", "sign", "mod", "fmod", "eq", "lt", "le"})
@@ -47,7 +47,8 @@ def fold_constants(
     - values that no specification defines (300 as a uint8, 1 / 0 in integers, element 7 of 3): the runtime's
       own answer counts;
     - results that are more than a mebibyte and sixteen times larger than their source (Expand of a scalar);
-    - up to 16 elements that an opaque node reads: runtimes are stricter about a constant than about a value;
+    - up to 16 elements that an opaque node reads: they may be a shape, and onnxruntime refuses a constant of
+      the wrong rank where it accepts the same value at run time;
     - where all constants would take more than `max_bytes`, as few as possible of the expressions that grow
       most, if they consist of ONNX's own operators: Tile(w, 60) is stored as w, and computed at loading time.
 

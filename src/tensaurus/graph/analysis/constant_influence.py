@@ -70,6 +70,7 @@ class ChangeBound:
     def __call__(self, moved: Mapping[Node, Node], flushing: Collection[Node] = ()) -> float:
         """Return the largest change of an output element, 0 where rounding removes all changes.
 
+        `moved` gives the constant that takes the place of each constant that is changed.
         The nodes in `flushing` read subnormal numbers as 0, and write 0 instead of them.
 
         Raises ChangeRefused where the change may be large, or cannot be bounded.
@@ -145,6 +146,7 @@ class ChangeBound:
         scope, args = owner.scopes()[index], owner.tensor_args()
         kinds = (*owner.arg_types(), node.tensor)
         types = [kind.dtype for kind in kinds if kind is not None and is_float(kind)]
+        # half an ulp of x is more than |x| * eps / 4
         unit = min(float(float_limits(dtype).eps) for dtype in types or ["float64"]) / 4 * ROUNDED_AWAY
         normals = (float(float_limits(dtype).smallest_normal) for dtype in types)
         flushed = max(normals, default=0.0) if flushing else 0.0
@@ -285,10 +287,10 @@ def _makes_vast(body: Body, sizes: Mapping[Source, tuple[float, float, float]]) 
     read = [sizes.get(arg.source) if isinstance(arg, Read) else None for arg in body.args]
     if body.fn in ("mul", "add", "sub", "where"):
         return any(known is not None and known[1] >= VAST_FACTOR for known in read)
-    if body.fn == "div":
+    if body.fn == "div":  # a constant by a computed number may be vast, and anything by a constant near 0
         inverse = isinstance(body.args[0], Const) or read[0] is not None
         return inverse if read[1] is None else read[1][0] <= 1 / VAST_FACTOR
-    if body.fn == "pow":
+    if body.fn == "pow":  # harmless if all exponents are one number in (0, MAX_EXPONENT]
         return read[1] is None or not 0 < read[1][2] == read[1][1] <= MAX_EXPONENT
     return body.fn in POLES
 

@@ -59,7 +59,7 @@ class SizeField(Exact):
         return data if data.dtype.kind in "bO" else data.astype(np.int64)
 
     def quotient(self, a: Any, b: Any) -> Any:
-        if isinstance(a, int) and isinstance(b, int):
+        if isinstance(a, int) and isinstance(b, int):  # towards zero; by 0: 0, as in all exact fields
             return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
         if not is_nonnegative(a):
             raise Untypable("division of a size that may be negative")
@@ -117,6 +117,7 @@ def known_elements(node: Node, memo: KnownElements) -> Array | None:
             waiting.pop()
             continue
         needed = _needed_arguments(last)
+        # None in `memo` means unknown; an argument that is not in it yet is evaluated first, below
         if needed is None or any(memo.get(arg, last) is None for arg in needed.values()):
             memo[last] = None
             continue
@@ -162,7 +163,7 @@ def _evaluate(node: Node, values: Mapping[Tensor, Any]) -> Array:
     objects = any(v.dtype.kind == "O" for v in values.values())
     if objects and floats:
         raise Untypable("a float computed from a size that is not a number")
-    if objects or (not floats and not values):
+    if objects or (not floats and not values):  # a Shape reads no element: its expression holds the symbols
         sizes = SizeField()
         lifted = {leaf: v if v.dtype.kind == "O" else sizes.lift(v) for leaf, v in values.items()}
         return _narrow(_SizeEvaluation(lifted, sizes, {}).scope(scope), kind.dtype)

@@ -2,7 +2,8 @@
 
     program  ::=  line ...
     line     ::=  symbol('N', 1)                      each symbolic size, with its least value
-               |  n0 = input('x') -> type             in order; `captured` where a body reads it from outside
+               |  n0 = input('x') -> type             in order; `captured` where a body reads it from outside,
+                                                      `source` where the program's lists lack it
                |  n1 = constant(type, number, ...)    up to 8 numbers
                |  n2 = constant(type, '5f0c...')      the digest of more numbers, which are in the table
                |  n3 = Conv(n0, n1, None, group=1, ...) -> type, ...

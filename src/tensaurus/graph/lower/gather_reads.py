@@ -75,7 +75,7 @@ class _Dimension:
 
 
 class _Run(NamedTuple):
-    """Every `step`-th element from `first` on, with padding before and after."""
+    """Every `step`-th element from `first` on, `length` in all, with padding `before` and `after`."""
 
     first: int
     step: int
@@ -184,6 +184,7 @@ def _plan_group(
     require_small(map(polynomial, axes))
     if any(d.computed is not None for d in group):
         return _plan_computed(group, size, axes, ignores_edge)
+    # `linear` holds, for each point of the axes, the index into the one dimension
     strides = [prod(d.size for d in group[k + 1 :]) for k in range(len(group))]
     shape = [length(a) for a in axes]
     parts = [_align(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
@@ -202,6 +203,7 @@ def _plan_group(
     run = _find_run(linear.ravel(), valid.ravel())
     if run is not None:
         return _GroupPlan(size, tuple(ordered), (run,), valid=mask)
+    # else one run for each point of some axis k, to be concatenated along it
     for k in range(linear.ndim if inner < MIN_GATHER_BLOCK else 0):
         rows = zip(np.moveaxis(linear, k, 0), np.moveaxis(valid, k, 0), strict=True)
         few = linear.shape[k] <= MAX_SLICES
@@ -276,8 +278,10 @@ def _build_read(
     """Return the read: the dimensions of each group become one, which is sliced, padded and gathered."""
     node = transpose_node(source, [d.number for group in groups for d in group])
     node = reshape_node(node, [p.size for p in plans])
+    # groups of one run are done by one Slice and Pad; the others get their fill slot, and follow below
     runs = [p.runs[0] if len(p.runs) == 1 else _Run(0, 1, p.size, 0, int(p.has_fill_slot)) for p in plans]
     node = _slice_and_pad(node, runs, fill)
+    # from the last dimension on, as a Gather puts several dimensions in the place of one
     for d, p in reversed(list(enumerate(plans))):
         if p.indices is not None:
             node = apply(gather, [node, p.indices], {"axis": d})

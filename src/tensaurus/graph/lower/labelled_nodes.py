@@ -139,6 +139,7 @@ def contract_factors(
     while queue:
         sharing = [k for k, f in enumerate(queue) if not set(f.axes).isdisjoint(result.axes)] or [0]
         other = queue.pop(sharing[0])
+        # axes that no later factor has can be summed now
         pair_axes = {*result.axes, *other.axes}.difference(*(f.axes for f in queue))
         summed = [a for a in summed_axes if a in remaining and a in pair_axes]
         result = _contract_pair(result, other, summed, order)
@@ -157,7 +158,7 @@ def _contract_pair(a: Labelled, b: Labelled, summed_axes: Sequence[Axis], order:
         return reduce_axes("sum", apply_function("mul", a, b), inner)
     known = [x for x in order if x in a.axes or x in b.axes]
     outer = [*known, *(x for x in _union_axes([a, b]) if x not in known and x not in inner)]
-    if outer and outer[-1] in a.axes and outer[-1] not in b.axes:
+    if outer and outer[-1] in a.axes and outer[-1] not in b.axes:  # b has the last axis, that of the columns
         a, b = b, a
     batch, rows, columns = _split_dimensions(a, b, outer)
     m, n, depth = (prod(map(length, xs)) for xs in (rows, columns, inner))
@@ -182,6 +183,7 @@ def _split_dimensions(
     first = last
     while first and outer[first - 1] in a.axes and outer[first - 1] not in b.axes:
         first -= 1
+    # `outer` may be batch, rows and columns as it stands, unless that leaves a batch of single rows
     if (first < last or first == 0) and set(shared) <= set(outer[:first]):
         return list(outer[:first]), list(outer[first:last]), list(outer[last:])
     rows = [x for x in outer if x not in b.axes]

@@ -52,6 +52,10 @@ def node_in_opset(
 ) -> tuple[NodeProto, list[TensorProto]]:
     """Return the node as this opset has it, with initializers for attributes that became inputs.
 
+    names, outputs  the tensors that the node reads (None for an absent one) and those that it computes
+    symbolic        writes sizes, some of them symbols, as an int64 tensor, and returns the tensor's name
+    fresh           makes the name of an initializer unique
+
     Raises NotInOpset where the opset lacks the operator, its types or its attributes.
     """
     assert isinstance(node.op, Op)
@@ -88,7 +92,7 @@ def lower_program(
         kind = (rebuilt.op, rebuilt.attrs, reads, len(rebuilt.types))
         if kind in known_kinds:
             return rebuilt
-        try:
+        try:  # to write the node, under any names
             names = [None if a is None else f"i{k}" for k, a in enumerate(rebuilt.args)]
             outputs = [f"o{k}" for k in range(len(rebuilt.types))]
             node_in_opset(rebuilt, opset, names, outputs, "sizes{}".format)

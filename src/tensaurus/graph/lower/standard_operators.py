@@ -167,12 +167,13 @@ class _Lowering:
         kinds = [literal_dtype(a) for a in args]
         target = cast_target(fn)
         if target is not None:
+            # literals in what is cast to integers may be real numbers
             literal_type = target if not is_integer(target) or kinds[0] == "int" else "float64"
             arg = self.lower_body(args[0], literal_type, order)
             return arg if arg.dtype == target else apply_function(fn, arg)
         operand_kinds = kinds[1:] if fn == "where" else kinds
         known = [kind for kind in operand_kinds if kind not in ("int", "real")]
-        if not known and FUNCTIONS[fn].result == "bool":
+        if not known and FUNCTIONS[fn].result == "bool":  # a comparison of literals
             dtype = "float64" if "real" in operand_kinds else "int64"
         dtype = known[0] if known else dtype
         operands = [self.lower_body(a, dtype, order) for a in args]
@@ -260,9 +261,10 @@ class _Lowering:
         windows = _window_axes(body, axes)
         others = tuple(a for a in axes if a not in windows)
         outputs = prod(length(a) for a in free_axes(body).difference(axes))
+        # a convolution, which sums over channels, too, is one matrix product of copied windows
         is_matrix_product = bool(others) and len(set(reads(body))) != 1
-        is_long = outputs >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
-        if not is_matrix_product and dtype in UNROLLED_DTYPES and is_long:
+        is_worth_it = outputs >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
+        if not is_matrix_product and dtype in UNROLLED_DTYPES and is_worth_it:
             inner = Reduce(monoid, others, body) if others else body
             return self.unroll_reduction(monoid, windows, inner, dtype)
         if monoid != "sum":
@@ -316,6 +318,7 @@ def _guard_cut(size: Size) -> tuple[Axis, int, bool] | None:
     ((a, slope),) = slopes.items()
     if not isinstance(slope, int) or not isinstance(rest, int):
         return None
+    # the guard is slope * a + rest >= 0
     cut = ceil(-rest / slope) if slope > 0 else rest // -slope + 1
     return a, min(max(cut, 0), length(a)), slope > 0
 

@@ -35,7 +35,7 @@ from tensaurus.ops.leaf_form import (
 )
 from tensaurus.ops.onnx_form import from_onnx
 from tensaurus.ops.undeclared import why_undeclared
-from tensaurus.system.errors import EXPORT_AGAIN, TensaurusError
+from tensaurus.system.errors import InvalidModel, TensaurusError
 
 _NON_TENSOR_TYPES = frozenset({"sequence_type", "optional_type", "map_type", "sparse_tensor_type"})
 
@@ -45,7 +45,7 @@ class GraphImporter:
 
     A branch of an If that is known to be taken (`is_taken_branch`) becomes part of the graph around it.
 
-    counter        numbers the graphs in the order of `graphs_in`; `types` has an entry for each number
+    counter        numbers the graphs in the order of `graphs_in`, as the entries of `types`
     infos          by name: the type that ONNX infers, completed by the one that the model states
     stated         by name: the type that the model itself states, which may be stale
     functions      (domain, operator) of the model's own functions: their nodes stay opaque
@@ -99,8 +99,7 @@ class GraphImporter:
         try:
             return self.types.type_of(proto, name, self.location)
         except ValueError as error:
-            reason = f"the value {name} has a type that ONNX does not define: {error}"
-            raise TensaurusError(reason, remedy=EXPORT_AGAIN) from error
+            raise InvalidModel(f"the value {name} has a type that ONNX does not define: {error}") from error
 
     def node_names(self) -> dict[Node, str]:
         """Return the first name of each node."""
@@ -113,7 +112,7 @@ class GraphImporter:
         if name in self.captured:
             return self.captured[name][0]
         if self.outer is None:
-            raise TensaurusError(f"the value {name} is used, but nothing defines it", remedy=EXPORT_AGAIN)
+            raise InvalidModel(f"the value {name} is used, but nothing defines it")
         node = self.outer.lookup(name)
         if self.is_taken_branch or node.op is CONSTANT:
             return node
@@ -153,11 +152,9 @@ class GraphImporter:
         if choice is not None:
             for attribute in proto.attribute:
                 if len(attribute.g.output) != len(proto.output):
-                    reason = f"its {attribute.name} has another number of outputs than the node"
-                    raise TensaurusError(reason, remedy=EXPORT_AGAIN)
+                    raise InvalidModel(f"its {attribute.name} has another number of outputs than the node")
             if {attribute.name for attribute in proto.attribute} != set(choice.values()):
-                reason = f"it lacks the attribute {' or '.join(choice.values())}"
-                raise TensaurusError(reason, remedy=EXPORT_AGAIN)
+                raise InvalidModel(f"it lacks the attribute {' or '.join(choice.values())}")
             condition = known_elements(self.lookup(proto.input[0]), self.known)
             if condition is not None and condition.size == 1:
                 return self.take_branch(proto, choice[bool(condition.item())])
@@ -189,7 +186,7 @@ class GraphImporter:
                 outputs = [inner.lookup(value.name) for value in graph.output]
                 self.branch_names.update(inner.node_names())
             else:
-                for _ in graphs_in(attribute.g):  # types are listed by the number of the graph
+                for _ in graphs_in(attribute.g):  # the other branch keeps its numbers in `types`
                     next(self.counter)
         self.define(proto.output, outputs)
 
@@ -198,12 +195,12 @@ class GraphImporter:
         for name, node in zip(names, nodes, strict=False):
             if name:
                 if name in self.names:
-                    raise TensaurusError(f"the value {name} is defined twice", remedy=EXPORT_AGAIN)
+                    raise InvalidModel(f"the value {name} is defined twice")
                 self.names[name] = node
 
     def build_declared(self, op: Op, proto: NodeProto) -> Node:
         """Return the node of a declared operator.  Raises Untypable where it must stay opaque."""
-        if any(name not in self.names_read for name in proto.output):  # many operators lack rare outputs
+        if any(name not in self.names_read for name in proto.output):  # the declaration may lack this output
             bare = NodeProto()
             bare.CopyFrom(proto)
             bare.output[:] = [name if name in self.names_read else "" for name in proto.output]
@@ -241,8 +238,7 @@ class GraphImporter:
     def require_size(self, size: Any, node: Node) -> None:
         """Raise Untypable where a size in an attribute is known only when the model runs.
 
-        On export nodes must compute the size before `node` runs: from sizes of its arguments and of the
-        graph's inputs, and from quotients and maxima of these.
+        It must follow from sizes of the node's arguments and the graph's inputs, by quotients and maxima.
         """
         dimensions = {polynomial(n) for a in node.args if a is not None for n in a.tensor.shape}
         if polynomial(size) in dimensions:
@@ -317,8 +313,7 @@ class GraphImporter:
         types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
         kinds = [self.infos[name].WhichOneof("value") for name in proto.output if name in self.infos]
         # equal nodes are merged, but for functions (which may be random), random operators, bodies with such
-        # nodes, and outputs that are no tensors in old opsets: where a copy of an output is needed, these
-        # have an Identity of tensors alone
+        # nodes, and outputs that are no tensors in old opsets, in which no Identity can copy them
         must_stay_separate = (
             (proto.domain, proto.op_type) in self.functions
             or not is_deterministic(proto, self.opsets.get(domain))
@@ -343,8 +338,7 @@ class GraphImporter:
         try:
             types = self.types.output_types(proto, 0 if local else opset, kinds, plain, self.location, stated)
         except ValueError as error:
-            reason = f"it has a type that ONNX does not define: {error}"
-            raise TensaurusError(reason, remedy=EXPORT_AGAIN) from error
+            raise InvalidModel(f"it has a type that ONNX does not define: {error}") from error
         # the types on which both branches of an If agree are more exact than those of inference
         if branches(proto) is not None and len(bodies) == 2 and not local:
             for k, pair in enumerate(zip(*(body.outputs for _, body in bodies), strict=True)):
@@ -360,8 +354,7 @@ class GraphImporter:
         initial = initializer_names(graph)
         for value in graph.input:
             if value.name in initial:
-                reason = f"{value.name} is an input and an initializer of the same body"
-                raise TensaurusError(reason, remedy=EXPORT_AGAIN)
+                raise InvalidModel(f"{value.name} is an input and an initializer of the same body")
             self.add_input(value)
         self.import_nodes(graph)
         for value in graph.output:
@@ -386,8 +379,7 @@ def _tensor_data(tensor: TensorProto) -> TensorData:
     try:
         return TensorData(proto=tensor)
     except Exception as error:  # whatever numpy or protobuf find wrong with it
-        reason = f"the tensor {tensor.name} is malformed ({error})"
-        raise TensaurusError(reason, remedy="Export the model again.") from error
+        raise InvalidModel(f"the tensor {tensor.name} is malformed ({error})") from error
 
 
 def symbol_of(size: Any) -> Symbol | None:

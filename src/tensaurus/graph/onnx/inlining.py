@@ -17,7 +17,7 @@ from tensaurus.graph.onnx.onnx_frame import bodies_of
 from tensaurus.ops.leaf_form import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
-MAX_NODES = 200_000  # of an inlined model: onnx takes seconds for so many nodes
+MAX_NODES = 200_000  # of an inlined model: onnx takes seconds to inline this many nodes
 
 Key: TypeAlias = tuple[str, str, str]  # domain, name, overload
 
@@ -92,6 +92,7 @@ def _limit_nodes(model: ModelProto, functions: Mapping[Key, FunctionProto]) -> N
 
 
 def _callees_first(functions: Mapping[Key, FunctionProto]) -> list[Key]:
+    """Return the functions, each after those that it calls.  Raises TensaurusError for recursion."""
     calls = {
         key: {callee for node in _nodes_and_bodies(function.node) if (callee := _callee(node)) in functions}
         for key, function in functions.items()
@@ -111,7 +112,7 @@ def _inlined_size(
     sizes: Mapping[Key, int],
     where: str = "",
 ) -> int:
-    """Return the number of nodes after inlining."""
+    """Return the number of nodes after inlining; `where` begins messages about calls in these nodes."""
     total = 0
     for node in _nodes_and_bodies(nodes):
         callee = _callee(node)

@@ -130,6 +130,7 @@ def _read_fields(file: IO[bytes], wanted: int) -> Iterator[bytes]:
     end = file.seek(0, 2)
     file.seek(0)
     while (tag := _read_varint(file)) is not None:
+        # wire types of protobuf: 0 a varint, 1 eight bytes, 2 a length and that many bytes, 5 four bytes
         number, wire = tag >> 3, tag & 7
         if wire == 0:
             _read_varint(file)

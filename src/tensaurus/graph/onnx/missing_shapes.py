@@ -12,8 +12,8 @@ from tensaurus.ops import TensorType, registry
 def missing_shape_flags(program: Program) -> list[str]:
     """Return flags such as `--shape x=N,3,48,W`, in which the user replaces letters by numbers.
 
-    They concern the symbolic sizes of inputs that occur in the arguments of opaque nodes whose operators are
-    declared.  Empty where no flag would help.
+    There is a flag for each input of which a symbolic size occurs in an argument of an opaque node with a
+    declared operator: with numbers for sizes that node might be typed.
     """
     blocking: set[Symbol] = set()
     for node in program.opaque:

@@ -16,7 +16,7 @@ from tensaurus.graph.ir.tensor_data import numpy_dtype, size_in_bytes
 from tensaurus.graph.onnx.normalize_for_checker import normalize_model, sort_nodes
 from tensaurus.graph.onnx.onnx_frame import graphs_in, light_copy, tensors_of
 from tensaurus.ops.element_type import dtype_name
-from tensaurus.system.errors import EXPORT_AGAIN, TensaurusError
+from tensaurus.system.errors import InvalidModel, TensaurusError
 from tensaurus.system.files import replace_file
 
 NO_MODEL = "is not an ONNX model, or is truncated"
@@ -42,14 +42,14 @@ def load_model(path: str | Path) -> ModelProto:
     try:
         model.ParseFromString(raw)
     except Exception as error:  # protobuf's DecodeError, and its own RuntimeErrors
-        raise TensaurusError(NO_MODEL, file=path, remedy=EXPORT_AGAIN) from error
+        raise InvalidModel(NO_MODEL, file=path) from error
     if not model.HasField("graph") or not model.ir_version or not _has_only_known_fields(model):
-        raise TensaurusError(NO_MODEL, file=path, remedy=EXPORT_AGAIN)
+        raise InvalidModel(NO_MODEL, file=path)
     if not all(isinstance(text, str) for text in _text_fields(model)):
-        raise TensaurusError("has names that are not UTF-8", file=path, remedy=EXPORT_AGAIN)
+        raise InvalidModel("has names that are not UTF-8", file=path)
     external = _load_external(model, file)
     try:
-        _run_checker(str(file) if external else raw, file)
+        _run_checker(str(file) if external else raw, file)  # the checker finds external data only from a path
     except TensaurusError:  # perhaps runtimes accept the model nevertheless
         sort_nodes(model.graph)
         check_model(normalize_model(model), file)
@@ -137,7 +137,7 @@ def _find_external_file(tensor: TensorProto, folder: Path, file: Path) -> Path:
     locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
     location = locations[-1] if locations else ""
     if not location or "\0" in location:
-        raise TensaurusError(f"{label} has no location", file=file, remedy=EXPORT_AGAIN)
+        raise InvalidModel(f"{label} has no location", file=file)
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).is_absolute()
     try:
         target = (folder / location).resolve()
@@ -183,7 +183,7 @@ def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, i
         start = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else wanted
     except (ValueError, KeyError, TypeError) as error:
-        raise TensaurusError(f"{label} cannot be read: {error}", file=file, remedy=EXPORT_AGAIN) from error
+        raise InvalidModel(f"{label} cannot be read: {error}", file=file) from error
     reason = ""
     if tensor.data_type == TensorProto.STRING:
         reason = "cannot be read: strings must be in the model file itself"
@@ -194,7 +194,7 @@ def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, i
     elif start < 0 or start + length > size:
         reason = f"is truncated: bytes {start} to {start + length} of a file of {size}"
     if reason:
-        raise TensaurusError(f"{label} {reason}", file=file, remedy=EXPORT_AGAIN)
+        raise InvalidModel(f"{label} {reason}", file=file)
     return start, length
 
 
@@ -217,7 +217,7 @@ def save_model(model: ModelProto, path: str | Path) -> None:
                     or tensor.data_location == TensorProto.EXTERNAL
                 ):
                     continue
-                file.write(b"\0" * (-file.tell() % 4096))
+                file.write(b"\0" * (-file.tell() % 4096))  # to the next page, for runtimes that map the file
                 start, raw = file.tell(), tensor.raw_data
                 file.write(raw)
                 for key, value in (("location", location), ("offset", start), ("length", len(raw))):

@@ -25,6 +25,7 @@ from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.lower.lowering import Expand, Kernels, lower_program, no_kernels, node_in_opset
 from tensaurus.graph.onnx.build import TensorMap
+from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
@@ -97,20 +98,24 @@ def export_with_tensors(
 def _interface_values(
     values: Sequence[ValueInfoProto], nodes: Sequence[Node], fixed: bool
 ) -> Iterator[ValueInfoProto]:
-    """Yield the inputs or outputs as the model states them, with the sizes that --shape fixed."""
+    """Yield the inputs or outputs as the model states them, with the sizes that --shape fixed.
+
+    Exporters state wrong shapes of outputs, which runtimes ignore: they stay, as callers may read them.
+    """
     for value, node in zip(values, nodes, strict=True):
         entry = ValueInfoProto()
         entry.CopyFrom(value)
         kind = node.types[0]
         if fixed and isinstance(kind, TensorType):
-            shape = entry.type.tensor_type.shape
-            if len(shape.dim) != kind.rank:
-                del shape.dim[:]
-                for _ in kind.shape:
+            shape, stated = entry.type.tensor_type.shape, stated_sizes(entry.type)
+            if stated is None:
+                stated = [None] * kind.rank
+                for _ in stated:
                     shape.dim.add()
-            for dim, size in zip(shape.dim, kind.shape, strict=True):
-                if isinstance(size, int):
-                    dim.dim_value = size
+            if len(stated) == kind.rank:
+                for dim, known, size in zip(shape.dim, stated, kind.shape, strict=True):
+                    if known is None and isinstance(size, int):
+                        dim.dim_value = size
         yield entry
 
 
@@ -133,10 +138,13 @@ class GraphWriter:
     """Writes one graph; for a body, `outer` is the writer of the graph around it.
 
     used      all names of the model
+    names     the name of each value of this graph, written or not
     visible   names of the values that are defined before the next node
+    items     {node of several outputs: {number of an output: the ITEM that stands for this output}}
     hints     names of nodes in the original model
     current   the node that is being written; a symbolic size is looked up in its arguments first
     became    {node of the program: the node written in its place, after folding and expansion}
+    sizes     writes the nodes that compute symbolic sizes
     """
 
     def __init__(
@@ -197,7 +205,7 @@ class GraphWriter:
             if node.op is ITEM:
                 owner, index = node.owner
                 self.items[owner][index] = node
-        copies: list[tuple[str, Node]] = []
+        copies: list[tuple[str, Node]] = []  # outputs that need an Identity, as their node has another name
         for name, node in program.outputs:
             if self.names.get(node) == name:
                 continue  # an input that is also an output, under the same name

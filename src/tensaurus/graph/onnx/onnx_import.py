@@ -32,6 +32,7 @@ def import_model(
     light = light_copy(model)
     fix_shapes(light, shapes or {}, file)
     graph = light.graph
+    # an input that is also an initializer: a default value from IR version 4 on, a mere weight before
     both = {i.name for i in graph.input} & initializer_names(graph)
     overridable = both if model.ir_version >= 4 else set()
     inputs = [i for i in graph.input if i.name not in both - overridable]

@@ -1,7 +1,7 @@
 """Run ONNX's shape inference in a child process, where time and memory are limited.
 
-Inference also propagates the elements of integer tensors.  A hostile model can state so many that inference
-takes any time and memory.
+Inference also propagates the elements of integer tensors.  A hostile model can state so many elements that
+inference takes any time and memory.
 """
 
 from __future__ import annotations

@@ -179,6 +179,10 @@ class ValueTypes:
         return [self.type_of(kind, name, location, sizes) for name, kind in pairs]
 
     def _symbol(self, *key: str) -> Symbol:
+        """Return the symbol of ("name", scope, size name) or ("value", graph, value, number of dimension).
+
+        A size name of the model's own graph (scope "") stays; any other symbol gets a name that is free.
+        """
         if key not in self._symbols:
             kind, scope, *label = key
             hint = re.sub(r"\W", "_", "_".join(label), flags=re.ASCII)
@@ -223,14 +227,17 @@ def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
         if isinstance(size, int):
             dims.append(size)
         else:
-            name = f"tensaurus:{size}"
+            name = f"tensaurus:{size}"  # no model's size name: the size is found again in inferred types
             sizes[name] = size
             dims.append(name)
     return helper.make_tensor_type_proto(dtype_code(kind.dtype), dims)
 
 
 def _merge_types(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
-    """Return the inferred type, completed by the stated one where nothing was inferred."""
+    """Return the inferred type, completed by the stated one where nothing was inferred.
+
+    A dim_param in `sizes` counts as inferred, as does a size name.
+    """
     if stated is None or not stated.HasField("tensor_type"):
         return inferred if stated is None or inferred.WhichOneof("value") else stated
     if not inferred.HasField("tensor_type") or not inferred.tensor_type.elem_type:

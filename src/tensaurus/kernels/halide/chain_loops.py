@@ -1,13 +1,16 @@
 """Schedules the loops of a bilinear chain, which is a fast convolution such as Winograd's in one kernel.
 
 A tile is the part of the output that the algorithm computes at once, a point one of the algorithm's products,
-a result an output channel (`stages/bilinear_chain` has the formulas).
+a result an output channel (`stages/bilinear_chain` has the formulas). The stages come from `lay_out_chain`,
+the sizes of all blocks from a `ChainSketch`.
 
     for blocks of tiles:
         input combinations, for all channels
         for blocks of results:
             products, point by point, in registers
-            output combinations, transposed, and the output
+            for rows of tiles, for vectors of results:
+                output combinations
+                for lines of the row: transposed results, and the output
 """
 
 from __future__ import annotations
@@ -72,22 +75,24 @@ class _ChainScheduler:
         axis_numbers = {a: k for k, a in enumerate(stage.axes)}
         f = axis_numbers[chain.result_axis]
         last = len(stage.axes) - 1
-        blocks: list[Any] = []
-        tiles: list[Any] = []
+        tile_block_loops: list[Any] = []
+        tile_loops: list[Any] = []
         row = chain.row_elements
         for tile, count in zip(chain.tiles, sketch.tile, strict=True):
             place = axis_numbers[tile.axis]
+            # along the last axis a block is a whole number of rows, which are transposed at once
             size = -(-count * tile.size // row) * row if place == last else count * tile.size
             outer = loops.split(place, size, GUARDED_TAIL)
-            blocks += [] if outer is None else [outer]
+            tile_block_loops += [] if outer is None else [outer]
             if place != last:
                 within = loops.split(place, tile.size, GUARDED_TAIL)
-                tiles += [] if within is None else [within]
-        tiles += [] if (outer := loops.split(last, row, MASKED_TAIL)) is None else [outer]
+                tile_loops += [] if within is None else [within]
+        tile_loops += [] if (outer := loops.split(last, row, MASKED_TAIL)) is None else [outer]
         block_loop = loops.split(f, sketch.lanes * sketch.vectors, GUARDED_TAIL)
         vector_loop = loops.split(f, sketch.lanes, GUARDED_TAIL)
         # where one vector holds the results, a loop of one step in which transposed stages are computed
         vectors_loop = vector_loop if vector_loop is not None else self.unit_loop(loops, f)
+        # the output's other axes over results: groups of a convolution, or blocks of results
         indices = [chain.output_read.indices[k] for k in chain.result_places]
         group_axes = [a for i in indices for a in stage.axes if i == polynomial(a)]
         group_axes = [a for a in group_axes if a is not chain.result_axis]
@@ -97,15 +102,15 @@ class _ChainScheduler:
             group = axis_numbers[group_axes[-1]] if group_axes else None
             result_block_loop = self.unit_loop(loops, f) if group is None else loops.axes[group]
         inner = [loops.axes[k] for k in range(last) if k != f and stage.axes[k] not in group_axes]
-        order = [loops.axes[last], loops.axes[f], *reversed(inner), vectors_loop, *reversed(tiles)]
-        out.reorder(*order, result_block_loop, *reversed(blocks))
+        order = [loops.axes[last], loops.axes[f], *reversed(inner), vectors_loop, *reversed(tile_loops)]
+        out.reorder(*order, result_block_loop, *reversed(tile_block_loops))
         out.unroll(loops.axes[f])
         size = loops.sizes[last]
         if size > 1:
             out.vectorize(loops.axes[last])
-        tile_block_loop = blocks[-1] if blocks else None
-        if sketch.parallel == 1 and blocks:
-            (fused,) = loops.fuse(list(reversed(blocks)))
+        tile_block_loop = tile_block_loops[-1] if tile_block_loops else None
+        if sketch.parallel == 1 and tile_block_loops:
+            (fused,) = loops.fuse(list(reversed(tile_block_loops)))
             out.parallel(fused)
             tile_block_loop = fused
         elif sketch.parallel == 2:
@@ -134,11 +139,12 @@ class _ChainScheduler:
             *variables, f = self.variables(stage)
             count = len(self.chain.tiles)
             end = count + len(self.chain.phase_places) + len(self.chain.point_places)
-            tiles, points, blocks = variables[:count], variables[count:end], variables[end:]
+            tiles, unrolled, blocks = variables[:count], variables[count:end], variables[end:]
             func.compute_at(reader, level).store_in(STACK)
-            func.reorder(f, *reversed(points), *reversed(tiles), *reversed(blocks)).vectorize(f, lanes)
-            for variable in points:
+            func.reorder(f, *reversed(unrolled), *reversed(tiles), *reversed(blocks)).vectorize(f, lanes)
+            for variable in unrolled:  # phases and points
                 func.unroll(variable)
+            # the last combination goes over a row of tiles; those before it are computed for one tile of it
             if place == len(self.layout.output_combinations) - 1:
                 last = self.layout.output.axes[-1]
                 for variable, tile in zip(tiles, self.chain.tiles, strict=True):
@@ -147,7 +153,10 @@ class _ChainScheduler:
                 reader, level = (func, tiles[-1]) if tiles else (reader, level)
 
     def schedule_transposition(self, first: Stage, shuffles: Sequence[Stage], row: int) -> None:
-        """Vectorizes the shuffles that transpose rows: a vector is as wide as a shuffle's result."""
+        """Vectorizes the stages that transpose rows of `row` elements.
+
+        A shuffle that interleaves n vectors of `row` elements writes one vector of n * `row` elements.
+        """
         width = row
         for stage in (first, *shuffles):
             func, element = self.func(stage), self.variables(stage)[-1]
@@ -165,7 +174,7 @@ class _ChainScheduler:
         end = len(variables) - 1 - len(self.chain.tiles)
         *_, lane = variables
         points, blocks, tiles = variables[:count], variables[count:end], variables[end:-1]
-        fixed = [*reversed(blocks), *reversed(points)]
+        fixed = [*reversed(blocks), *reversed(points)]  # loops around all register blocks, innermost first
         func.compute_at(self.func(self.layout.output), result_block_loop)
         loops = FuncLoops(func, variables, [extent(a) for a in stage.axes])
         outer = []
@@ -187,7 +196,7 @@ class _ChainScheduler:
         self.lowered.accumulators[innermost.tensor.name].update().unroll(
             self.lowered.variables[innermost.reduced[-1]], sketch.unrolled
         )
-        point_bytes = prod(sketch.tile) * sketch.lanes * sketch.vectors * 4
+        point_bytes = prod(sketch.tile) * sketch.lanes * sketch.vectors * 4  # of one point's products
         if tiles and point_bytes % CACHE_SET_BYTES == 0:  # pad, so that points fall into different sets
             func.align_storage(tiles[0], sketch.tile[0] + 1)
 
@@ -225,6 +234,7 @@ class _ChainScheduler:
         func.reorder(lane, *reversed(points), *reversed(others), block).vectorize(lane)
         for variable in points:
             func.unroll(variable)
+        # points lie one block of channels further apart in memory, as in `schedule_products`
         func.align_storage(block, extent(last.axes[count]) + 1)
         if self.sketch.parallel == 2:
             func.parallel(block)

@@ -76,8 +76,8 @@ def compile_object(
 ) -> bytes:
     """Compiles the kernel to an object file, and returns its bytes.
 
-    The bytes depend on what this process compiled before, as Halide numbers names. Raises as
-    `compile_kernel`.
+    The bytes depend on what this process compiled before, as Halide numbers names (so that
+    `tune/compiled_objects` compiles each object in a fork of its own). Raises as `compile_kernel`.
     """
     name = _kernel_name(scope, inputs, output, schedule, cpu)
     with temporary_folder() as folder, raising_lowering_errors():
@@ -117,7 +117,10 @@ def _kernel_name(
 
 
 class KernelInterface(NamedTuple):
-    """The types of a kernel's inputs, the scope that it computes, and the scope that packs each input."""
+    """The types of a kernel's inputs, the scope that it computes, and the scope that packs each input.
+
+    `packing` has None for an input that stays as it is.
+    """
 
     types: tuple[TensorType, ...]
     scope: Scope
@@ -125,7 +128,7 @@ class KernelInterface(NamedTuple):
 
 
 def kernel_interface(scope: Scope, inputs: Sequence[TensorType], schedule: Schedule) -> KernelInterface:
-    """Returns types, scope and packing with those inputs packed of which the schedule says so."""
+    """Returns the interface of the scope's kernel if the inputs that the schedule names are packed."""
     pack_of = {pack.tensor: pack for pack in select_packs(schedule)}
     inputs_by_name = {x.name: x for x in input_tensors(inputs)}
     types, packing = [], []
@@ -140,8 +143,10 @@ def kernel_interface(scope: Scope, inputs: Sequence[TensorType], schedule: Sched
 def jit(
     scope: Scope, inputs: Sequence[TensorType], schedule: Schedule, cpu: str = NATIVE, checks: bool = False
 ) -> Callable[[Sequence[np.ndarray[Any, Any]], np.ndarray[Any, Any]], Callable[[], None]]:
-    """Compiles the kernel into this process: returns a function of input arrays and an output array, which
-    returns a function without arguments that runs the kernel on them.
+    """Compiles the kernel into this process, and returns a function that binds it to arrays.
+
+    The function takes the input arrays, not packed yet, and the output array; it packs what the schedule
+    packs, and returns a function without arguments that runs the kernel on these arrays.
 
     Raises as `compile_kernel`. With Halide's own `checks`, a run raises halide.HalideError where one fails.
     """

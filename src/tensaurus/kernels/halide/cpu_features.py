@@ -1,4 +1,7 @@
-"""Lists the processor features that kernels require, with the bits of CPUID that tell them."""
+"""Lists the processor features that kernels require, with the bits of CPUID that report them.
+
+`library/shared_library` writes the bits into each library, which checks them before kernels run.
+"""
 
 from __future__ import annotations
 

@@ -118,8 +118,11 @@ def _define_func(stage: Stage, lowered: LoweredStages, order: Sequence[int]) -> 
 def _define_filled_copy(stage: Stage, func: hl.Func, lowered: LoweredStages) -> bool:
     """Defines a copy with edges: filled with the value outside, then the inside of each row copied.
 
+        s[i:3, j:8] = x[i, j - 1] | 0, x of 3 x 6   ->   s(j, i) = 0;  s(r, i) = x(r - 1, i) for r in 1..6
+
     Selecting within each vector is three times slower (measured). Returns False where the stage is no such
-    copy.
+    copy: only the source's last index may move with the stage's last axis, by one element at a step, and a
+    part of each row must be inside, another outside.
     """
     body = stage.body
     if not (isinstance(body, Read) and isinstance(body.source, Tensor) and stage.axes):
@@ -142,6 +145,7 @@ def _define_filled_copy(stage: Stage, func: hl.Func, lowered: LoweredStages) -> 
     place = tuple(lowered.variables[a] for a in reversed(stage.axes))
     func[place] = terms.lower_body(body.outside, stage.tensor.dtype)
     row = hl.RDom([(first, end - first)]).x
+    # the index is written over an axis as long as the inside: its bounds then show that it is in range
     inner = axis(end - first, "row")
     moved = replace_axes(body, {last: polynomial(inner) + first})
     value = _BodyLowering(lowered, {inner: row - first}).lower_body(moved, stage.tensor.dtype)
@@ -165,14 +169,14 @@ def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
     for factors, coefficient in terms:
         match factors:
             case (Floor(top, int(bottom)) as floor,):
-                # the dividend is the top, or a quotient of the top by a smaller divisor
+                # t is the top, or a quotient of the top by a smaller divisor
                 dividends = [(top, bottom), *_quotients(top, terms, bottom)]
-                for inner, times in dividends:
-                    if coefficient % times:
+                for t, k in dividends:
+                    if coefficient % k:
                         continue
-                    rest = size + coefficient // times * (inner - times * polynomial(floor))
-                    if len(terms_of(rest)) < len(terms):
-                        return -int(coefficient) // times, inner, times, rest
+                    rest = size + coefficient // k * (t - k * polynomial(floor))
+                    if len(terms_of(rest)) < len(terms):  # the size has t, too, and not the quotient alone
+                        return -int(coefficient) // k, t, k, rest
     return None
 
 
@@ -188,7 +192,7 @@ def _quotients(top: Size, terms: Any, bottom: int) -> list[tuple[Size, int]]:
 
 
 class _BodyLowering:
-    """Translates bodies to Halide expressions; `values` replaces axes that are no loop variables."""
+    """Translates bodies to Halide expressions; an axis that is no loop variable has its own in `values`."""
 
     def __init__(self, lowered: LoweredStages, values: Mapping[Axis, Any] | None = None):
         self.lowered = lowered
@@ -211,7 +215,7 @@ class _BodyLowering:
         raise TypeError(type(body))
 
     def lower_summand(self, body: Body, dtype: str) -> hl.Expr:
-        """Lowers a body that is added up by Halide's own product: both become a fused multiply-add.
+        """Lowers the body of a sum by Halide's own product: product and sum become a fused multiply-add.
 
         Where a guard fails, 0 is added; unrolling the guard's axes decides it at compile time.
         """
@@ -241,13 +245,14 @@ class _BodyLowering:
 
     def lower_call(self, fn: str, args: Sequence[Body], dtype: str) -> hl.Expr:
         kinds = operand_dtypes(fn, args, dtype)
-        operand_dtype = kinds[-1]
+        operand_dtype = kinds[-1]  # the first argument of `where` is a bool
         divisor = args[1].value if fn == "div" and isinstance(args[1], Const) else None
         if operand_dtype.startswith("float") and _has_reciprocal(divisor):
             # a product is faster than a quotient; it rounds once more, as the reciprocal is rounded, too
             fn, args = "mul", (args[0], Const(1 / Fraction(divisor)))
         lowered_args = [self.lower_argument(a, kind) for a, kind in zip(args, kinds, strict=True)]
         if not any(isinstance(part, hl.Expr) for part in lowered_args):
+            # the special forms for a literal, such as a divisor 0, want an expression beside the literal
             lowered_args[0] = literal_constant(lowered_args[0], kinds[0])
         return apply_function(fn, lowered_args, operand_dtype)
 
@@ -314,8 +319,8 @@ class _BodyLowering:
             raise LoweringError(f"an index beyond 32 bits: {size}")
         remainder = _match_remainder(size)
         if remainder is not None:
-            times, top, bottom, rest = remainder
-            return self.lower_size(rest) + times * (self.lower_size(top) % bottom)
+            m, t, k, rest = remainder
+            return self.lower_size(rest) + m * (self.lower_size(t) % k)
         total: Any = hl.i32(0)
         for factors, coefficient in terms_of(size):
             term: Any = hl.i32(int(coefficient))

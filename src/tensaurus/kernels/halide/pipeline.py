@@ -160,7 +160,7 @@ class _PipelineBuilder:
             copies: list[Stage] = []
             levels: list[tuple[Stage, int]] = []
             vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
-            # else vectors reach beyond the axis, and only a copy that is longer can be read by them
+            # where this is False, vectors reach beyond the axis: they can only read a copy that is longer
             fills_vectors = extent(vector) >= width or extent(vector) % sketch.lanes == 0
             for source, level in sketch.copies:
                 operand_reads = (r for r in reads(main.body) if isinstance(r.source, Tensor))
@@ -185,11 +185,12 @@ class _PipelineBuilder:
             if is_long and (parts := group_long_sum(main, sketch.order, GROUP_TERMS, sketch.unrolled)):
                 self.groups[name], main = parts
                 added_stages = [*copies, parts[0]]
-                for stage in parts:
+                for stage in parts:  # their reduced axes are outermost first
                     self.orders[stage.tensor.name] = range(len(stage.reduced))[::-1]
             self.operand_stages[name], self.copies[name], self.stages[name] = added_stages, levels, main
 
     def build(self) -> tuple[LoweredStages, Any]:
+        """Schedules the last nest at the root, and the others in its loops over the shared axes, if any."""
         output = self.nests[-1].output
         func = self.lowered.funcs[output.tensor.name]
         set_dense_layout(func.output_buffer(), [extent(a) for a in output.axes])
@@ -215,6 +216,7 @@ class _PipelineBuilder:
         func = self.lowered.funcs[nest.output.tensor.name]
 
         def inside(loops: Sequence[Any], count: int) -> EnclosingLoops:
+            """Returns the first `count` loops, inside which the axes of these loops have one index."""
             return EnclosingLoops(func, loops[count - 1], (1,) * count) if count else AT_ROOT
 
         if isinstance(sketch, FlatSketch):
@@ -223,6 +225,7 @@ class _PipelineBuilder:
         assert main is not None
         rank = len(scheduled.output.axes)
         outer = schedule_flat(scheduled, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
+        # a nest of one element in its enclosing loops has its partial results computed in these loops
         is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(scheduled.output))
         level = around if is_single else inside(outer, rank)
         schedule_row(self.partials[main.tensor.name], self.lowered, level, sketch.lanes)

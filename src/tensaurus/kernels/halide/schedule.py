@@ -70,7 +70,12 @@ def tail_strategy(size: int, factor: int) -> Any:
 
 
 class FuncLoops:
-    """The loops of one stored function, while its axes are split in tiles, blocks and lanes."""
+    """The loops of one stored function, while its axes are split in tiles, blocks and lanes.
+
+    axes   the innermost loop of each axis so far
+    sizes  the steps of these loops
+    count  how many loop variables were made, which numbers their names
+    """
 
     def __init__(self, func: Any, axes: Sequence[Any], sizes: Sequence[int]):
         """Begins with one loop for each axis, of the given sizes, outermost first."""
@@ -143,7 +148,8 @@ def schedule_block(
     loops = FuncLoops(func, variables, sizes)
     tiles: list[Any] = []
     steps: list[int] = []  # steps of the loops over tiles
-    # tile loops that go over the first `rows` axes alone, and the sizes of these axes inside the loops
+    # how many tile loops, from the outermost, go over the first `rows` axes alone, each axis once; and the
+    # sizes of these axes inside the loops
     row_tile_count, row_sizes = 0, sizes[:rows]
     for number, (a, n) in enumerate(sketch.tile):
         size_before = loops.sizes[a]
@@ -185,7 +191,7 @@ def schedule_block(
         (fused,) = loops.fuse(list(reversed(levels[:count])))
         task, fused = loops.split_tasks(fused, prod(steps[:count]))
         func.parallel(task)
-        level_vars = [fused] * count + levels[count:]
+        level_vars = [fused] * count + levels[count:]  # the fused loop stands for each loop that it fuses
     outer_loops = [*block_loops, *inner, *reversed(level_vars)]  # around the register block, innermost first
     if outer_loops:
         accumulators.compute_at(func, outer_loops[0])

@@ -134,7 +134,7 @@ def _functions_of_dtype(dtype: str) -> Mapping[str, Function]:
 
 
 def _maximum(a: hl.Expr, b: hl.Expr) -> hl.Expr:
-    """Returns NaN where one operand is NaN, as numpy does, in three instructions."""
+    """Returns the larger operand, and NaN where one is NaN, as numpy does, in three instructions."""
     return hl.select((a != a) | (b != b), a + b, hl.select(a < b, b, a))
 
 

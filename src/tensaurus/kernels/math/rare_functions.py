@@ -149,6 +149,7 @@ def acos(x: hl.Expr) -> hl.Expr:
 
 @strict
 def power(x: hl.Expr, y: hl.Expr) -> hl.Expr:
+    """Returns x^y as exp(y log |x|), negated for negative x and odd y; special cases are those of C's pow."""
     a, zero, one, infinity = absolute(x), hl.f32(0), hl.f32(1), hl.f32(inf)
     whole = hl.floor(y) == y
     half = y * hl.f32(0.5)

@@ -18,7 +18,8 @@ _LOG2_E = 1 / log(2)
 _LOG_2 = 0.693359375  # the first 10 bits of log(2), so that its product with a small integer is exact
 _REST = log(2) - _LOG_2
 
-# polynomials, lowest power first; the functions `_..._polynomial` below say what each approximates
+# polynomials, lowest power first; the functions `_..._polynomial` below say what each approximates, and
+# _ERF_DOUBLE approximates the same as _ERF
 _EXP = (1.0, 1.0, 0.49999994, 0.166665196, 0.0416682884, 0.0083688926, 0.00138193916)
 _LOG = (
     0.333333135, -0.250000089, 0.200020716, -0.166679904, 0.142203629, -0.124062076, 0.118834704,
@@ -53,6 +54,7 @@ _ERFC_DOUBLE = (
 
 @fused
 def _exp_polynomial(r: hl.Expr) -> hl.Expr:
+    """Returns exp(r) for |r| <= log(2) / 2."""
     return horner(r, _EXP)
 
 

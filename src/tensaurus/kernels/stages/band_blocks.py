@@ -55,7 +55,11 @@ def find_banded_products(stages: Sequence[Stage]) -> Iterator[BandedProduct]:
 
 
 def _row_step(i: Axis, j: Axis, forms: Sequence[Sequence[dict[Axis, int]]]) -> int:
-    """Returns the `step` of a banded product with rows i and columns j, or 0 where this is none."""
+    """Returns the `step` of a banded product with rows i and columns j, or 0 where this is none.
+
+    In an operand that columns move, each such index moves as far by one column as by `step` rows. At least
+    one other operand is read by rows alone.
+    """
     steps: set[int] = set()
     shared = False  # whether an operand that does not slide is read by rows
     for index_forms in forms:
@@ -91,7 +95,7 @@ def block_band(stages: Sequence[Stage], band: BlockedBand) -> tuple[Stage, ...]:
         row = stage.axes[band.axis + 1]
     else:
         row = stage.axes[band.axis]
-    added = len(stage.axes) - _axis_count(stages, band.stage)
+    added = len(stage.axes) - _axis_count(stages, band.stage)  # by splitting the row's axis
     column = stage.axes[product.column + (added if product.column > product.row else 0)]
     return tuple(made for s in result for made in (_split_off_block(s, row, column) if s is stage else (s,)))
 
@@ -101,7 +105,10 @@ def _axis_count(stages: Sequence[Stage], name: str) -> int:
 
 
 def _split_off_block(stage: Stage, row: Axis, column: Axis) -> tuple[Stage, Stage]:
-    """Returns the stage of the dense block, and the stage that reads the band from it."""
+    """Returns the stage of the dense block, and the stage that reads the band from it.
+
+    Element (row, column) of the band is element (row, row + column) of the block.
+    """
     width = extent(column) + extent(row) - 1
     fresh = {a: axis(width if a is column else extent(a)) for a in stage.axes}
     values: dict[Atom, Size] = {a: polynomial(b) for a, b in fresh.items()}

@@ -1,8 +1,8 @@
 """Recognizes bilinear chains among stages: input combinations, products at points, output combinations.
 
 Fast convolution algorithms (Winograd's and others) have this form; the chain is compiled to one kernel. A
-tile i is the part of the output that the algorithm computes at once, a point p one of the algorithm's
-products, c a channel, and f a result: an output channel.
+tile i is the part of the output that the algorithm computes at once, j an element of a tile, a point p one of
+the algorithm's products, c a channel, and f a result: an output channel.
 
     t[c, i, p]    = sum[a] B[p, a] * x[c, 4*i + a - 1]         input combinations, by literal tables
     s[f, i, p]    = sum[c] t[c, i, p] * u[p, f, c]             the products, at each point p
@@ -31,7 +31,10 @@ __all__ = ["BilinearChain", "Combination", "Tile", "recognize_chain", "has_combi
 
 @dataclass(frozen=True)
 class Combination:
-    """A linear combination: stage[..., p, ...] = sum[a] table[p, a] * body, p being axis number `place`."""
+    """A linear combination: stage[..., p, ...] = sum[a] table[p, a] * body, p being axis number `place`.
+
+    In an algorithm of two dimensions each dimension is combined by a stage of its own.
+    """
 
     stage: Stage
     table: Table
@@ -52,16 +55,17 @@ class Tile:
 class BilinearChain:
     """The stages of a bilinear chain.
 
-    A place is the position of an axis among the axes of `products`; combinations keep the order of the axes.
+    A place is the position of an axis among the axes of `products`; output combinations have the same order.
 
     prologue           computed stages that the first combination reads; they are inlined in its copies
     products           the sum of products over `channel_axis` and perhaps other axes
     data_read          the factor that reads the last input combination
     weights_read       the factor that reads an input, with no axis of tiles
-    result_places      places of the axes that only the weights have: results, perhaps in blocks
-    lane_place         of these, the place of the axis that is the last dimension of the weights
+    result_places      places of the axes of the weights that the data has at most beside its channels:
+                       results, perhaps in blocks, and groups
+    lane_place         the one of `result_places` whose axis is the last dimension of the weights
     result_axis        the axis of the output that goes over results, within one block or over all blocks
-    point_places       places of the axes that both factors have
+    point_places       places of the other axes that both factors have
     tiles              axes that only the data has and that number tiles, in their order
     phase_places       places of the other axes of the data: an output axis modulo their extent, as in a
                        dilated convolution, whose tiles interleave
@@ -94,7 +98,10 @@ class BilinearChain:
 
     @property
     def row_elements(self) -> int:
-        """Elements of the output's last axis that are transposed at once: a whole number of tiles."""
+        """Elements of the output's last axis that are transposed at once: a whole number of tiles.
+
+        It is a power of two if the size of a tile is a power of two: shuffles can transpose such rows.
+        """
         last = self.output.axes[-1]
         size = next((t.size for t in self.tiles if t.axis is last), 1 << (extent(last) - 1).bit_length())
         times = max(min(ROW_ELEMENTS // size, -(-extent(last) // size)), 1)
@@ -111,7 +118,7 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     products_place, output = stages.index(sums[0]), stages[-1]
     products = split_reduced_axes(sums[0])  # merging axes of the stages may have joined channels with others
     start = next((k for k, stage in enumerate(stages) if stage.reduced), products_place)
-    prologue = stages[:start]
+    prologue = stages[:start]  # the other parts: input combinations, products, output combinations, output
     inputs = [_recognize_combination(stage) for stage in stages[start:products_place]]
     outputs = [_recognize_combination(stage) for stage in stages[products_place + 1 : -1]]
     if not inputs or not outputs or None in inputs or None in outputs:
@@ -119,6 +126,7 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     prologue_names = {stage.tensor.name for stage in prologue}
     if not prologue_names.issuperset(x.name for x in stages[start].sources if x.name in by_name):
         return None
+    # from the second input combination to the last output combination, a stage reads just the one before it
     for run in ((*stages[start:products_place], products), (products, *stages[products_place + 1 : -1])):
         for stage, reader in zip(run, run[1:], strict=False):
             if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
@@ -165,6 +173,7 @@ def _source_name(read: Read) -> str:
 
 
 def _recognize_combination(stage: Stage) -> Combination | None:
+    """Returns the linear combination that a stage computes by a literal table, or None."""
     if stage.monoid != "sum" or len(stage.reduced) != 1:
         return None
     (a,) = stage.reduced
@@ -211,16 +220,16 @@ def _assemble_chain(
         with_tiles = frozenset[Axis]().union(*map(axes_in, others))
         if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(data_read.indices[dimension])):
             break
-    else:  # in a direct convolution the taps are in a dimension of tiles, and this is no chain
+    else:  # no axis can be the channels: in a direct convolution the taps are in a dimension of tiles
         return None
     results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
     lane = next((k for k in results if weights_read.indices[-1] == polynomial(axes[k])), None)
     points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
     if lane is None or not points or {c.place for c in outputs} != set(points):
         return None
-    moved = [k for k in range(len(axes)) if k not in (*results, *points)]
-    phases = tuple(k for k in moved if _is_remainder(output_read.indices[k], axes[k], output))
-    tiles = [_recognize_tile(k, output_read, products, output, outputs) for k in moved if k not in phases]
+    of_data = [k for k in range(len(axes)) if k not in (*results, *points)]
+    phases = tuple(k for k in of_data if _is_remainder(output_read.indices[k], axes[k], output))
+    tiles = [_recognize_tile(k, output_read, products, output, outputs) for k in of_data if k not in phases]
     result_axis = _result_axis(output_read, output, products, results, lane)
     if None in tiles or result_axis is None:
         return None
@@ -261,6 +270,12 @@ def _is_remainder(index: Size, axis_: Axis, output: Stage) -> bool:
 def _recognize_tile(
     place: int, output_read: Read, products: Stage, output: Stage, outputs: Sequence[Combination]
 ) -> Tile | None:
+    """Returns the tiles of an output axis that axis number `place` of the products numbers, or None.
+
+    Element i of the output axis is element (i // n) % t of tile i // (n * t): a combination's table has t
+    rows, and n is 1 or, if tiles of several phases interleave, the number of phases. An output axis that is
+    read as it is has tiles of one element.
+    """
     index = output_read.indices[place]
     counts = {1, *map(extent, products.axes)}
     for a in output.axes:
@@ -283,6 +298,7 @@ def _channel_candidates(first: Combination, data_read: Read, products: Stage) ->
     axes = (*first.stage.axes, *first.stage.reduced)
     for place, index in enumerate(data_read.indices):
         axes_of = [*axes_in(index)]
+        # reduced axes whose coefficient in the index is 1
         reduced = [r for r in products.reduced if r in axes_of and r not in axes_in(index - polynomial(r))]
         if not reduced or place >= len(first.stage.axes):
             continue

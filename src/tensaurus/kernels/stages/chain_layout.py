@@ -33,6 +33,7 @@ class ChainLayout:
 
     prologue             stages that copies read, unchanged
     copies               of each operand of the first combination: padded, then transposed to channels last
+                         (the stages of `transpose_rows`)
     input_combinations   axes: points, blocks of channels, others, channels of one block
     products             axes: points, blocks of results, phases, tiles, results of one block; where there are
                          several groups of channels, the stage of groups comes first
@@ -75,7 +76,8 @@ class _LayoutBuilder:
     def __init__(self, chain: BilinearChain, channel_lanes: int, lanes: int, row_elements: int):
         self.chain, self.channel_lanes = chain, channel_lanes
         self.lanes, self.row_elements = lanes, row_elements
-        # `filled_lanes` of the `channel_lanes` of a vector hold channels, the others zeros
+        # Block b of channels is in lanes 0..filled_lanes-1 of vector b, so that channel filled_lanes * b + l
+        # becomes number channel_lanes * b + l. Nothing reads the other lanes: they hold the next channels.
         channels = extent(chain.channel_axis)
         self.filled_lanes = channels_per_vector(channels, channel_lanes)
         has_groups = chain.all_channels > channels
@@ -137,6 +139,7 @@ class _LayoutBuilder:
         outside = Const(0) if read.outside is None else read.outside
         padded = Stage(Tensor(name, tuple(sizes), source.dtype), axes_, Read(source, places, outside))
         others = [k for k in range(last) if k != dimension]
+        # `element` is (channel, place in the row) here, and (place, channel) after the shuffles
         block, part, element = axis(blocks), axis(sizes[last] // row), axis(deep * row)
         moved: list[Size] = [0] * (last + 1)
         moved[dimension] = polynomial(block) * self.filled_lanes + floordiv(polynomial(element), row)
@@ -232,9 +235,11 @@ class _LayoutBuilder:
             raise ValueError("an output whose last axis is not one of tiles")
         others = [a for a in output.axes[:-1] if a in free_axes(chain.output_read) and a is not f]
         fresh = {a: axis(a.extent) for a in others}
+        # `element` is (place in the row, result) here, and (result, place) after the shuffles; a row that
+        # shuffles cannot transpose is (result, place) at once, and is read with a vector's stride
         block, part, element = axis(-(-extent(f) // lanes)), axis(-(-extent(x) // row)), axis(lanes * row)
         values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
-        inner, outer = (lanes, 1) if is_transposable(row) else (1, row)  # else read with a vector's stride
+        inner, outer = (lanes, 1) if is_transposable(row) else (1, row)
         values[x] = polynomial(part) * row + mod(floordiv(polynomial(element), inner), row)
         vectors = extent(chain.products.axes[chain.lane_place]) // lanes  # in one block of results
         within = mod(floordiv(polynomial(element), outer), lanes)

@@ -41,9 +41,10 @@ def copy_operand(
 ) -> tuple[tuple[Stage, ...], Stage] | None:
     """Returns copies of a read's operand, each of the copy before, and the stage that reads the last.
 
-    One copy adds the edges, the next splits phases and reorders dimensions. Copies also hold the elements
-    that the last vector of `width` elements reads beyond its axis. Returns None where an index is not affine,
-    or where the vector's axis occurs in several indices.
+    `vector` is the axis that vectors go along. One copy adds the edges, the next splits phases and reorders
+    dimensions, if vectors go along a dimension that is not the last or at a large stride. Copies also hold
+    the elements that the last vector of `width` elements reads beyond its axis. Returns None where an index
+    is not affine, or where the vector's axis occurs in several indices.
     """
     axes = (*stage.axes, *stage.reduced)
     forms = [axis_coefficients(index, axes) for index in read.indices]

@@ -78,6 +78,7 @@ def _share_columns(table: list[Row], k: int, m: int) -> None:
     affected = [row for row in table if k in row or m in row]
     if any(abs(row.get(k, 0)) != abs(row.get(m, 0)) for row in affected):
         return
+    # x[k] + x[m] and x[k] - x[m] take one operation each, if they occur, in place of one in each row
     signs = {row[k] == row[m] for row in affected}
     if len(affected) <= len(signs):
         return

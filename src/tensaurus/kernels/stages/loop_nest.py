@@ -40,7 +40,7 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
             if tensor.name in readers:
                 readers[tensor.name].append(stage)
     nests: list[Nest] = []
-    reductions: dict[str, Stage] = {}
+    reductions: dict[str, Stage] = {}  # by the tensor that a nest stores: the nest's reduction
     for stage in stages:
         if not stage.reduced:
             continue

@@ -1,8 +1,8 @@
 """Merges axes that stand side by side in all stages into one, so that loops are long enough for vectors.
 
-The layout of every tensor stays the same.
+    s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
 
-s[i:64, j:56, k:56] = x[i, j, k] + b[i]   ->   s[i:64, j:3136] = x[i, j] + b[i]
+The layout of every tensor stays the same.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ def merge_axes(
         for stage in stages:
             axis_pairs = _candidate_axis_pairs(stage, dimension_pairs, reduced)
             separated = set[tuple[Axis, Axis]]().union(*_separated_pairs(stage, axis_pairs, dimension_pairs))
+            # a separated pair is dropped where the stage stores it, where it reduces over it, and where it
+            # reads it
             for place, (a, b) in enumerate(pairwise(stage.axes)):
                 if (a, b) in separated or (a, b) not in axis_pairs:
                     kept_pairs.discard((stage.tensor.name, place))

@@ -48,7 +48,7 @@ def _block_extents(read: Read, pack: PackedInput) -> dict[Axis, int]:
     *others, (lane, width) = zip(read.indices, read.source.shape, strict=True)
     if width != pack.width:
         return {}
-    for k in range(-1, len(others)):  # -1: a single block, which has no dimension
+    for k in range(-1, len(others)):  # the dimension of blocks; -1: a single block, which has no dimension
         block, count = others[k] if k >= 0 else (0, 1)
         element = polynomial(block) * width + lane
         for a in axes_in(lane):

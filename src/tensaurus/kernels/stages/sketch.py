@@ -75,7 +75,10 @@ class BlockSketch:
 
 @dataclass(frozen=True)
 class RowSketch:
-    """Reduces along the last reduced axis to `width` partial results; `parallel` as in `BlockSketch`."""
+    """Reduces along the last reduced axis to `width` partial results, in vectors of `lanes` elements.
+
+    `parallel` is that of `BlockSketch`.
+    """
 
     lanes: int
     width: int
@@ -135,7 +138,10 @@ class ChainSketch:
 
 @dataclass(frozen=True)
 class PackedInput:
-    """Packs an input of the kernel in blocks of `width` along one dimension; the block comes last."""
+    """Packs an input of the kernel in blocks of `width` along one dimension; the place in a block comes last.
+
+    `kernels.stages.pack_weights` does so.
+    """
 
     tensor: str
     dimension: int

@@ -35,7 +35,10 @@ __all__ = ["split_phases", "split_axis"]
 
 
 def split_phases(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Removes strides from the guards of reductions; axes, also of the output, may be split in two."""
+    """Removes strides from the guards of reductions; axes, also of the output, may be split in two.
+
+    First axes of which reductions use quotients are split, then those that decide strided guards.
+    """
     result = tuple(stages)
     while (digit := next(_divided_axes(result), None)) is not None:
         result = split_axis(result, *digit)
@@ -63,6 +66,7 @@ def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int,
                     if extent(a) % atom.bottom or extent(a) == atom.bottom:
                         continue
                     for r in inner:
+                        # `whole` is the axis, written as bottom * quotient + low
                         _, low, whole = digit_axes(a, atom.bottom)
                         if (
                             _remainder_where_guard_holds(substitute(guard, {a: whole}), low, r, atom.bottom)
@@ -117,6 +121,10 @@ def _remainder_where_guard_holds(guard: Size, low: Axis, r: Axis, step: int) -> 
     """Returns the remainder of the reduced axis r modulo `step` at which the guard holds, as a size of `low`.
 
     `low` is the remainder of the other axis. Returns None unless the guard holds at just one remainder.
+
+    The remainder is sought in the form offset - slope * low (and may be negative: it counts modulo `step`).
+    A slope is right if the guard no longer depends on r // step, and one offset makes it hold for each value
+    of `low`, all others for none.
     """
     quotient = axis(1, "q")  # stands for r // step; its bound is not used
     for slope in range(step):
@@ -152,9 +160,10 @@ def _is_neutral_outside(stage: Stage, body: Body, guard: Size) -> bool:
 def split_axis(
     stages: Sequence[Stage], stage: Stage, a: Axis, step: int, r: Axis | None = None
 ) -> tuple[Stage, ...]:
-    """Splits an axis of a stage in blocks of `step` elements, and the axes of readers that it is read by.
+    """Splits an axis of a stage in blocks of `step` elements, and each axis of a reader that is its index.
 
-    If a reduced axis r is given, the reduction only goes over the values of r at which its guard holds.
+    Other readers index the two new dimensions by quotient and remainder. If a reduced axis r is given, the
+    reduction only goes over the values of r at which its guard holds.
     """
     chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
     for reader in stages:
@@ -207,6 +216,7 @@ def _step_reduced_axis(
     shift = _remainder_where_guard_holds(guard, low, r, step)
     lowest, highest = interval(shift)
     assert isinstance(lowest, int) and isinstance(highest, int)
+    # from the first to the last value that r takes in any phase; a guard drops values beyond r's own range
     first = -(highest // step)
     last = (extent(r) - 1 - lowest) // step
     new = axis(last - first + 1, "r")
@@ -247,6 +257,7 @@ def _is_implied_by_read(guard: Size, read: Read) -> bool:
         scale, slope = forms[0][0].get(a), forms[1][0].get(a, 0)
         if not isinstance(scale, int) or not isinstance(slope, int) or slope == 0 or slope % scale:
             continue
+        # guard = times * index + rest, where times * index is `least` or more for an index in range
         times = slope // scale
         rest, _ = interval(guard - times * index)
         assert isinstance(size, int)

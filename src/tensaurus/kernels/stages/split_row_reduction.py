@@ -42,7 +42,7 @@ class SplitReduction:
 
 
 def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction:
-    """Splits a reduction into `width` partial results along one of its reduced axes."""
+    """Splits a reduction into `width` (a power of two) partial results along one of its reduced axes."""
     name, count = stage.tensor.name, extent(along)
     others = tuple(a for a in stage.reduced if a is not along)
     blocks, remaining = divmod(count, width)

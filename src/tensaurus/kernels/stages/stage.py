@@ -47,7 +47,7 @@ __all__ = [
     "format_stages",
 ]
 
-# The element type of a literal where no operand beside it has a type.
+# The element type of a literal where no operand beside it has a type, by the answer of `literal_dtype`.
 LITERAL_DTYPES = {"int": "int64", "real": "float32"}
 
 
@@ -93,7 +93,11 @@ def extent(a: Axis) -> int:
 
 
 def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]:
-    """Returns the element types of a function's arguments; literals take the type of other operands."""
+    """Returns the element types of a function's arguments; literals take the type of other operands.
+
+    Where all arguments are literals, they take `dtype`, the type of the body that the call is part of, unless
+    the function is a cast or a test.
+    """
     kinds = [literal_dtype(a) for a in (args[1:] if fn == "where" else args)]
     shared_dtype = next((k for k in kinds if k not in LITERAL_DTYPES), None)
     if shared_dtype is None:
@@ -163,6 +167,8 @@ class _StageBuilder:
         renamed = replace_axes(body.body, {**unit, **{a: polynomial(b) for a, b in fresh.items()}})
         reduced = tuple(fresh.values())
         inner = self.rewrite_body(renamed, (*axes, *reduced), dtype)
+        # a reduced axis that the body does not use repeats the body: a sum is multiplied, a product keeps the
+        # axis, and a max or min drops it
         used = free_axes(inner)
         repetitions = prod(extent(a) for a in reduced if a not in used)
         if any(extent(a) == 0 for a in reduced):
@@ -206,6 +212,8 @@ class _StageBuilder:
         )
 
     def rewrite_size(self, size: Size, axes: tuple[Axis, ...]) -> Size:
+        """Replaces the reads of the size's lookups (`Lookup`) by reads of inputs and stages."""
+
         def replace_read(read: Read) -> Read:
             value = self.rewrite_read(read, axes)
             if isinstance(value, Read):
@@ -215,6 +223,7 @@ class _StageBuilder:
         return map_reads(size, replace_read)
 
     def rewrite_read(self, read: Read, axes: tuple[Axis, ...]) -> Body:
+        """Returns the read of the source's stage without axes of extent 1, or the substituted element."""
         indices = tuple(self.rewrite_size(i, axes) for i in read.indices)
         source = read.source
         if isinstance(source, Scope):
@@ -250,7 +259,7 @@ def _only_atom(size: Size) -> Atom | None:
 
 
 class _IdentityKeys:
-    """Contains the scopes whose identities are keys of a mapping."""
+    """Contains the scopes whose identities are keys of a mapping: those that `innermost_first` skips."""
 
     def __init__(self, ids: Mapping[int, Any]):
         self.lowered = ids
@@ -295,7 +304,7 @@ def split_reduced_axes(stage: Stage) -> Stage:
         divisors = {atom.bottom for atom in size_atoms if _is_quotient_of(atom, r)}
         steps = sorted(n for n in divisors if isinstance(n, int))
         if any(b % a for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)):
-            return stage
+            return stage  # quotients by divisors that do not divide each other are no digits of r
         digits = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]
         values[r] = sum((polynomial(a) * n for a, n in zip(digits, [1, *steps], strict=True)), polynomial(0))
         reduced += reversed(digits)

@@ -42,7 +42,8 @@ def rank_chain_schedules(
 ) -> Iterator[tuple[tuple[PackedInput, ...], list[Sketch], NestShape]]:
     """Yields (packed inputs, sketches, shape), the fastest first by estimate; nothing if this is no chain.
 
-    The shape's extents are the numbers of tiles along each axis, then the number of blocks of results.
+    A chain's weights are packed in blocks of results, so that each width of a block has its own sketches. The
+    shape's extents are the numbers of tiles along each axis, then the number of blocks of results.
     """
     ranked = sorted(_scored_chains(scope, types, is_constant, core), key=lambda one: one[1][0][0])
     for pack, scored, shape in ranked:
@@ -105,11 +106,16 @@ def _tile_count(tile: Tile) -> int:
 def _chain_sketches(
     chain: BilinearChain, lanes: int, vectors: int, core: TargetCore
 ) -> Iterator[ChainSketch]:
+    """Yields the sketches of a chain whose weights are packed in blocks of `vectors` vectors of results.
+
+    Yields none where channels would fill less than MIN_VECTOR_FILL of a vector.
+    """
     counts = [*map(_tile_count, chain.tiles)]
     channels = extent(chain.channel_axis)
     widths = [n for n in (lanes, 8, 4) if n <= lanes]
     channel_lanes = next((n for n in widths if channels % n == 0), 0)
-    if not channel_lanes and chain.all_channels == channels:  # there is one group of channels
+    # vectors can be partly filled only where all channels are in one group (`lay_out_chain`)
+    if not channel_lanes and chain.all_channels == channels:
         channel_lanes = max(widths, key=lambda n: channels_per_vector(channels, n) / n)
     if not channel_lanes or channels_per_vector(channels, channel_lanes) < MIN_VECTOR_FILL * channel_lanes:
         return
@@ -154,6 +160,7 @@ def _register_blocks(tile: Sequence[int], accumulators: int) -> list[tuple[int, 
 
 
 def _parallel_choices(counts: Sequence[int], tile: Sequence[int], threads: int) -> list[int]:
+    """Returns the values of `ChainSketch.parallel` to try; one block of all tiles is no parallel loop."""
     if threads == 1:
         return [0]
     return [1, 2] if tuple(counts) != tuple(tile) else [2]
@@ -169,7 +176,7 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
     tiles = tile_blocks * prod(ceil(t / b) * b for t, b in zip(sketch.tile, sketch.block, strict=True))
     tiles *= _extent_of(chain, chain.phase_places)
     block_tiles = prod(sketch.block)
-    # cycles of one step of the reduction, for each tile
+    # cycles of one step of the reduction, for each tile: multiplications, or loads, two a cycle; at least 8
     step = max(block_tiles * sketch.vectors, (block_tiles + sketch.vectors) / 2, 8.0) / block_tiles
     if sketch.lanes * ELEMENT_BYTES * 8 < core.bits:
         step *= 0.75  # half vectors are as fast, and processors may compute two at once

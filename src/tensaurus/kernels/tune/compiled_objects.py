@@ -30,7 +30,10 @@ _Task: TypeAlias = tuple[str, tuple[TensorType, ...], TensorType, str]
 
 
 class ObjectCompiler:
-    """Compiles objects for one processor, one after the other, in a child process."""
+    """Compiles objects for one processor, one after the other, in a child process.
+
+    `_pending` is the object that the child compiles now, `_last` the last one that it has compiled.
+    """
 
     def __init__(self, cpu: str):
         self.cpu = cpu

@@ -23,7 +23,7 @@ _protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 def guarded_array(
     shape: Sequence[int], dtype: Any, last: bool = True, alignment: int = 1
 ) -> np.ndarray[Any, Any]:
-    """Returns an array of zeros whose last byte (unless `last`: first byte) lies against a protected page.
+    """Returns an array of zeros whose last byte, or first byte if not `last`, lies against a protected page.
 
     The first element is aligned to `alignment` bytes, so that where the last byte should lie against the
     page, up to `alignment` - 1 bytes may lie between. Raises OSError.

@@ -16,7 +16,10 @@ __all__ = ["OperandAccess", "condition_axes", "operand_accesses", "window_axes"]
 
 @dataclass(frozen=True)
 class OperandAccess:
-    """One read of a stage, with the axes' coefficients in each dimension (None: not affine)."""
+    """One read of a stage, with the axes' coefficients in each dimension (None: not affine).
+
+    `name` is the name of the tensor that is read.
+    """
 
     read: Read
     name: str
@@ -28,7 +31,10 @@ class OperandAccess:
         return [d for d, form in enumerate(self.coefficients) if form is None or a in form]
 
     def last_dimension_step(self, a: Axis) -> int | None:
-        """Returns an axis's coefficient if it moves the last dimension alone, 0 if none, else None."""
+        """Returns an axis's coefficient if it moves the last dimension alone, 0 if it moves none, else None.
+
+        Vectors along the axis read equal elements for 0, elements side by side for 1, and others otherwise.
+        """
         dimensions = self.dimensions_moved_by(a)
         form = self.coefficients[-1] if self.coefficients else {}
         if not dimensions:
@@ -57,7 +63,10 @@ def operand_accesses(stage: Stage) -> tuple[OperandAccess, ...]:
 
 
 def window_axes(stage: Stage, operands: Sequence[OperandAccess]) -> dict[Axis, list[Axis]]:
-    """Returns for each axis the reduced axes that move along the same dimension, as a window does."""
+    """Returns for each axis of the output the reduced axes that move along a dimension together with it.
+
+    Where there are any, the axis places a window, as i in x[2*i + r], and r goes over the window's taps.
+    """
     return {
         a: [
             r

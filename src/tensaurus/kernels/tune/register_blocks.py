@@ -77,6 +77,7 @@ class _RegisterBlock:
 
     @property
     def size(self) -> int:
+        """The number of accumulators, each of which is a vector."""
         return self.vectors * prod(n for _, n in self.block)
 
 
@@ -85,7 +86,8 @@ class _BlockAnalysis:
 
     taps      numbers of the reduced axes along which a window slides
     channels  numbers of the other reduced axes
-    computed  operations of each operand that is computed where it is read
+    computed  operations for each element of an operand that is computed where it is read
+    guarded   axes that guards depend on
     """
 
     def __init__(self, main: Stage, core: TargetCore, lanes: int, computed: Mapping[str, int]):
@@ -125,7 +127,8 @@ class _BlockAnalysis:
     def required_copies(self, place: int, is_narrow: bool) -> tuple[str, ...] | None:
         """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it.
 
-        `is_narrow`: the axis ends within its only block of vectors, which would read beyond the operand.
+        An operand is copied if it has an edge, or if vectors would read it with a stride or, where the axis
+        `is_narrow` (ends within its only block of vectors), beyond its end.
         """
         copied, v = [], self.axes[place]
         for operand in self.operands:
@@ -158,7 +161,7 @@ class _BlockAnalysis:
 
     def unrolled_axes(self, place: int, vectors: int) -> Iterator[tuple[tuple[int, int], ...]]:
         """Yields choices of other axes to unroll, as pairs (number of the axis, how many of its indices)."""
-        available = self.core.registers - 4
+        available = self.core.registers - 4  # 4 are left for operands
         others = [a for a in range(len(self.axes)) if a != place and self.sizes[a] > 1]
         # see MAX_RESULTS_BETWEEN; axes of guards are unrolled, too, which decides the guards when compiling
         between = prod(self.sizes[place + 1 :]) <= MAX_RESULTS_BETWEEN
@@ -245,7 +248,7 @@ class _BlockAnalysis:
     def split_among_threads(
         self, registers: _RegisterBlock, taken: Container[int]
     ) -> tuple[tuple[int, int], ...]:
-        """Returns one axis in as many tiles as there are threads, where an axis is long enough."""
+        """Returns one axis, not of those `taken`, in as many tiles as threads, where one is long enough."""
         threads, place, blocked = self.core.threads, registers.place, dict(registers.block)
         for k, size in enumerate(self.sizes):
             step = blocked.get(k, 1)
@@ -326,11 +329,11 @@ class _BlockAnalysis:
         results, after = prod(self.sizes), range(registers.place + 1, len(self.axes))
         points = prod(extent(r) for r in self.main.reduced)
         cycles = results / self.lanes * points * step
-        # stores, and what begins and ends each block
+        # stores, and what begins and ends a block: most for blocks that are stored with gaps
         inside = all(k in dict(registers.block) for k in after)
         dense = all(self.sizes[k] == 1 for k in after)
         cycles += results * (4 / self.lanes if dense else 1.0 if inside else 2.0)
-        if unrolled == 0 and points > 1:
+        if unrolled == 0 and points > 1:  # the loop's own instructions
             cycles += results / self.lanes * points * 0.05
         return cycles
 
@@ -342,7 +345,7 @@ class _BlockAnalysis:
         for operand in self.operands:
             if operand.name not in registers.copies:
                 continue
-            elements = 1.0
+            elements = 1.0  # of the copy inside the tiles: the product of the spans of the indices
             for index in operand.coefficients:
                 span = 1.0
                 for a, factor in (index or {}).items():

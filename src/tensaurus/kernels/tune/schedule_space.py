@@ -1,4 +1,7 @@
 """Enumerates the sketches that nests may have, the most promising first, by an analysis of their index maps.
+
+A kernel's nests are scheduled in one of two ways: each by itself; or, where they share leading axes, all
+inside the loops of the last nest over these axes (`halide/pipeline`).
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ def rank_sketches(stages: Sequence[Stage], core: TargetCore) -> list[list[Sketch
     shared = count_shared_axes(stages, nests) if len(nests) > 1 else 0
     if not shared:
         stored = {stage.tensor.name for nest in nests for stage in (nest.output, nest.main) if stage}
+        # operations for each element of a stage that is inlined, and so computed again at each read
         computed = {
             stage.tensor.name: sum(isinstance(body, Read | Call) for body in bodies(stage.body))
             for stage in stages
@@ -69,6 +73,7 @@ def candidate_packs(
                     continue
                 widths = (lanes * n for n in (PACK_VECTORS if d == wide[-1] else (1,)))
                 for width in widths if digits == (1,) else digits[1:]:
+                    # one block of the last dimension is the tensor as it is
                     if sizes[d] % width == 0 and (d != wide[-1] or sizes[d] > width):
                         packs[PackedInput(operand.name, d, width)] = None
     return list(packs)
@@ -112,10 +117,11 @@ def _sketch_separate_nest(nest: Nest, core: TargetCore, computed: Mapping[str, i
 
 
 def _sketch_inner_nest(nest: Nest, core: TargetCore, shared: int) -> list[Sketch]:
-    """Returns the sketches of a nest in the last nest's loops, which computes a chunk at a time."""
+    """Returns the sketches of a nest in the last nest's loops, which compute it a chunk at a time."""
     lanes = core.lanes(nest.output.tensor.dtype)
     if nest.main is None:
         return [*_flat_sketches(nest, lanes, 0)]
+    # vectors along the reduction, and vectors along an axis of the output that is not shared
     chunk = _restrict_to_chunk(nest.main, shared)
     along = [*_row_sketches(nest.main, lanes, 0)]
     across = rank_blocks(chunk, replace(core, threads=1), lanes, least=shared)
@@ -123,7 +129,11 @@ def _sketch_inner_nest(nest: Nest, core: TargetCore, shared: int) -> list[Sketch
 
 
 def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> list[Sketch]:
-    """Returns the sketches of the last nest, whose loops over the shared axes compute the other nests."""
+    """Returns the sketches of the last nest, whose loops over the shared axes compute the other nests.
+
+    Its chunks are tiles of the last long shared axis, the one first for which the other nests' outputs half
+    fill the L2 cache.
+    """
     last = nests[-1]
     lanes = core.lanes(last.output.tensor.dtype)
     sizes = [extent(a) for a in last.output.axes[:shared]]

@@ -62,6 +62,7 @@ class NestShape:
 def busiest_share(sketch: Sketch, shape: NestShape, threads: int) -> float:
     """Returns the fraction of a nest that the busiest thread computes."""
     if isinstance(sketch, ChainSketch):
+        # steps of the loop that `parallel` chooses: none, blocks of tiles, blocks of results
         counts = [1, _tile_blocks(sketch, shape), shape.extents[-1]][sketch.parallel :][:1]
         return -(-counts[0] // threads) / counts[0] if sketch.parallel else 1.0
     if isinstance(sketch, BlockSketch):
@@ -79,7 +80,7 @@ def exchange_seconds(sketch: Sketch, shape: NestShape, threads: int) -> float:
     if isinstance(sketch, ChainSketch) and sketch.parallel == 1:
         return (threads - 1) * max(0, shape.weights - L2_BYTES) * SHARED_WEIGHT_SECONDS_PER_BYTE
     loops, names = 0, list[str]()
-    if isinstance(sketch, ChainSketch):
+    if isinstance(sketch, ChainSketch):  # the input combinations and the results, for each block of tiles
         loops, names = 2 * _tile_blocks(sketch, shape), [""]
     elif isinstance(sketch, BlockSketch):
         names = [name for name, level in sketch.copies if level == 0]

@@ -85,7 +85,7 @@ MAX_INTENSITY = 16  # operations for each element moved from which on a nest nee
 
 @dataclass(frozen=True)
 class _TuningRequest:
-    """An expression to tune, its constant inputs, and the seconds that it may take."""
+    """An expression to tune, its constant inputs, and the seconds that it may take from `started_at` on."""
 
     scope: Scope
     types: tuple[TensorType, ...]
@@ -106,7 +106,7 @@ class _ReductionHistory:
     fastest       texts of the fastest schedules, with roles for names
     seconds       the time spent
     tried_count   schedules tried in this run
-    passed_count  how many of `ranked_schedules`, from the first on, were tried
+    passed_count  how many of `ranked_schedules`, from the first on, were tried, and are not tried again
     """
 
     fastest: tuple[str, ...] = ()
@@ -209,6 +209,7 @@ class Tuner:
         seconds: float,
         is_constant: Sequence[bool],
     ) -> Schedule | None:
+        """Tries schedules, stores the times of the finalists, and returns the fastest that is right."""
         self.timer.set_expression(show_scope(scope), types, output)
         request = _TuningRequest(scope, tuple(types), output, tuple(is_constant), seconds, monotonic())
         form = self._reduction_form(scope, types, is_constant)
@@ -281,6 +282,7 @@ class Tuner:
         times: dict[Schedule, float] = {}
         self.timer.start_all()
         seconds, patience, begin = request.seconds, min(request.seconds, MAX_PATIENCE), monotonic()
+        # the time of earlier tuning of the form counts, as its result, the known schedules, is tried first
         begin -= tuning.seconds if known and tuning.has_enough_tries else 0.0
 
         def attempt(schedules: Sequence[Schedule]) -> None:

@@ -36,9 +36,9 @@ from tensaurus.system.timeline import record
 
 __all__ = ["Contender", "Contenders", "Winner", "measure_candidates", "needed_gain"]
 
-LONGER = "raise --time-limit"  # the remedy in notes of what there was no time for
-OTHER_SIZES_CHECKED = 2  # other sizes at which a result is compared that leaves them open
-MAX_REFUSED = 2  # candidates without a speedup in pairs: each further one may seem faster by chance
+LONGER = "raise --time-limit"  # the remedy in notes about work for which there was no time
+OTHER_SIZES_CHECKED = 2  # sizes beside the given ones at which a result with open sizes is compared
+MAX_REFUSED = 2  # after so many refusals by pairs no contender is tried: one more may win by chance
 MIN_WRITING_SECONDS = 1.0  # that writing a candidate as ONNX may take, however little time is left
 FIXED_SIZES_GAIN = 0.05  # least gain of a result that runs only at fixed sizes, which makes up for that loss
 MIN_GAIN = 0.02  # least gain of a result; the place of a model's memory in a process may make as much
@@ -46,11 +46,13 @@ MIN_GAIN = 0.02  # least gain of a result; the place of a model's memory in a pr
 
 @dataclass(frozen=True)
 class Winner:
-    """The program that the run returns, confirmed and checked, the step before the `Result`; or the original.
+    """The program that the run returns: a contender, confirmed and checked, or the original.
+
+    `Result` is made from it.
 
     original_seconds, seconds  of one run of the original and of the winner, in the last measurement of them:
                                by pairs of runs, or in turns where the winner is the original
-    comparison                 what those pairs show; None for the original
+    comparison                 the statistics of those pairs; None for the original
     candidates                 whose rewrites lead to the winner: those of bodies, then the program's; () for
                                the original
     replay                     the check of the rewrites
@@ -130,8 +132,8 @@ class Contenders:
     def choose_winner(self) -> Winner:
         """Return the fastest contender with a confirmed speedup that passes the check, or the original."""
         progress = self.target.progress
-        most = (1 - MIN_GAIN) * self.original_seconds
-        faster = [row for row in self.rows if row.penalized_seconds < most]
+        max_seconds = (1 - MIN_GAIN) * self.original_seconds
+        faster = [row for row in self.rows if row.penalized_seconds < max_seconds]
         limit, checking_seconds, refused = self.target.time_limit, 0.0, 0
         for count, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
             if count and limit is not None and not limit.has_time_for_another:
@@ -139,6 +141,7 @@ class Contenders:
                 break
             progress.phase("confirming the speedup in new processes", 5)
             deadline, failure = inf if limit is None else limit.confirming_deadline, ""
+            # the comparison looks at `deadline` after each pair; one that hangs is ended at `latest`
             latest = deadline if limit is None else deadline + limit.patience_seconds(2)
             with DeadlineBlock(latest) as comparing:
                 try:
@@ -211,6 +214,7 @@ def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candid
     A candidate that cannot be written, or not in time, is dropped with a note.
     """
     target.progress.phase("measuring the best programs", 4)
+    # the candidate without a step is the search's original: the model itself, unless bodies were improved
     candidates = [candidate for candidate in outcome.candidates if candidate.step is not None or bodies]
     limit, rows = target.time_limit, list[Contender]()
     deadline = inf if limit is None else limit.measuring_deadline
@@ -280,7 +284,7 @@ def _check_other_sizes(target: Target, verdict: Verdict, compare: Callable[..., 
     for shapes in propose_other_sizes(program, symbol_sizes(program, target.feeds)):
         sizes = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
         try:
-            other = compare(shapes=shapes, kinds=KINDS[:1])
+            other = compare(shapes=shapes, kinds=KINDS[:1])  # random inputs only
         except TensaurusError:  # the original does not run at these sizes
             continue
         if not other.passed:

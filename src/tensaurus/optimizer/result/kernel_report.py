@@ -75,7 +75,11 @@ def make_titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
         return min(filter(None, found), key=lambda words: words.count(", "), default="")  # the fewest steps
 
     def title_by(equation: Equation, left: Node, enclosing: frozenset[Any]) -> str:
-        """Return the title by one equation; "" where the equation's left side holds the eOperator itself."""
+        """Return the title that one equation gives: the operators of a fusion, another equation's name.
+
+        The name follows the titles of the eOperators on the left side.  Returns "" where one of them has
+        equations but no title, because it was made from the eOperator in question (`enclosing`).
+        """
         inner = topological_order([left], equation.leaves)
         computed = [node for node in inner if node.op not in (CONSTANT, ITEM) and not node.static]
         words = [title(node.attrs, enclosing) if node.op is eop else str(node.op) for node in computed]

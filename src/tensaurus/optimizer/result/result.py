@@ -34,9 +34,9 @@ __all__ = ["Result"]
 
 @dataclass(frozen=True)
 class Result:
-    """An optimized model with its summary: the last step of a candidate, after it was the run's `Winner`.
+    """An optimized model with its summary, made from the run's `Winner`.
 
-    The summary's times are the winner's: of one run, in pairs of runs of the original and the result.
+    The summary's times are of one run, measured in pairs of runs of the original and the result.
 
     libraries  of kernels that the model needs
     """

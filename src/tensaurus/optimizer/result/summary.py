@@ -60,7 +60,7 @@ class AppliedKernel:
     count      number of places in the model
     scope      the expression that it computes
     operators  the operators that it replaces
-    title      these in short, for example F(4x4, 3x3) + Add + Relu
+    title      the operators in short, for example F(4x4, 3x3) + Add + Relu
     """
 
     name: str
@@ -78,6 +78,11 @@ class Summary:
     original_ms, optimized_ms  where several runtimes were compared, the original's is that of the fastest
     comparison                 what pairs of runs of the original and the result show about the speedup; None
                                where the model is unchanged, and in files of older versions
+    replay                     how the rewrites were checked, in words
+    measurements               number of pieces that were measured in this run
+    typed, opaque              numbers of nodes that rewrites may touch, and that are kept as they came
+    unlock                     --shape flags with which more nodes would be typed
+    ended_by, searched         why the search ended (a key of _ENDS), and its size in words
     predicted_ms               what the search expected of the result before it was run, from its operators'
                                costs; original_predicted_ms of the original
     found_ms                   of the fastest program of each search, before it was checked

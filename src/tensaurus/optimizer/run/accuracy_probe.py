@@ -36,9 +36,9 @@ Inputs = Mapping[str, Array]  # by the names of the model's inputs
 
 @dataclass(frozen=True)
 class AccuracyProbe:
-    """The original and the runtime on which candidates are compared with it.
+    """The original (`model`, built as `source`) and the runtime on which candidates are compared with it.
 
-    timed_inputs  give the sizes
+    timed_inputs  inputs on which the model runs; others are drawn at their sizes
     run_limit     seconds that one run may take
     answers       of the float64 reference, kept for the check of the result
     """
@@ -66,7 +66,7 @@ class AccuracyProbe:
         return [feed.arrays for feed in draw_feeds(self.model, sizes, ("magnitudes", "edges"), seed, values)]
 
     def measure_error(self, candidate: Build, inputs: Sequence[Inputs]) -> float:
-        """Return the largest error on these inputs as a fraction of the allowed error.
+        """Return the candidate's largest error on these inputs as a fraction of the allowed error.
 
         Infinite where a model does not run.  Where the model sorts scores (TopK), the scores are pinned to
         the original's: near ties may change places without anything being wrong.
@@ -98,6 +98,12 @@ class AccuracyProbe:
         shapes: Mapping[str, Sequence[int]] | None = None,
         answers: ReferenceAnswers | None = None,
     ) -> float:
+        """Return the error as the check of the result judges it (`check/files/judge`).
+
+        The allowed error follows from those of the original and of its perturbed copies, which run here,
+        too, beside the float64 reference.  `shapes` and `answers` are left out for pinned models, which have
+        other inputs.
+        """
         original = ComparedModel.read(source, shapes or {}, self.folder)
         rows: list[list[OriginalOutput]] = []
         with (

@@ -67,7 +67,7 @@ class Accuracy:
         for limit in LAYER_LIMITS:
             finder = Bilinear(self.roofline, partial(_is_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
-            if fastest is self.program:
+            if fastest is self.program:  # no algorithm within the limit is expected to gain: nothing to try
                 return limit * margin
             if fastest.roots not in errors:
                 errors[fastest.roots] = self.measure_error(fastest)
@@ -75,7 +75,7 @@ class Accuracy:
                 return LAYER_LIMITS[1] * margin
             if error <= PROBE_LIMIT * margin:
                 break
-        else:
+        else:  # no limit passed; where no error could be measured, the most accurate algorithms are kept
             limit = LAYER_LIMITS[-1] if error == inf else 0.0
         if limit == LAYER_LIMITS[-1]:
             more = f"where one layer uses more than {limit * margin:g} of the allowed error"
@@ -87,6 +87,7 @@ class Accuracy:
 
 def _is_within(limit: float, convolution: Convolution, algorithms: Algorithms) -> bool:
     """Return whether the error of a sample that these algorithms compute is within the limit."""
+    # up to a power of two, so that many layers share one cached sample
     depth = 1 << (convolution.depth(algorithms) - 1).bit_length()
     return sample_error(algorithms, min(depth, MAX_DEPTH)) <= limit
 

@@ -62,5 +62,6 @@ class FirstRun:
             )
             load_seconds = monotonic() - began - run_seconds
             return cls(feeds, user_inputs, assumed_sizes, load_seconds, run_seconds)
+        # reached only where the block was ended
         limit = f"{options.time_limit:g} s are too short to compare a result with it"
         raise TooSlow(f"the model did not finish one run in {patience:g} s: {limit}")

@@ -88,6 +88,7 @@ class _Opening:
         for node, name in fixed.names.items():
             if (other := named.get(name)) is not None and other.op in (node.op, OPAQUE):
                 made.known.setdefault(node, other)
+                # where both are one output of a call, the calls correspond, too
                 owner, other_owner = (n.args[0] if n.op is ITEM else None for n in (node, other))
                 if owner is not None and other_owner is not None:
                     made.known.setdefault(owner, other_owner)
@@ -191,6 +192,7 @@ class _Opening:
             return became
 
         at_fixed_sizes = rebuilt(before)
+        # else the flush folded expressions over constants before (`flush_folded`)
         if tuple(at_fixed_sizes[root] for root in equation.left) == equation.right:
             at_open_sizes = rebuilt(self.general)
             for node, new in at_fixed_sizes.items():

@@ -208,7 +208,7 @@ class Target:
         """
         with DeadlineBlock(self._probe_deadline):
             return self._probe_error(program)
-        return inf
+        return inf  # reached only where the block was ended
 
     def _probe_error(self, program: Program) -> float | None:
         limit, options = self.time_limit, self.options
@@ -230,11 +230,13 @@ class Target:
         inputs: list[Mapping[str, Array]] = [self.feeds]
         if limit is not None:
             more = probe.draw_uneven_inputs(options.ranges or {}, options.seed)
+            # of the original, of its scores (`near_ties`), of the candidate, and of perturbed copies
             loading = (3 + PERTURBED_COPIES) * limit.load_seconds
             remaining = limit.search_deadline - monotonic() - loading
             each = PROBE_RUNS * limit.run_seconds
             if each > remaining:
                 return inf
+            # the reference's answer on the timed inputs is kept, those on further inputs take time
             inputs += more if each + len(more) * (each + limit.reference_seconds) <= remaining else []
         return probe.measure_error(build, inputs)
 

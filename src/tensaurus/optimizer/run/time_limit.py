@@ -22,7 +22,7 @@ MEASURING_SHARE = 0.2  # of the time limit, reserved for the last measurements
 MEASURING_TURNS = 60  # estimated turns of all models in the last measurements
 CHECK_REFERENCE_RUNS = 26  # estimated evaluations of the float64 reference in the check of one result
 REPLAY_REFERENCE_RUNS = 8  # a replay of the rewrites takes at most as long as these runs in most networks
-CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in that check
+CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in such a check
 FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has more models and processes
 # Fewest runs that compare the original with one result: of both a warm-up, a round, and a few pairs.
 MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
@@ -71,7 +71,7 @@ class TimeLimit:
 
     def measuring_seconds(self, models: int) -> float:
         """Return the least seconds that measuring this number of models in turns takes."""
-        turn = max(self.turn_seconds, self.run_seconds)
+        turn = max(self.turn_seconds, self.run_seconds)  # of each model: one to warm up, then the rounds
         return models * (self.load_seconds + (1 + min_rounds(turn)) * turn)
 
     @property
@@ -128,18 +128,19 @@ class TimeLimit:
 
     @property
     def measuring_deadline(self) -> float:
-        """When measuring the candidates must end, which begins now."""
+        """When measuring the candidates must end, if it begins now."""
         return monotonic() + FIRST_MEASURING_SHARE * max(self._remaining, MEASURING_SHARE * self.seconds)
 
     @property
     def confirming_deadline(self) -> float:
-        """When comparing one candidate with the original must end, which begins now."""
+        """When comparing one candidate with the original must end, if it begins now."""
         reserved = (1 - FIRST_MEASURING_SHARE) * MEASURING_SHARE * self.seconds
         least = max(self.comparing_seconds + COMPARING_SLACK * self.seconds, reserved)
         return monotonic() + max(self._remaining, least)
 
     @property
     def _remaining(self) -> float:
+        """Seconds from now until the check of a result must begin."""
         return self.run_deadline - self.check_seconds - monotonic()
 
     @property

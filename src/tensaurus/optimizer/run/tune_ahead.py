@@ -65,6 +65,7 @@ def tune_kernels(model: str | Path, options: Options, progress: Progress) -> Ite
         progress.phase("tuning")
         for number, fusion in enumerate(fusions):
             progress.stage("kernel", number + 1, len(fusions))
+            # the equation is over leaves x0, x1, ...: put the model's own nodes in their places
             piece, equation = fusion.matches[0]
             leaf_of = dict(zip(equation.leaves, piece.leaves, strict=True))
             right = equation.right[0]

@@ -94,7 +94,7 @@ class Backtrack:
         for_single_places: list[tuple[float, int, Candidate]] = []
         self._seen, self._original_static = {program.roots}, program.static
         self.memory = max(self.memory, fewest_stored_bytes(program, self._original_static))
-        improved = 0
+        improved = 0  # the number of steps at the last new best program
         first = Candidate(program, self.total_cost(program))  # slow at first: it measures every operator
         outcome.candidates = [first]
         if first.cost < inf:
@@ -111,6 +111,7 @@ class Backtrack:
             if self._is_late():
                 outcome.ended_by = "time"
                 break
+            # a program is taken twice: for passes, and, when no other waits for those, for single places
             passes = bool(for_passes)
             cost, _, current = heapq.heappop(for_passes if passes else for_single_places)
             if cost >= self.alpha * outcome.best.cost and current is not outcome.best:
@@ -155,7 +156,7 @@ class Backtrack:
         for node in current.program.nodes:
             if not node.static:
                 for rule, replacement in self.rewriter.rewrites_at(node):
-                    if counts[rule] > 1:
+                    if counts[rule] > 1:  # with a single place, the rule's pass was tried already
                         made = current.program.replace_nodes({node: replacement})
                         yield from self._make_child(current, made, rule, [((node,), (replacement,))])
 

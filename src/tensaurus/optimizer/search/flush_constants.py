@@ -44,7 +44,11 @@ def flush_candidate(candidate: Candidate) -> Candidate:
 
 
 def prepend_flush(first: Candidate, outcome: Outcome) -> Outcome:
-    """Return the outcome of a search that began at `first`, with `first`'s step before each chain."""
+    """Return the outcome of a search of the flushed program, with the flush before each candidate's steps.
+
+    first  the candidate that `flush_program` made: its program is the one that was searched.  The program
+           before the flush was never measured, and gets the cost of the flushed one.
+    """
     if first.step is None:
         return outcome
     cost = outcome.original.cost
@@ -52,6 +56,7 @@ def prepend_flush(first: Candidate, outcome: Outcome) -> Outcome:
     step = Rewritten(first.step.equations, before)
     prepend_first = partial(prepend_chain, first=replace(first, step=step))
     candidates = [prepend_first(candidate) for candidate in outcome.candidates]
-    if not candidates[0].sure:  # the flush alone comes before candidates that rest on estimates
+    # where estimates rank, the flush alone comes first: its chain is one step longer than the one before it
+    if not candidates[0].sure:
         candidates.sort(key=lambda candidate: len(candidate.chain) != len(step.before.chain) + 1)
     return replace(outcome, candidates=candidates)

@@ -19,7 +19,7 @@ from tensaurus.system.progress import Progress
 __all__ = ["ModelSearch"]
 
 FLUSHING_SHARE = 0.25  # of the time that is left, for finding subnormal constants without influence
-MIN_FLUSHING_SECONDS = 1.0  # for that, however little time is left
+MIN_FLUSHING_SECONDS = 1.0  # for finding them, however little time is left
 
 
 @dataclass

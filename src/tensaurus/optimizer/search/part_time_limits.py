@@ -14,18 +14,21 @@ from tensaurus.system.deadline import DeadlineBlock
 __all__ = ["Extractor", "Extractors", "Patience"]
 
 Extractor: TypeAlias = Callable[[Problem, float, Choice | None], Choice]
-"""Returns a choice within some seconds; it may begin with the one that is given."""
+"""Solves an extraction problem within some seconds; may begin with the choice that is given."""
 
 GRACE_SHARE = 0.05  # of the search's time, by which a part that does not look at the clock may be late
 MIN_GRACE = 0.2  # seconds
-EXTRACTION_SHARE = 0.25  # of the time that is left
-UNLIMITED_EXTRACTION = 30.0  # seconds, where there is no deadline
-MIN_EXTRACTION = 0.5  # seconds
+EXTRACTION_SHARE = 0.25  # of the time that is left, for one extraction
+UNLIMITED_EXTRACTION = 30.0  # seconds of one extraction where there is no deadline
+MIN_EXTRACTION = 0.5  # seconds of one extraction, however little time is left
 
 
 @dataclass
 class Patience:
-    """The time of a search that ends at a deadline (monotonic time, or infinity)."""
+    """The time of a search that ends at a deadline (monotonic time, or infinity).
+
+    grace  seconds after the deadline at which a part that does not end by itself is ended
+    """
 
     deadline: float = inf
     grace: float = field(init=False)
@@ -73,6 +76,7 @@ class Extractors:
         late = inf if self.patience.deadline == inf else began + 2 * seconds
         with DeadlineBlock(late):
             return extract(problem, seconds, start)
+        # reached only where the block was ended
         spent = f"{monotonic() - began:.1f} s"
         self.ended[extract] = f"one extraction was stopped after {spent}; its method is not tried again"
         return start

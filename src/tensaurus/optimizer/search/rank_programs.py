@@ -86,5 +86,6 @@ class Ranking:
             reason = f"its {len(applied)} rewrites do not prove that it equals the original"
             self.notes.append(f"dropped a rewritten program: {reason}")
             return None
+        # reached only where the block was ended
         self.notes.append("dropped a rewritten program: its proof takes too long")
         return None

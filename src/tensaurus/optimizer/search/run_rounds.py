@@ -18,9 +18,9 @@ MAX_RUNS = 12  # programs run in the last round
 class Round(NamedTuple):
     """Programs that are run under one view of costs."""
 
-    kernel_cost_factor: float  # below 1, kernels are favoured
-    max_constant_bytes: float  # that kernels may read
-    max_runs: int
+    kernel_cost_factor: float  # costs of eOperators are multiplied by it; below 1 they are favoured
+    max_constant_bytes: float  # that all kernels of a program may read
+    max_runs: int  # programs that are run in the round
 
 
 WARM_UP_ROUNDS = Round(0.5, inf, 1), Round(0.7, inf, 1)

@@ -180,6 +180,7 @@ def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
 
 
 def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+    """Return the cheaper of `start` and the exact extraction's choice; of a large problem `start` itself."""
     if start is not None and len(problem.costs) > MAX_PROVABLE_CHOICES:
         return start
     best = solve(problem, time_limit=min(seconds, PROOF_SECONDS), start=start).choice

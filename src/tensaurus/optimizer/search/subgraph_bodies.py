@@ -33,6 +33,7 @@ def search_bodies(program: Program, search: Callable[[Program], Outcome]) -> tup
         bodies = tuple((name, improve_body(body)) for name, body in form.bodies)
         if bodies == form.bodies:
             return replace_args(node, args)
+        # with effects or randomness it equals no other node; the new one gets a number of its own
         effects = any(key == "identity" for key, _ in node.attrs)
         return opaque(replace(form, bodies=bodies), args, node.types, effects=effects)
 

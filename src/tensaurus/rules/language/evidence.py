@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Axiom:
-    """An equality that is taken for granted."""
+    """An equality that is taken for granted; `by` says in words why, such as "symmetry"."""
 
     kind: ClassVar[str] = "axiom"
     is_exact: ClassVar[bool] = False  # an axiom claims nothing about fields other than the reals
@@ -165,7 +165,7 @@ class Allowed(_WithoutProof):
 
 
 class Disproved(_WithoutProof):
-    """A rule with the tag `off`: where its sides differ."""
+    """A rule with the tag `off`; `by` says where its sides differ."""
 
     kind = "refuted"
 

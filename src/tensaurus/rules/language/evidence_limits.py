@@ -53,6 +53,8 @@ COVERAGE_KINDS = {  # pattern of each part of a coverage text, by what the part 
 class OpenAttribute(NamedTuple):
     """An attribute whose value the left side leaves open: a match binds it to a name, or to a key of a rest.
 
+    name   the name that the match binds: the attribute's own, or that of the rest (`**name`)
+    key    the attribute's key in the rest, None without one
     first  name of the variable that is the operator's first argument; its rank tells a tuple's length
     """
 
@@ -198,6 +200,7 @@ def _merge_parts(kind: str, parts: Sequence[str]) -> str:
     first = parts[0]
     if kind == "ranks":
         ends = [(int(low), int(high)) for part in parts for low, high in RANKS.findall(part)]
+        # the least rank is a limit of tests only, see `Limits.min_rank`
         high = min((high for _, high in ends), default=0)
         low = min(high, max(low for low, _ in ends) if " instances" in first else ends[0][0]) if ends else 0
         counts = [int(found[1]) for part in parts if (found := re.match(r"(\d+) instances", part))]
@@ -209,6 +212,7 @@ def _merge_parts(kind: str, parts: Sequence[str]) -> str:
     if kind == "never":
         constant = [n for part in parts for n in ATTRIBUTE_VALUES.findall(part.removeprefix(NEVER_VARIED))]
         return NEVER_VARIED + " ".join(dict.fromkeys(constant))
+    # the part with the smallest numbers covers least
     return min(parts, key=lambda part: [int(number) for number in re.findall(r"\d+", part)])
 
 

@@ -135,9 +135,10 @@ def argument_orders(term: Term | None) -> list[Term | None]:
 
 
 def match_term(term: Term | None, node: Node | None, binding: Binding, dtypes: frozenset[str] | None) -> bool:
-    """Return whether the term matches the node; extend the binding, which is of no more use if it does not.
+    """Return whether the term matches the node, and extend the binding.
 
-    Variables match the element types `dtypes`, any type where None.
+    A binding is of no use after a failure: part of the term may be bound.  Variables match the element types
+    `dtypes`, any type where None.
     """
     if term is None or node is None:
         return term is None and node is None
@@ -201,7 +202,14 @@ def build_term(term: Term | None, binding: Binding, dtype: str, all_outputs: boo
 
 
 class Matcher:
-    """One rule, ready to match: its left side in every order of commutative arguments (`sides`)."""
+    """One rule, ready to match.
+
+    dtypes               element types that variables may have, None for any
+    regrouped_variables  variables that meet other operands on the right side (`operand_partners`)
+    added_divisors       variables by which the right side alone divides: they must not be integers
+    sides                the left side in every order of commutative arguments
+    heads                operators of the left side's roots
+    """
 
     def __init__(self, rule: Rule):
         self.rule, self.limits = rule, Limits(rule)
@@ -257,6 +265,7 @@ class Matcher:
 
     def joint_rewrites(self, program: Program) -> Iterator[dict[Node, Node]]:
         """Yield the replacements that a multi-root rule makes in a program, one match after another."""
+        # by operator, the nodes that a root may match; outputs of a call (ITEM) are under its operator, too
         pool = defaultdict(list)
         for node in program.nodes:
             if not node.static:
@@ -271,6 +280,7 @@ class Matcher:
     def _join(
         self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any
     ) -> Iterator[dict[Node, Node]]:
+        """Extend a match of the first roots, which are `chosen`, by every node that the next root matches."""
         if len(chosen) == len(side):
             built = self.apply(chosen, binding)
             if built is not None:

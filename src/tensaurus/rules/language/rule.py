@@ -74,6 +74,7 @@ class Rule:
 
     @property
     def variables(self) -> dict[str, Variable]:
+        """The tensor variables of the left side, by name."""
         return {k: v for root in self.lhs for k, v in variables(root).items()}
 
 
@@ -188,8 +189,8 @@ def read_rules(lines: Iterable[str], origin: str = "", ops: Container[str] | Non
 def library(long: bool = True, ops: Container[str] | None = None) -> list[Rule]:
     """Return every rule that ships with the package, by file and line, generated rules last.
 
-    Includes rules tagged `off`; those tagged `long` only if `long`.  Where `ops` is given (the operators of a
-    model), a `for` clause is limited to these operators.
+    Includes rules tagged `off`; those tagged `long`, and those of `for` clauses, only if `long`.  Where `ops`
+    is given (the operators of a model), a `for` clause is limited to these operators.
     """
     rules: list[Rule] = []
     own = files("tensaurus.rules") / "library"

@@ -278,6 +278,7 @@ def _channelwise(s: Fact, rank: int, channels: Any) -> bool:
 
 
 def _broadcasts(s: Fact, y: Fact) -> bool:
+    """Return whether `s` broadcasts to the shape of `y`."""
     pairs = zip(s.shape[::-1], y.shape[::-1], strict=False)
     return len(s.shape) <= len(y.shape) and _all_hold(partial(_is_among, n, (1, m)) for n, m in pairs)
 

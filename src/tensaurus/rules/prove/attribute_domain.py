@@ -104,7 +104,7 @@ def domain_of(op: Op, name: str) -> Domain:
     if numbers:
         annotation = inspect.signature(op.declare).parameters[name].annotation
         real = annotation == "float" or any(isinstance(v, Fraction) for v in numbers)
-        if set(values) <= {0, 1} and not real:
+        if set(values) <= {0, 1} and not real:  # a switch, or a small number such as an axis
             examples = (_treats_two_as_one(op, kinds, attrs, name) for kinds, attrs, _ in given)
             switch = name not in AXIS_ATTRIBUTES and all(examples)
             return Domain("listed", (0, 1) if switch else tuple(range(MAX_RANK + 1)))
@@ -196,6 +196,7 @@ def is_sampled(op: Op, name: str) -> bool:
     if known.kind != "listed" or set(known.values) <= {None} or len(known.values) == 1:
         return False
     values = [v for v in known.values if v is not None]
+    # of switches, axes, and tuples of different axes `_listed_values` has all
     whole = set(values) <= {0, 1} or name in AXIS_ATTRIBUTES and all(isinstance(v, int) for v in values)
     axes = [v for v in values if _is_integer_tuple(v) and len({*v}) == len(v) and min(v, default=0) >= 0]
     return not whole and len(axes) < len(values)
@@ -223,6 +224,7 @@ def representative_values(op: Op, name: str, rank: int) -> Iterator[Any]:
             yield unknown_number(name)
         case "sizes":
             for count in _possible_lengths(known, rank, MAX_RANK):
+                # an entry is unknown (None here), or one of the numbers that mean "no limit"
                 far = sorted({n for v in known.values if v is not None for n in v if abs(n) >= NO_LIMIT})
                 entries: list[list[Any]] = [[None, *far] for _ in range(count)]
                 low = lower_bound(op, name)
@@ -298,10 +300,15 @@ def _are_ascending(tuples: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _tuple_entries(tuples: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return the entries of which tuples are made that are neither permutations nor ascending."""
     return sorted({n for v in tuples for n in v if abs(n) < NO_LIMIT} | {-1, 1, 2})
 
 
 def _listed_values(known: Domain, rank: int) -> Iterator[Any]:
+    """Yield the values of a listed domain: all permutations, axes or numbers if examples have such values.
+
+    Otherwise tuples of the examples' numbers, or the examples' own values.
+    """
     tuples = _integer_tuples(known)
     if tuples:
         for count in _possible_lengths(known, rank, rank):

@@ -137,6 +137,7 @@ class CaseSplit:
         yield from self._step(0, State())
 
     def _step(self, place: int, state: State) -> Iterator[Case | Gap]:
+        """Yield the cases of a state in which the first `place` operators of the left side are built."""
         if place == len(self.applications):
             if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
                 return
@@ -145,6 +146,7 @@ class CaseSplit:
         term = self.applications[place]
 
         def build_calls(now: State) -> Any:
+            """Build the operator, and what is known of the right side; return how many outputs it has."""
             binding = now.binding()
             is_open = False
             try:
@@ -195,6 +197,7 @@ class CaseSplit:
             yield from self._introduce_attributes(term, wider)
 
     def _introduce_attributes(self, term: Apply, state: State) -> Iterator[State]:
+        """Yield the state with each choice of values for the attributes that the term uses first."""
         open_names = {name: tree.id for name, tree in term.attrs if isinstance(tree, ast.Name)}
         fixed = {name for name, _ in term.attrs}
         known = set(state.values) | set(state.types)
@@ -246,13 +249,13 @@ class CaseSplit:
         if reason is None:
             yield from then(state, result, tuple(watch.asked))
             return
-        rest = state
+        rest = state  # with the questions tried so far answered by no
         for question in _order_questions(watch.asked):
             # a question of a condition has nothing to do with broadcasting
             may_broadcast = _asks_for_one(question) and isinstance(reason, Untypable)
             self.broadcasts |= may_broadcast
             if may_broadcast and not self.ones:
-                pass
+                pass  # no case in which the answer is yes
             elif question.kind in SIZE_QUESTIONS:
                 solutions, rest = rest.solve(question)
                 if solutions is None and len(rest.assumed) >= MAX_ANSWERS:
@@ -374,6 +377,7 @@ def _are_same_types(a: TensorType, b: TensorType) -> bool:
 
 
 def _asks_for_one(question: Question) -> bool:
+    """Return whether the question is if a symbol is 1: symbol - 1 = 0."""
     (factors, coefficient), *rest = terms_of(question.subject) if question.kind == "zero" else (((), 0),)
     return len(factors) == 1 and isinstance(factors[0], Symbol) and coefficient == 1 and rest == [((), -1)]
 

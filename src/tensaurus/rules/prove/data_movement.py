@@ -118,6 +118,7 @@ def _exchange(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[s
     if not isinstance(outer, Apply) or not (moved := moved_inputs(outer.op)):
         return None
     last = len(outer.op.inputs) - 1
+    # the arguments whose elements are moved: all must be calls of one elementwise operator
     spots = [k for k in range(len(outer.args)) if min(k, last) in moved]
     calls = [outer.args[k] for k in spots]
     first = calls[0] if calls else None

@@ -45,6 +45,7 @@ def _factor_body(body: Body) -> Body:
             if not moving:
                 return inside
             same = [term for term in terms if term not in moving]
+            # the sign of the first term by its text decides: so both forms of one maximum become the same
             leading = min(moving, key=lambda term: show(Scope(axes, _positive(term))))
             if _is_negative(leading):
                 turned = Reduce(OPPOSITE[monoid], axes, _sum(list(map(_negative, moving))))

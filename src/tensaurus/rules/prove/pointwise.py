@@ -79,7 +79,7 @@ def _is_elementwise_for(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]
         for shape in product(*((1, names[d]) for d in range(most - rank, most)))
     ]
     accepted: bool | None = None
-    full = [tuple(names[most - rank :]) for rank in range(most + 1)]
+    full = [tuple(names[most - rank :]) for rank in range(most + 1)]  # shapes without ones, which must type
     for picked in product(*(list(representative_values(op, name, 0)) for name in op.attributes)):
         attrs = dict(zip(op.attributes, picked, strict=True))
         scalar, seen_shapes = _scalar_form(op, given, [()] * count, attrs, dtypes), set()
@@ -120,6 +120,11 @@ def _scalar_form(
 
 
 def _scalar_body(scope: Scope, body: Body, aligned: list[bool]) -> Body:
+    """Return the body at rank 0; add to `aligned` whether each part is elementwise.
+
+    A read is where its index is the output's, a number where it does not depend on the axes; reductions and
+    choices by indices are not.
+    """
     match body:
         case Read(Tensor() as source, indices, None):
             place = [polynomial(a) for a in scope.axes]

@@ -140,6 +140,10 @@ def _evidence_fields(used: Sequence[str], coverage: str) -> tuple[str, str]:
 
 
 def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
+    """Prove a rule at all ranks for the first element types at which it applies, then for others.
+
+    The other types are tried at as many ranks as the rule may depend on them, see the module's text.
+    """
     names, types = rule.variables, _element_types(rule)
     uniform = [_types_by_variable(rule, [kind] * len(names)) for kind in types]
     names_type = _depends_on_type(rule)
@@ -185,7 +189,8 @@ def _prove_ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tu
             if rank > MIN_PROVED_RANK and any(used):
                 break
             raise
-        # the next rank is expected to have now * now / before cases: the growth goes on by the same factor
+        # the next rank is expected to have now * now / before cases: the growth goes on by the same factor;
+        # `before` is 0 at the first rank
         before, now = (len(found) for found in (*[[]], *used)[-2:])
         if ones_rank == MAX_RANK > rank and cases.broadcasts and now * now > MAX_CASES_WITH_ONES * before > 0:
             ones_rank = rank

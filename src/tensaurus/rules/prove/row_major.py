@@ -94,7 +94,7 @@ def without_order_keepers(rule: Rule) -> Rule | None:
     if any(side is None for side in sides):
         return None
     (left, first), (right, second) = sides  # type: ignore[misc]
-    bounds = first.at_least, second.at_least
+    bounds = first.at_least, second.at_least  # one side must have its number of elements for certain
     if any(bounds) and (all(bounds) or first.count != second.count):
         return None
     if not isinstance(left, Apply) and show_term(left) != show_term(right):

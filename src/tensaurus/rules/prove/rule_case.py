@@ -58,7 +58,7 @@ class VariableFact(Fact):
 
     @property
     def filled(self) -> Any:
-        raise TypeError(f"what fills {self.name}")
+        raise TypeError(f"what fills {self.name}")  # open, not Undefined: some constants have such a number
 
 
 class CaseBinding(Binding):
@@ -123,6 +123,7 @@ class State:
         }  # fmt: skip
         state = State(types, given, assumed, self.name_counts)
         for question, known in assumed.items():
+            # what is at least 0 and at most 0 is 0
             if known and question.kind == "nonnegative" and is_nonnegative(-question.subject):
                 options, state = state.solve(Question("zero", question.subject))
                 if options is not None and len(options) == 1:

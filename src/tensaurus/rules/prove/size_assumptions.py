@@ -53,7 +53,7 @@ class NameCounter:
 
 
 _naming: ContextVar[NameCounter] = ContextVar("naming")
-_global_names = NameCounter({}, "n")
+_global_names = NameCounter({}, "n")  # of names outside a context, which the mark tells from those inside
 
 
 @contextmanager
@@ -98,11 +98,11 @@ def _solve_zero(gap: Size) -> list[Values] | None:
     if is_nonnegative(gap - 1) or is_nonnegative(-1 - gap):
         return []
     multiple = _as_remainder(gap)
-    if multiple is not None:
+    if multiple is not None:  # top % bottom = left: top - left is bottom times a new symbol
         top, bottom, left = multiple
         top = top - left
         common_factor = gcd(*(int(c) for _, c in terms_of(top)))
-        if isinstance(bottom, int) and gcd(common_factor, bottom) == 1:
+        if isinstance(bottom, int) and gcd(common_factor, bottom) == 1:  # 3*n % 4 = 0 where n % 4 = 0
             top = _divide_coefficients(top, common_factor) or top
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
         least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else NO_LOWER_BOUND
@@ -110,6 +110,8 @@ def _solve_zero(gap: Size) -> list[Values] | None:
     for signed in (gap, -gap):
         if is_nonnegative(signed):
             return _solve_sum_of_nonnegative(signed) or _solve_quotient(signed)
+    # a symbol that is a term of its own becomes what the other terms require; best one whose lower bound the
+    # value has by its form, since it is lost otherwise
     common_factor = gcd(*(int(c) for _, c in gap.terms))
     solution: Values | None = None
     for factors, coefficient in gap.terms:
@@ -179,6 +181,7 @@ def _solve_sum_of_nonnegative(gap: Poly) -> list[Values] | None:
 
 
 def _divide_coefficients(value: Any, common_factor: int) -> Size | None:
+    """Return the size divided by a number, None where a coefficient is no multiple of the number."""
     if any(c % common_factor for _, c in terms_of(value)):
         return None
     quotient: Size = sum((product(f) * (c // common_factor) for f, c in terms_of(value)), 0)
@@ -205,7 +208,11 @@ def _as_remainder(gap: Poly) -> tuple[Size, Size, int] | None:
 
 
 def _common_refinement(gap: Poly) -> list[Values] | None:
-    """Solve where two products of symbols are equal."""
+    """Solve where two products of symbols are equal, a*b = c*d.
+
+    Each pair of factors, one of either product, has a new symbol: a = p*q, b = r*s, c = p*r, d = q*s.  Equal
+    factors of both products are cancelled; where one may be 0, that is a case of its own.
+    """
     if len(gap.terms) != 2:
         return None
     (left, c), (right, d) = gap.terms

@@ -74,7 +74,7 @@ def _flush(before: Program, program: Program, is_in_body: bool) -> Flushed:
         change_bound = ChangeBound(program, LARGEST_VALUES[-1], is_in_body)
         for node in list(found):  # each by itself, so that one refusal does not affect other constants
             _drop_refused(change_bound, {node: found[node]}, found, kept)
-        while found and _drop_refused(change_bound, found, found, kept):
+        while found and _drop_refused(change_bound, found, found, kept):  # then all that are left together
             pass
         bounded = _bound_change(program, found, is_in_body)
     if not found or bounded is None:

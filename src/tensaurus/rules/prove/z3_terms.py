@@ -30,8 +30,9 @@ COMPARISONS = {"lt": operator.lt, "le": operator.le, "eq": operator.eq}  # by ki
 class SolverTerms:
     """Terms over the reals.  Whatever is not arithmetic (a read, a choice by indices) is a variable.
 
-    Variables are named by the expression's text, so that equal texts are one variable.  `facts` is what the
-    solver may assume beside the terms; `positive` are the names of tensors whose elements are all above 0.
+    Variables are named by the expression's text, so that equal texts are one variable.  The bodies read the
+    axes of `scope`.  `facts` is what the solver may assume beside the terms; `positive` are the names of
+    tensors whose elements are all above 0.
     """
 
     def __init__(self, scope: Scope, positive: frozenset[str]):
@@ -184,6 +185,7 @@ class IndexedTerms(SolverTerms):
             super().assume(question, yes)
 
     def _index_term(self, atom: Any) -> Any:
+        """Return the integer of a symbol, an axis or a quotient, with its bounds among the facts."""
         if atom in self.index_terms:
             return self.index_terms[atom]
         match atom:

@@ -17,7 +17,7 @@ from tensaurus.rules.test.thresholds import comparisons_in, sizes_where_answers_
 
 __all__ = ["combine_attributes", "large_instances"]
 
-TRIES_PER_COMBINATION = 4
+TRIES_PER_COMBINATION = 4  # draws of one combination before it is given up
 BASE_CANDIDATES = 6  # random instances, of which the one that shares most levels is changed
 MAX_RESIZES = 2  # other sizes that are changed at the same time
 MAX_LARGE_SIZE = 5000  # largest size of a large instance

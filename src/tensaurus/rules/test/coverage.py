@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tensaurus.graph.ir.node import Node
 
-FEWEST_COINCIDENCES = 4  # two sizes that were equal no more often than that may be equal by chance
+FEWEST_COINCIDENCES = 4  # two sizes that were equal in fewer instances may be equal by chance
 Dimension: TypeAlias = tuple[str, int]  # a variable, and one of its dimensions counted from the last
 
 
@@ -32,11 +32,11 @@ class Coverage:
 
     count: int = 0
     ranks: set[int] = field(default_factory=set)
-    # by pair of dimensions: the number of instances with both of them; 0 where they differed in one
+    # by pair of dimensions: 1 more than the number of instances with both; 0 where they differed in one
     _together: dict[tuple[Dimension, Dimension], int] = field(default_factory=dict)
-    _values: dict[str, Any] = field(default_factory=dict)
-    _varied: set[str] = field(default_factory=set)
-    _negative: set[str] = field(default_factory=set)
+    _values: dict[str, Any] = field(default_factory=dict)  # by attribute its first value
+    _varied: set[str] = field(default_factory=set)  # attributes that had another value, too
+    _negative: set[str] = field(default_factory=set)  # attributes in which a number was negative
     _types: set[str] = field(default_factory=set)
 
     def add(self, nodes: Mapping[str, Node], values: Mapping[str, Any]) -> None:

@@ -33,7 +33,8 @@ class Covering:
     """The combinations of levels that instances have had, and those that are missing.
 
     Each combination has at least two attributes, where there are as many: all draws vary sizes.  A tuple in
-    `indexed_tuples`, of which the law reads single elements, has one factor for each element.
+    `indexed_tuples`, of which the law reads single elements, has one factor for each element.  `levels` has a
+    value for each level of a factor; combinations in `given_up` were reached by no draw.
     """
 
     indexed_tuples: frozenset[str] = frozenset()

@@ -120,6 +120,7 @@ class Assignment:
         return all(name in self.types for name in self.rule.variables)
 
     def _draw_output_numbers(self) -> None:
+        """Draw the names that stand for the number of an output."""
         for root in self.rule.lhs:
             for name, _ in named_outputs(root):
                 self.values.setdefault(name, int(self.rng.integers(3)))
@@ -160,6 +161,7 @@ class Assignment:
         return value
 
     def _use_example(self, term: Apply, chosen: dict[Op, int]) -> None:
+        """Draw what the term names first from an example of its operator: that in `chosen`, or any."""
         choices = examples_of(term.op)
         if not choices:
             return
@@ -246,7 +248,7 @@ class Assignment:
                 (1,) * len(value),
                 tuple(sorted(value)),
                 tuple(int(v) for v in rng.integers(0, 3, len(value))),
-                *[self._draw_mostly_equal(kinds, len(value))] * 8,
+                *[self._draw_mostly_equal(kinds, len(value))] * 8,  # eight times as likely as others
                 tuple(int(rng.choice(sizes)) for _ in value[: rng.integers(2, 4)]),
                 *([kinds[int(rng.integers(len(kinds)))].shape] if kinds else []),
             ]

@@ -49,10 +49,10 @@ FINAL_CHANGES = 100  # last changes of attributes that had one value in all inst
 DRAWS_PER_STATE = 30  # draws of sizes for a state of a proof
 CASES_PER_RANK = 6  # cases of a proof, for each rank, that are used where examples give no instance
 CASES_FOR_ALL = 8  # a case gives at most 1/8 of the wanted instances, so that several cases are used
-MAX_UNTYPED_DRAWS = 200  # if so many small draws do not type, no more are made
+MAX_UNTYPED_DRAWS = 200  # if the first 200 small draws do not type, no more are made
 MANY_DRAWS = 300  # draws of sizes for a state where instances are rare
 CASE_STEPS = 3000  # steps (`StepBudget`) for finding the cases
-INNER_ELEMENTS_FACTOR = 4  # intermediate results may be so many times larger than the largest leaf
+INNER_ELEMENTS_FACTOR = 4  # how many times larger than the largest leaf intermediate results may be
 LITERAL_STEPS = (-1, -1 / 8, 0, 1 / 8, 1)  # added to a number of the law
 CHANGES_PER_INSTANCE = 12  # mutations for each wanted instance
 
@@ -123,7 +123,13 @@ def instances(rule: Rule, wanted: int, seed: int = 0) -> Iterator[Instance]:
 
 
 class InstanceMaker:
-    """Makes different instances of one rule, and records what they cover."""
+    """Makes different instances of one rule, and records what they cover.
+
+    static_variables  variables that must be constants
+    pinned_variables  those of them whose elements a condition or an attribute reads
+    filled_variables  those of them that mostly hold one number throughout
+    made              the instances so far
+    """
 
     def __init__(self, rule: Rule, seed: int):
         self.rule = rule

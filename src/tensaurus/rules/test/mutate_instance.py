@@ -135,6 +135,7 @@ class Mutation:
         return True
 
     def _another_value(self, name: str, value: Any) -> Any:
+        """Return another value of an attribute: of a tuple, in another order or with elements changed."""
         rng = self.rng
         if isinstance(value, tuple) and value:
             place = int(rng.integers(len(value)))

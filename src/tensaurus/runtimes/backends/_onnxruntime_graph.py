@@ -39,7 +39,7 @@ def trace_kernels(
     kernels: list[Kernel] = []
     for group, node, (read, made) in zip(_linked_groups(ends, known), running, map(tuple, ends), strict=True):
         tensors = trace_tensors(sorted(made), read, makers, inputs)
-        if not tensors and len(group) > 1:
+        if not tensors and len(group) > 1:  # the walk passed tensors that the model lacks: trace the group
             stops, outputs = (set[str]().union(*(ends[k][side] for k in group)) & known for side in (0, 1))
             tensors = trace_tensors(sorted(outputs), stops, makers, inputs)
         moves = not tensors and node.op_type in CONVERSIONS
@@ -98,6 +98,7 @@ def _end_of_fusion(
     The node may have taken in a sum and an activation that read its twin.
     """
     name = str(twin.output[0])
+    # a sum that was taken in added an input, an activation an attribute: walk over as many readers
     taken = sum(map(bool, node.input)) - sum(map(bool, twin.input))
     activated = [any(a.name == "activation" for a in each.attribute) for each in (node, twin)]
     for _ in range(taken + activated[0] - activated[1]):

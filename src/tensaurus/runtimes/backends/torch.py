@@ -33,6 +33,7 @@ class _Session:
         self._outputs = [output.name for output in model.graph.output]
         self._shapes: list[tuple[int, ...]] | None = None
         self._module: Callable[..., Any] = lambda: None
+        # puts the input at a place into the memory format of the convolution that reads it
         self._arranged: Callable[[int, Any], Any] = lambda place, tensor: tensor
         if all(None not in sizes for sizes, _ in self._inputs.values()):
             zeros: Any = torch.zeros
@@ -75,7 +76,7 @@ class _Session:
             except Exception as error:
                 raise BackendError(f"{name}: {describe_error(error)}") from error
 
-        if fresh and self._backend.inductor:
+        if fresh and self._backend.inductor:  # torch.compile compiles in the first call
             from torch._inductor import config
 
             with config.patch(dict(self._backend.inductor)):

@@ -85,7 +85,9 @@ def contest_pairs(
     gain: float,
     deadline: float = inf,
 ) -> Pairs:
-    """Time two models in pairs of runs until they show whether the second gains so much (0.02 for 1.02x).
+    """Time two models in pairs of runs until they show whether the second gains the share `gain`.
+
+    A gain of 0.02 is a speedup of 1.02x.
 
     Each runs on the backend named with it.  Pairs in the database that decide this are not measured again.
     Pairs that do not decide, because of the deadline (see `measure.time_in_pairs`) or of other processes, are

@@ -56,7 +56,7 @@ class Timing:
 
     name: str
     rounds: tuple[tuple[float, ...], ...]  # of each round, seconds of each run
-    disturbed: int  # how many rounds other processes disturbed, the last repetition too
+    disturbed: int  # in how many rounds other processes disturbed every repetition
 
     @property
     def samples(self) -> tuple[float, ...]:
@@ -169,7 +169,7 @@ def compare_pairs(
     timeout: float = 300.0,
     deadline: float = inf,
 ) -> Pairs:
-    """Time two contenders in new processes, until their pairs decide whether the second gains so much.
+    """Time two contenders in new processes, until their pairs decide whether the second gains `gain`.
 
     For the other arguments see `compare` and `time_in_pairs`.
     """
@@ -241,8 +241,8 @@ def time_in_turns(
             taken[position].append(turn)
             longest = max(longest, spent)
     return [
-        Timing(name, tuple(r.samples for r in rounds), sum(r.disturbance > DISTURBED for r in rounds))
-        for name, rounds in zip(names, taken, strict=True)
+        Timing(name, tuple(t.samples for t in turns), sum(t.disturbance > DISTURBED for t in turns))
+        for name, turns in zip(names, taken, strict=True)
     ]
 
 

@@ -44,7 +44,7 @@ def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozen
         for name in kernel.inputs:
             if name in makers:
                 readers[makers[name]].add(place)
-    for place, kernel in enumerate(kernels):
+    for place, kernel in enumerate(kernels):  # in order: a chain of conversions passes its time on
         if kernel.conversion and readers[place]:
             for reader in readers[place]:
                 charges[reader] += charges[place] / len(readers[place])

@@ -142,7 +142,11 @@ def _gemm(node: Rendered, a: Any, b: Any, c: Any = None) -> Any:
 
 
 class _Window:
-    """The windows of a convolution or pooling, with `auto_pad` resolved to paddings."""
+    """The windows of a convolution or pooling, with `auto_pad` resolved to paddings.
+
+    Lists have an entry for each spatial axis: `sizes` of the input, `reach` of a window from its first to its
+    last element with dilation, and the paddings `begin` and `end`.
+    """
 
     def __init__(self, node: Rendered, kernel: Sequence[int]) -> None:
         self.kernel = list(kernel)
@@ -223,7 +227,7 @@ def _conv_transpose(node: Rendered, x: Any, w: Any, bias: Any = None) -> Any:
     wanted = node.attribute("output_shape")
     if wanted is None and window.auto.startswith("SAME"):
         wanted = [size * stride for size, stride in zip(window.sizes, window.strides, strict=True)]
-    for axis, size in enumerate(wanted or ()):
+    for axis, size in enumerate(wanted or ()):  # crop or extend what comes out without paddings
         whole = window.strides[axis] * (window.sizes[axis] - 1) + more[axis] + window.reach[axis]
         window.split(axis, max(0, whole - size))
         more[axis] += max(0, size - whole)
@@ -268,6 +272,7 @@ def _average_pool(node: Rendered, x: Any) -> Any:
     if _fits_native_padding(window):
         return pool(x, window.kernel, window.strides, window.begin, rounds_up, counts)
     beyond = window.beyond(rounds_up)
+    # torch divides by the size of the kernel: `covered` is the share of each window that ONNX counts
     inside = torch.ones(1, 1, *window.sizes, dtype=node.dtypes[0])
     inside = pad_last_axes(window.pad(inside, float(counts)), [0] * window.rank, beyond)
     y = pool(window.pad(x, 0.0, beyond), window.kernel, window.strides)

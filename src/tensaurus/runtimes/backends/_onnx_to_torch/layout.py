@@ -120,6 +120,7 @@ def _pad_node(node: Rendered, x: Any, *more: Any) -> Any:
         given = node.attribute("value")  # an attribute before version 11
         value = node.known(2) if len(node.shapes) > 2 else None
         return pad_last_axes(x, begin, end, (given or 0.0) if value is None else value.item())
+    # torch pads only the axes behind batch and channels in these modes; a reflection must be shorter than x
     spatial = max(1, len(shape) - 2)
     named = {"reflect": "reflect", "edge": "replicate"}.get(mode)
     if named and len(shape) in (3, 4, 5) and not any(begin[:-spatial] + end[:-spatial]):
@@ -169,6 +170,7 @@ def _depth_to_space(node: Rendered, x: Any) -> Any:
 @renders("Resize")
 def _resize(node: Rendered, x: Any, *more: Any) -> Any:
     shape = node.shapes[0]
+    # inputs: x, scales in version 10; x, roi, scales, sizes from version 11 on
     scales, sizes = node.known(2 if node.opset > 10 else 1), node.ints("", 3)
     axes = [axis % len(shape) for axis in node.attribute("axes") or range(len(shape))]
     ways = {"nearest": _nearest, "linear": _linear}
@@ -192,7 +194,7 @@ def _nearest(node: Rendered, x: Any, resized: Mapping[int, tuple[float, int]]) -
     places = {axis: _nearest_places(node, shape[axis], *to) for axis, to in resized.items()}
     out = [resized[axis][1] if axis in resized else shape[axis] for axis in range(len(shape))]
     spatial = min(resized, default=2) >= 2 and len(shape) in (3, 4, 5) and node.dtypes[0].is_floating_point
-    for mode, offset in (("nearest", 0.0), ("nearest-exact", 0.5)):
+    for mode, offset in (("nearest", 0.0), ("nearest-exact", 0.5)):  # torch's, if it reads the same places
         torch_places = {
             axis: np.floor((np.arange(size) + offset) * (shape[axis] / size))
             for axis, (_, size) in resized.items()

@@ -15,7 +15,11 @@ class Refused(Exception):
 
 
 class Rendered(Protocol):
-    """The ONNX node that is rendered, as a rendering sees it."""
+    """The ONNX node that is rendered, as a rendering sees it.
+
+    outputs         number of outputs
+    shapes, dtypes  of the inputs; () and float32 for an absent one
+    """
 
     opset: int
     outputs: int
@@ -31,7 +35,10 @@ class Rendered(Protocol):
         ...
 
     def ints(self, name: str, place: int) -> list[int] | None:
-        """Return integers that are an attribute in old opsets and a constant input in new ones."""
+        """Return integers that are an attribute in old opsets and a constant input in new ones.
+
+        `name` is "" where they are an input in all opsets.
+        """
         ...
 
     def constant(self, value: torch.Tensor) -> Any:
@@ -39,6 +46,8 @@ class Rendered(Protocol):
         ...
 
 
+# Called with the node and its inputs, None for an absent one; returns the output, or all outputs.  Inputs are
+# tensors where all are constant, else first meta tensors (for the shapes) and then torch.fx proxies.
 Rendering = Callable[..., Any]
 RENDERINGS: dict[str, Rendering] = {}
 

@@ -136,6 +136,7 @@ class _Run:
         if cache is not None:
             held.update(cache)
         order = list(_order(roots, held))
+        # how often each value is still to be read; a root is read once more, for the result
         left = Counter(arg for node in order for arg in _needed_args(node))
         left.update(roots)
         for node in order:
@@ -230,7 +231,7 @@ class _Run:
         given = [a for a in args if a is not None]
         asks_shape = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in given)
         if self.field.name == "reals" or asks_shape or not any(map(self.holds_elements, given)):
-            if asks_shape:
+            if asks_shape:  # zeros stand for elements of any field
                 args = [np.zeros(a.shape, np.float32) for a in given]
             return [lift_value(v, self.field) for v in run_alone(node, args, self.frame)]
         return self.unknown(node, form, args)
@@ -263,6 +264,8 @@ class _Run:
         ((_, body),) = form.bodies
         if self.outer is None:
             self.loop_nodes[0] = 0
+        # ONNX: inputs are limit and condition, both optional, and the state; the body's outputs are the
+        # condition, the state, and what is stacked over all rounds
         own, captured = [*args[: form.inputs], None, None], args[form.inputs :]
         limit, condition, *state = own[: max(form.inputs, 2)]
         count, iteration = len(state), 0
@@ -283,7 +286,7 @@ class _Run:
             for part, value in zip(stacked, found[count:], strict=True):
                 part.append(value)
             iteration += 1
-        if stacked and not iteration:
+        if stacked and not iteration:  # nothing tells the shapes of empty stacks
             return None
         return [*state, *(np.stack(part) for part in stacked)]
 
