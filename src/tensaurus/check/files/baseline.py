@@ -142,7 +142,7 @@ class Baseline:
                 raise TensaurusError(reason, remedy=remedy) from error
 
     def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
-        """Add inputs of all kinds at the first sizes that run; of one kind at others, if sizes are guesses."""
+        """Add inputs of all kinds at the first sizes that run; at guessed sizes, one kind at others, too."""
         given = len(self.rows)  # rows of the caller's inputs
         first: WorkerError | None = None
         guessed: list[str] = []
