@@ -103,7 +103,8 @@ class Saturation:
             try:
                 with Interruptible():
                     search = _Search(self, program)
-                    for part in (search.explore, search.extract_by_estimates, search.extract_by_measurements):
+                    parts = search.explore, search.extract_by_estimates, search.extract_by_measurements
+                    for part in (search.observe_original, *parts):
                         search.run_part(part)
                     while search.extend_deadline():
                         for part in (search.explore, search.extract_by_measurements):
@@ -173,6 +174,41 @@ class _Search:
                 finder.deadline = deadline
         return True
 
+    def observe_original(self) -> None:
+        """Run the original whole: where its time goes tells the costs of its operators.
+
+        Only those that make up most of the time are measured alone, too, to compare both times.  Where the
+        runtime cannot tell where the time goes, `extract_by_measurements` measures each operator alone.
+        """
+        self._learn_fusions(self.program)
+        choices = self._choices(self.original_enodes)
+        prices = self.costs.prices(choices)
+        problem = choices.problem(prices.of_choices()).without_infinite_costs()
+        extract = next(iter(self.extractors), None)
+        choice = None if extract is None else self.extractors.choice(extract, problem, None)
+        if choice is None or dag_cost(problem, choice) == inf:
+            return
+        entry = Extracted(choices.program(self.program, choice), choices.places(choice), prices.total(choice))
+        best = Cheapest(entry, choices, choice, prices)
+        if self._run_whole(best):
+            self._set_original(best)
+            for key in self.costs.prices(choices).keys_to_calibrate(choice):
+                if self._has_no_time():
+                    return
+                prices.measure(key)
+
+    @property
+    def is_original_observed(self) -> bool:
+        """Whether the original was run whole."""
+        return self.programs.original is not None and self.programs.original.measured is not None
+
+    def _set_original(self, best: Cheapest) -> None:
+        """Keep the original as it was extracted; the bytes of constants that it needs are always allowed."""
+        allowance = self.costs.allowance
+        allowance.max_stored_bytes = max(self.config.memory, best.choices.stored_bytes(best.choice))
+        allowance.original_read_bytes = best.choices.packed_bytes(best.choice)
+        self.programs.original = self.programs.keep(best.entry)
+
     def explore(self) -> None:
         """Fill the e-graph, or continue where the time ended an earlier exploration."""
         if self.can_explore:
@@ -207,7 +243,8 @@ class _Search:
                 most = max(self.config.memory, choices.stored_bytes(choice))
             elif choices.stored_bytes(choice) <= most:
                 self.estimated = choices.program(self.program, choice), totals
-        self._run_finders(self.estimated[0] if self.estimated else self.program)
+        if not self.is_original_observed:  # else the finders soon see the cheapest program by observed costs
+            self._run_finders(self.estimated[0] if self.estimated else self.program)
 
     def _run_finders(self, program: Program) -> None:
         """Let the finders propose equations for an extracted program, if there is time."""
@@ -217,20 +254,14 @@ class _Search:
     def extract_by_measurements(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
         self.unmeasured_note = ""
-        self._learn_fusions(self.program)
-        if (best := self._extract_and_measure(self._choices(self.original_enodes))) is None:
-            if self.ended_by == "time" and not all(self.is_measured):
-                known = f"{sum(self.is_measured)} of the model's {len(self.is_measured)} kinds of operators"
-                self.unmeasured_note = (
-                    f"only {known} were measured in time: only rewrites with a good estimate are tried."
-                    " Raise --time-limit, or run again: measurements are kept"
-                )
-            return
-        allowance = self.costs.allowance
-        allowance.max_stored_bytes = max(self.config.memory, best.choices.stored_bytes(best.choice))
-        allowance.original_read_bytes = best.choices.packed_bytes(best.choice)
-        self.programs.original = best.entry
-        observed = self._run_whole(best)
+        best: Cheapest | None = None
+        observed = self.is_original_observed
+        if not observed:
+            if (best := self._extract_and_measure(self._choices(self.original_enodes))) is None:
+                self._note_unmeasured()
+                return
+            self._set_original(best)
+            observed = self._run_whole(best)
         self._run_finders(self.program)  # finders need the measured times of its operators
         if self.config.deadline is not None:  # the rest of the time is for choosing and running programs
             now, share = monotonic(), MEASURING_SHARE
@@ -239,6 +270,7 @@ class _Search:
         if not observed:
             self._extract_until_stable()
             return
+        allowance = self.costs.allowance
         for view in run_rounds(allowance.original_read_bytes):
             self.costs.kernel_cost_factor = view.kernel_cost_factor
             allowance.restart_with_limit(view.max_constant_bytes)
@@ -250,6 +282,15 @@ class _Search:
             best = self._extract_until_stable()
             if best is not None and best.entry.measured is None:
                 self._run_whole(best)
+
+    def _note_unmeasured(self) -> None:
+        """Tell how many of the original's operators were measured, if the time was too short for all."""
+        if self.ended_by == "time" and not all(self.is_measured):
+            known = f"{sum(self.is_measured)} of the model's {len(self.is_measured)} kinds of operators"
+            self.unmeasured_note = (
+                f"only {known} were measured in time: only rewrites with a good estimate are tried."
+                " Raise --time-limit, or run again: measurements are kept"
+            )
 
     def _choices(self, before: float = inf) -> Choices:
         graph, patterns, own = self.graph, self.fusion_patterns, self.original_enodes

@@ -8,7 +8,7 @@ too expensive.  Constants have a price by the byte (`weight_costs`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -18,6 +18,7 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
+from tensaurus.runtimes.price.operation_counts import is_free
 from tensaurus.runtimes.price.weight_costs import Allowance
 
 __all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
@@ -27,6 +28,8 @@ TUNING_COST = 20
 # Every measured operator took some multiple of its roofline estimate.  An optimistic estimate is the roofline
 # estimate times this fraction of the least multiple.
 OPTIMISM = 0.7
+# Shares of an observed program's time: of operators that are measured alone, too, and of one worth that.
+CALIBRATED_SHARE, MIN_SHARE = 0.5, 0.01
 
 
 class StandaloneCosts(Protocol):
@@ -40,6 +43,9 @@ class StandaloneCosts(Protocol):
 
     def estimate(self, piece: Piece) -> float:
         """Return the seconds by arithmetic and traffic at the machine's peaks."""
+
+    def suppose(self, piece: Piece, seconds: float) -> None:
+        """Take these seconds, observed in a program, where a finder asks for a piece that is not measured."""
 
 
 class PricedChoices(Protocol):
@@ -101,13 +107,27 @@ class Costs:
         `computed` are the nodes that each choice computes, `read_bytes` those of constants that kernels read.
         """
         choices = prices.choices
-        in_context = [
-            PlacedChoice(
-                choices.place(n), choices.pieces[choices.keys[n]], prices.alone[choices.keys[n]], nodes
-            )
-            for n, nodes in computed.items()
-        ]
+        in_context = []
+        for number, nodes in computed.items():
+            key = choices.keys[number]
+            piece, alone, is_measured = choices.pieces[key], prices.alone[key], prices.is_measured[key]
+            in_context.append(PlacedChoice(choices.place(number), piece, alone, nodes, is_measured))
         self.in_context.learn(run, in_context, read_bytes)
+        shares = [share for nodes, seconds in run.kernels for share in self._operator_shares(nodes, seconds)]
+        self.in_context.learn_shares(shares)
+        pieces = [*(choice.piece for choice in in_context), *(piece for piece, _ in shares)]
+        for piece in dict.fromkeys(pieces):
+            if (seconds := self.in_context.observed_seconds(piece)) is not None:
+                self.alone.suppose(piece, seconds)
+
+    def _operator_shares(self, nodes: Iterable[Node], seconds: float) -> Iterator[tuple[Piece, float]]:
+        """Divide the time of a kernel of several operators among them, in proportion to their estimates."""
+        pieces = [Piece.of(node) for node in nodes if not is_free(node)]
+        estimates = [self.alone.estimate(piece) for piece in pieces]
+        total = sum(estimates)
+        if len(pieces) > 1 and 0 < total < inf:
+            for piece, estimate in zip(pieces, estimates, strict=True):
+                yield piece, seconds * estimate / total
 
     def standalone_seconds(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
         """Return the seconds of each piece alone, estimates included, and whether they were measured."""
@@ -122,8 +142,10 @@ class Costs:
     def _known(self, piece: Piece) -> float | None:
         seconds = self.alone.known(piece)
         if seconds is None:  # of a piece that runs only within the original, `measure` gave an estimate
-            seconds = self._measured.get(piece.text, inf if self.is_measuring_over else None)
-        return seconds
+            seconds = self._measured.get(piece.text)
+        if seconds is None:
+            seconds = self.in_context.observed_seconds(piece)
+        return inf if seconds is None and self.is_measuring_over else seconds
 
     @property
     def is_measuring_over(self) -> bool:
@@ -136,6 +158,7 @@ class Costs:
             return inf
         seconds = self._measured[piece.text] = self.alone.measure(piece)
         self._note(piece, seconds)
+        self.in_context.pair(piece, seconds)
         return seconds
 
     def _note(self, piece: Piece, seconds: float) -> None:
@@ -210,6 +233,27 @@ class Prices:
             gain_of_key[key] = gain_of_key.get(key, 0.0) + gain
         effort = {key: TUNING_COST if self.choices.pieces[key].has_eoperators else 1 for key in gain_of_key}
         return dict(sorted(gain_of_key.items(), key=lambda pair: -pair[1] / effort[pair[0]]))
+
+    def keys_to_calibrate(self, choice: Mapping[int, int]) -> list[int]:
+        """Return the keys of an observed program's choices to measure alone, too, the costliest first.
+
+        The time of an operator alone is compared with that in the program: of each kind of operator the
+        costliest is measured, and others until they make up CALIBRATED_SHARE of the program's time.
+        """
+        seconds: dict[int, float] = {}
+        for number in choice.values():
+            if (key := self.choices.keys[number]) >= 0:
+                seconds[key] = seconds.get(key, 0.0) + self._at_place.get(number, self._elsewhere[key])
+        total, passed = sum(seconds.values()), 0.0
+        labels = set[str]()
+        found = list[int]()
+        for key in sorted(seconds, key=lambda key: -seconds[key]):
+            label = self.choices.pieces[key].label
+            if passed < CALIBRATED_SHARE * total or label not in labels and seconds[key] > MIN_SHARE * total:
+                found.append(key)
+            labels.add(label)
+            passed += seconds[key]
+        return found
 
     def measure(self, key: int) -> None:
         """Measure the piece of a key alone."""

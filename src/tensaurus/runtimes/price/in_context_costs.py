@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, inf, log
 from statistics import fmean
 
 from tensaurus.graph.ir.node import Node
@@ -33,12 +33,16 @@ PRIOR_WEIGHT = 0.25
 
 @dataclass(frozen=True)
 class PlacedChoice:
-    """A choice in a program: its place, its operators (`piece`), its seconds alone, the nodes it computes."""
+    """A choice in a program: its place, its operators (`piece`), its seconds alone, the nodes it computes.
+
+    is_measured  whether `alone` was measured; an estimate only divides a kernel's time among its choices
+    """
 
     place: Hashable
     piece: Piece
     alone: float
     nodes: frozenset[Node]
+    is_measured: bool = True
 
 
 @dataclass
@@ -58,6 +62,7 @@ class InContextCosts:
     _visits: dict[Hashable, int] = field(default_factory=dict)  # in how many programs each place was
     _seconds_by_text: dict[str, list[float]] = field(default_factory=dict)  # by text of a piece
     _log_ratios: dict[str, list[float]] = field(default_factory=dict)  # log(in context / alone), by operator
+    _unpaired: dict[str, list[float]] = field(default_factory=dict)  # seconds by text, not yet measured alone
 
     def learn(self, run: Observation, choices: Sequence[PlacedChoice], read_bytes: int = 0) -> None:
         """Learn from the observation of a program whose kernels read `read_bytes` bytes of constants.
@@ -87,8 +92,35 @@ class InContextCosts:
             mean = self.places.get(choice.place, 0.0)
             self.places[choice.place] = mean * (times - 1) / times + seconds / times
             self._seconds_by_text.setdefault(choice.piece.text, []).append(seconds)
-            if seconds > 0 and choice.alone > 0:
-                self._log_ratios.setdefault(choice.piece.label, []).append(log(seconds / choice.alone))
+            if choice.is_measured:
+                self._add_ratio(choice.piece, seconds, choice.alone)
+            else:
+                self._unpaired.setdefault(choice.piece.text, []).append(seconds)
+
+    def learn_shares(self, shares: Iterable[tuple[Piece, float]]) -> None:
+        """Learn the cost of single operators in kernels of several, each with its share of the kernel's time.
+
+        It is taken where the operator was observed in no kernel of its own.
+        """
+        seconds_by_text: dict[str, list[float]] = {}
+        for piece, seconds in shares:
+            seconds_by_text.setdefault(piece.text, []).append(seconds)
+        for text, each in seconds_by_text.items():
+            self._seconds_by_text.setdefault(text, each)
+
+    def pair(self, piece: Piece, alone: float) -> None:
+        """Learn the seconds alone of a piece, which may have been observed before it was measured."""
+        for seconds in self._unpaired.pop(piece.text, ()):
+            self._add_ratio(piece, seconds, alone)
+
+    def _add_ratio(self, piece: Piece, seconds: float, alone: float) -> None:
+        if seconds > 0 and 0 < alone < inf:
+            self._log_ratios.setdefault(piece.label, []).append(log(seconds / alone))
+
+    def observed_seconds(self, piece: Piece) -> float | None:
+        """Return the mean seconds of the piece's operators in the programs that were observed."""
+        seen = self._seconds_by_text.get(piece.text)
+        return fmean(seen) if seen else None
 
     def _slowdown(self, choices: Sequence[PlacedChoice], spent: Sequence[float], read_bytes: int) -> float:
         """Return by which factor a program's operators are slower than in the first program.
@@ -132,9 +164,6 @@ class InContextCosts:
         }
         costs = []
         for piece, seconds in zip(pieces, alone, strict=True):
-            seen = self._seconds_by_text.get(piece.text)
-            if seen:
-                costs.append(fmean(seen))
-            else:
-                costs.append(seconds * factors.get(piece.label, exp(mean)))
+            seen = self.observed_seconds(piece)
+            costs.append(seconds * factors.get(piece.label, exp(mean)) if seen is None else seen)
         return costs

@@ -93,6 +93,7 @@ class OperatorCosts:
         self._seconds_of_node: dict[Node, float] = {}
         self._seconds_of_text: dict[str, float] = {}
         self._exported: dict[Node, bool] = {}
+        self._supposed: dict[Piece, float] = {}
 
     def __call__(self, node: Node) -> float:
         seconds = self._seconds_of_node.get(node)
@@ -130,9 +131,18 @@ class OperatorCosts:
         return None if seconds == inf and self._runs_in_original(piece) else seconds
 
     def alone(self, node: Node) -> float | None:
-        """Return the measured seconds of an operator; None where there are none or the runtime refuses it."""
-        known = self.known(Piece.of(node))
+        """Return the measured seconds of an operator, else those observed in a program.
+
+        None where there are neither, or the runtime refuses the operator.
+        """
+        piece = Piece.of(node)
+        known = self.known(piece)
+        known = self._supposed.get(piece) if known is None else known
         return None if known == inf else known
+
+    def suppose(self, piece: Piece, seconds: float) -> None:
+        """Take these seconds, observed in a program, for a piece that is not measured (`alone`)."""
+        self._supposed[piece] = seconds
 
     def _is_exportable(self, piece: Piece) -> bool:
         """Return whether ONNX can express the piece; at open sizes it lacks operators for some."""
