@@ -49,6 +49,9 @@ class Made:
     def estimate(self, piece: Piece) -> float:
         return self.guess(piece)
 
+    def suppose(self, piece: Piece, seconds: float) -> None:
+        """Finders, which ask for times, would be told."""
+
     def total(self, whole: Program) -> float:
         return sum(self.price(Piece.of(n)) for n in whole.active if isinstance(n.op, Op))
 

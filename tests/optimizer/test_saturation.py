@@ -37,7 +37,7 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.program_text import format_program, workload  # noqa: F401, another process shows programs
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
-from tensaurus.optimizer.search import saturation
+from tensaurus.optimizer.search import saturating_search
 from tensaurus.optimizer.search.backtrack import Backtrack
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.rules.language import evidence
@@ -264,7 +264,7 @@ def test_measuring_ends_before_the_search_does(left: int, monkeypatch: pytest.Mo
     whole = small(gates)
     own = len({Piece.of(n).text for n in whole.active if isinstance(n.op, Op)})
     prices, start = Made({"MatMul": 10.0}), monotonic()
-    for module in (saturation, costs):  # each measurement takes a thousand seconds
+    for module in (saturating_search, costs):  # each measurement takes a thousand seconds
         monkeypatch.setattr(module, "monotonic", lambda: start + 1000 * len(prices.seen))
     outcome = search(whole, prices, whole_library(), deadline=start + 1000 * (own + left))
     assert outcome.ended_by != "time" and own <= len(prices.seen) <= own + ceil(0.8 * left)
@@ -325,6 +325,21 @@ def test_what_there_was_no_time_for_is_done_when_nothing_else_is_left(
     assert left is None or 0 < finder.granted_ <= left
 
 
+def test_the_operators_of_the_original_are_not_measured_one_by_one() -> None:
+    """A run of it tells where its time goes; what makes up half of the time is measured alone, too."""
+    whole = small(branches)
+
+    def observe(asked: Program) -> Observation:
+        kernels = [(frozenset([n]), 1.0) for n in asked.active if isinstance(n.op, Op)]
+        return Observation(float(len(kernels)), tuple(kernels))
+
+    own = {Piece.of(n).text for n in whole.active if isinstance(n.op, Op)}
+    prices = Made({"Conv": 10.0})
+    outcome = search(whole, prices, Ruleset([]), observe=observe)
+    assert 0 < len(prices.seen) < len(own) and set(prices.seen) <= own
+    assert outcome.original.measured == len([n for n in whole.active if isinstance(n.op, Op)])
+
+
 def test_no_fusion_goes_through_what_reads_its_own_class() -> None:
     """x + 0 is x: the sum is no choice, and what else it reads need not be in the problem."""
     graph = EGraph()
@@ -377,7 +392,7 @@ def test_a_program_that_is_not_proved_is_dropped_and_said(monkeypatch: pytest.Mo
     whole = program(SPREAD)
     outcome = search(whole, Made({"Mul": 10.0}), LAWS)
     assert [candidate.program for candidate in outcome.candidates] == [whole]
-    assert outcome.notes and "do not prove it" in outcome.notes[0]
+    assert outcome.notes and "do not prove that it equals" in outcome.notes[0]
 
 
 def test_an_interrupt_keeps_the_best() -> None:
@@ -412,7 +427,7 @@ def test_an_interrupt_during_the_exploration_keeps_the_program(monkeypatch: pyte
     def interrupted(*args: object, **_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tensaurus.optimizer.search.saturation.saturate", interrupted)
+    monkeypatch.setattr("tensaurus.optimizer.search.saturating_search.saturate", interrupted)
     outcome = search(small(gates), Made({}), whole_library())
     assert outcome.ended_by == "interrupt" and [c.step for c in outcome.candidates] == [None]
 

@@ -159,6 +159,25 @@ def test_what_slows_everything_down_is_the_constants_price() -> None:
     assert known.places == {(0,): 2.0, (1,): 3.0} and isclose(known.seconds_per_byte, 1.0)
 
 
+def test_an_operator_in_a_kernel_of_several_costs_its_share() -> None:
+    """Where it was observed by itself, too, that counts."""
+    known = InContextCosts()
+    relu, exp = (Piece.of(node(op, X)) for op in ("Relu", "Exp"))
+    known.learn(Observation(2.0, ((placed(0, "Relu", 1.0).nodes, 2.0),)), [placed(0, "Relu", 1.0)])
+    known.learn_shares([(exp, 3.0), (exp, 5.0), (relu, 9.0)])
+    assert known.elsewhere([relu, exp], [1.0, 1.0]) == [2.0, 4.0]
+
+
+def test_what_is_measured_after_the_run_is_compared_with_it() -> None:
+    """Relu takes twice as long in the program as alone; so does another one, which was never run."""
+    known, part = InContextCosts(), replace(placed(0, "Relu", 7.0), is_measured=False)
+    known.learn(Observation(2.0, ((part.nodes, 2.0),)), [part])
+    other = Piece.of(node("Relu", source("z", TensorType("float32", (64, 3)))))
+    assert known.elsewhere([other], [5.0]) == [5.0]  # 7.0 was an estimate
+    known.pair(part.piece, 1.0)
+    assert known.elsewhere([other], [5.0]) == [10.0]
+
+
 class Misleading:
     """Alone a product costs little; within a program each costs what `within` says."""
 
@@ -171,6 +190,9 @@ class Misleading:
         return sum(self.alone.get(str(n.op), 0.5) for n in piece.inner)
 
     estimate = measure
+
+    def suppose(self, piece: Piece, seconds: float) -> None:
+        """Finders, of which there are none here, would be told."""
 
 
 def quickly(problem: Problem, seconds: float, start: Choice | None) -> Choice:

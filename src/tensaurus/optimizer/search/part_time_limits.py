@@ -42,9 +42,14 @@ class Patience:
         """Return the time of a search that has a deadline, or none."""
         return cls(inf if deadline is None else deadline)
 
-    def part(self) -> DeadlineBlock:
-        """Return a block for a part that looks at the clock itself: it ends a little after the deadline."""
-        return DeadlineBlock(max(self.deadline, monotonic()) + self.grace)
+    def part(self, share: float = 1.0) -> DeadlineBlock:
+        """Return a block for a part that has a share of the time left, all until the deadline where it is 1.
+
+        The block ends a little later, as a part looks at the clock itself.
+        """
+        now = monotonic()
+        left = max(0.0, self.deadline - now)
+        return DeadlineBlock(now + (share * left if left < inf else inf) + self.grace)
 
     @property
     def extraction(self) -> float:
