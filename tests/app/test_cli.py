@@ -163,7 +163,7 @@ def test_contradictory_shapes(small_model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("y=0,1", ["y", "the model's inputs are x"]),
+        ("y=0,1", ["y", "The model's inputs are: x"]),
         ("x=0,1", ["x", "float"]),
         ("x=1,0", ["LOW,HIGH"]),
         ("x=a", ["LOW,HIGH"]),

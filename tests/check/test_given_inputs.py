@@ -103,7 +103,7 @@ def test_text_is_given_as_text() -> None:
     model = parsed("(string[n] t) => (string[n] y) { y = Identity (t) }")
     for array in (np.array(["a", "bc"]), np.array(["a", "bc"], object)):
         assert load_user_inputs({"t": array}, model, {})["t"].dtype == object
-    with pytest.raises(TensaurusError, match="input t is int64, the model expects text"):
+    with pytest.raises(TensaurusError, match="input t is int64, the model expects strings"):
         load_user_inputs({"t": K}, model, {})
 
 

@@ -82,11 +82,12 @@ def extract(
             chosen = greedy(problem) if method is Method.greedy else greedy_dag(problem, start + time_limit)
             choice = needed(problem, chosen)
             if not choice:
-                raise ValueError("no finite program has all roots: each needs a cycle")
+                raise ValueError("a root has no program: each of its nodes leads into a cycle")
             # greedy methods prove no bound but 0: costs are not negative
             solved = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
     except ValueError as error:
-        raise TensaurusError(str(error), file=file, remedy="Give each root a program.") from error
+        remedy = "Add a node without children to a class on each cycle."
+        raise TensaurusError(str(error), file=file, remedy=remedy) from error
     if out is not None:
         write_choice(out, problem, solved.choice, nodes, classes)
         typer.echo(f"wrote {out}")

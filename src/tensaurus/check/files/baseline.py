@@ -137,7 +137,7 @@ class Baseline:
             try:
                 self._add_input(Feed(GIVEN, arrays), {name: array.shape for name, array in arrays.items()})
             except WorkerError as error:
-                reason = f"{self.backend} does not run the original on the inputs given: {error.reason}"
+                reason = f"the original does not run on the inputs given: {error.reason}"
                 remedy = error.remedy or "Give arrays that the model accepts."
                 raise TensaurusError(reason, remedy=remedy) from error
 
