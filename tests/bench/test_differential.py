@@ -268,6 +268,7 @@ def test_sizes_beyond_400_are_drawn(tmp_path: Path) -> None:
     assert max(v.size for case in found for feed in case.feeds for v in feed.values()) <= 100_000
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("even", [False, True])
 def test_a_rule_that_is_wrong_from_401_on_is_found(planted: Any, even: bool) -> None:
     from differential import differential

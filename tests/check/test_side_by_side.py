@@ -46,6 +46,7 @@ def test_all_runs_are_answered_in_order(threads: int) -> None:
         assert not run._planned and not run._running and not run._done
 
 
+@pytest.mark.nightly
 def test_another_order_and_what_was_not_foreseen() -> None:
     with Reference(2, 60.0) as run:
         run.plan_runs(BUILD, [(feed, {}) for feed in FEEDS[:4]])

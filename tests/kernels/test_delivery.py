@@ -172,6 +172,7 @@ def test_all_kernels_of_a_model_are_in_one_library(tmp_path: Path) -> None:
     assert build.libraries[0].exists() and list(tmp_path.iterdir()) == []  # it outlives the builder's folder
 
 
+@pytest.mark.nightly
 def test_two_libraries_and_many_threads_at_once(tmp_path: Path) -> None:
     work = []
     for place, case in enumerate([AFFINE, NESTED, AFFINE, TWIN]):

@@ -337,6 +337,7 @@ UNLIKE = {
 }
 
 
+@pytest.mark.nightly
 def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other names, with something before and behind it; and in another run from the database."""
     monkeypatch.setattr(tune, "MIN_TRIES", 1)
@@ -388,6 +389,7 @@ def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner, monkeypatch: pyte
     assert tuner._history_of(form).passed_count > before
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("verb, verdict", [("time_on_all_threads", inf), ("find_error", "other numbers")])
 def test_a_reused_schedule_that_fails_is_no_schedule(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch, verb: str, verdict: object

@@ -376,6 +376,7 @@ def spinning(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly(every=2)
 @pytest.mark.parametrize("backend", ["onnxruntime", "auto"])
 def test_a_model_whose_run_never_ends_is_given_up_within_the_time_limit(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -441,6 +441,7 @@ def test_two_searches_are_the_same() -> None:
     assert (first.steps, first.programs, first.ended_by) == (second.steps, second.programs, second.ended_by)
 
 
+@pytest.mark.nightly
 def test_two_processes_find_the_same() -> None:
     """Nothing depends on the order of sets of texts, which Python draws anew for each process."""
     code = (

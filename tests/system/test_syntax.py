@@ -15,6 +15,7 @@ NESTED = "sum(" * 40 + "x" + ")" * 40
 BEFORE = 60  # objects of a tree, after which garbage is collected
 
 
+@pytest.mark.nightly
 def test_threads_may_parse_at_once() -> None:
     """Garbage that is collected while a tree is made may hand over to another thread, which parses from a
     deeper stack: with nothing between them CPython 3.11 raises SystemError (python/cpython#106905)."""
