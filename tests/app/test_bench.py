@@ -105,7 +105,7 @@ def test_records_survive_the_file(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "table.csv"
     file.write_text(text)
-    with pytest.raises(TensaurusError, match="is not a table of `tensaurus bench`"):
+    with pytest.raises(TensaurusError, match="is not a table that `tensaurus bench --csv` wrote"):
         read_records(file)
 
 

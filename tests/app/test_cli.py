@@ -340,7 +340,7 @@ def test_bench_refuses_a_foreign_table(small_model: Path, tmp_path: Path) -> Non
     table = tmp_path / "t.csv"
     table.write_text("name,ms\na,1\n")
     result = run("bench", small_model, "--csv", table)
-    assert_refused(result, str(table), "is not a table of `tensaurus bench`")
+    assert_refused(result, str(table), "is not a table that `tensaurus bench --csv` wrote")
     assert table.read_text() == "name,ms\na,1\n"
 
 

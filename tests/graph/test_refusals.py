@@ -163,7 +163,7 @@ def test_pieces_of_infinite_cost_are_not_extracted(problem: Problem) -> None:
         assert refused.isdisjoint(choice.values())
         assert dag_cost(dear, solve(dear, time_limit=5.0).choice) <= dag_cost(dear, choice) * (1 + 1e-6)
     else:
-        with pytest.raises(ValueError, match="a root has no program"):
+        with pytest.raises(ValueError, match="a root class has no program"):
             solve(dear, time_limit=5.0)
 
 

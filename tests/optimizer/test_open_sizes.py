@@ -221,7 +221,7 @@ def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     assert dims(result.model.graph.input[0]) == [1, 3, 8, 12]
     (entry,) = (e for e in result.model.metadata_props if e.key == METADATA_KEY)
     assert Summary.from_json(entry.value).runs_only == "x=1,3,8,12 shift=1,1"
-    words = "no sizes but x=1,3,8,12 shift=1,1 (a kernel is for known sizes)"
+    words = "only the sizes x=1,3,8,12 shift=1,1 (a kernel is for known sizes)"
     assert sum(words in text for text in said.notes) == 1  # however many programs there are
 
 

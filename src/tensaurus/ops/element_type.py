@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-# Types for which the laws of the reals hold up to rounding; integers wrap, and Div truncates them.
+# Element types of the variables of all rules without the tag `any`: the laws of the reals hold in them up to
+# rounding. Integers wrap, and Div truncates them.
 REAL_TYPES = frozenset({"float32", "float64"})
 
 _ONNX_NAMES = {"float32": "float", "float64": "double"}  # where ONNX has another name

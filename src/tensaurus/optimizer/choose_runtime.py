@@ -124,11 +124,13 @@ class _RuntimeContest:
                 reasons[name] = explain_refusal(contender, self.feeds, self.machine.threads)
             # without an entry: the block was ended
             reasons.setdefault(name, f"no answer within {MIN_TRIAL_SECONDS:g} s")
-        refused = [f"{name}: {reason}" for name, reason in reasons.items() if reason is not None]
+        known = {name: why.removeprefix(f"{name}: ") for name, why in reasons.items() if why is not None}
+        refused = [f"{name}: {reason}" for name, reason in known.items()]
         if len(refused) == len(reasons):
             raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")
-        for refusal in refused:
-            self.progress.note(f"the model does not run on {refusal}; it is left out")
+        for name, reason in known.items():
+            left_out = f"{name} is left out of the comparison, as it does not run the model"
+            self.progress.note(f"{left_out}: {reason}")
         return [name for name, reason in reasons.items() if reason is None]
 
     def measure_times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:

@@ -265,7 +265,8 @@ class _ThreadTimer(_OpenBlocks):
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.get_ident()
-        # taken by `with self._lock`: in Condition.__enter__, Python code, Overdue could come after the taking
+        # We write `with self._lock`, not `with self._changed`: Condition.__enter__ is Python code, so Overdue
+        # could arrive in it after the lock is taken, which would then never be released.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._is_running = False  # whether the thread that raises Overdue runs
@@ -302,8 +303,11 @@ class _ThreadTimer(_OpenBlocks):
         self.drop_left(frame)
         if due not in self.open or not due.can_end(frame):
             return False
+        # it would arrive late, perhaps at the beginning of an __exit__
         if not _checks_for_exceptions(frame) and monotonic() < due.deadline + GRACE_SECONDS:
             return False
+        # the thread runs on, and may be at one of these jumps when it arrives, where the `with` does not
+        # catch it
         if frame is not None and frame is due.function and _loose_jumps(frame.f_code):
             return False
         due.ended = True

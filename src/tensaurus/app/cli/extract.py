@@ -44,8 +44,9 @@ def extract(
     cycles: Annotated[
         CyclesName,
         typer.Option(
-            help="How to exclude cycles: orders within strong components, an order of all classes, cuts for "
-            "cycles that occur; or none: then a choice with a cycle is repaired."
+            help="How --method exact excludes cycles. components: an order within each strongly connected "
+            "component; order: one order of all classes; cuts: a constraint for each cycle that occurs; "
+            "none: a choice with a cycle is repaired, and may not be the cheapest."
         ),
     ] = CyclesName.components,
     time_limit: Annotated[
@@ -62,7 +63,7 @@ def extract(
     """
     from tensaurus.egraph.extract.exact import Extraction, solve
     from tensaurus.egraph.extract.greedy import greedy, greedy_dag
-    from tensaurus.egraph.extract.problem import dag_cost, needed
+    from tensaurus.egraph.extract.problem import NO_PROGRAM, dag_cost, needed
     from tensaurus.egraph.extract.problem_files import read_problem, write_choice
 
     if out is not None:
@@ -82,11 +83,11 @@ def extract(
             chosen = greedy(problem) if method is Method.greedy else greedy_dag(problem, start + time_limit)
             choice = needed(problem, chosen)
             if not choice:
-                raise ValueError("a root has no program: each of its nodes leads into a cycle")
+                raise ValueError(NO_PROGRAM)
             # greedy methods prove no bound but 0: costs are not negative
             solved = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
     except ValueError as error:
-        remedy = "Add a node without children to a class on each cycle."
+        remedy = "Give one class on each such cycle a node without children."
         raise TensaurusError(str(error), file=file, remedy=remedy) from error
     if out is not None:
         write_choice(out, problem, solved.choice, nodes, classes)

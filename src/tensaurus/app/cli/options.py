@@ -37,7 +37,12 @@ InputsFile = Annotated[
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=1024, help="Computing threads; default and maximum: one per core."),
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=1024,
+        help="Threads of one run; default and maximum: the processors that this process may use.",
+    ),
 ]
 RunLimit = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.001, help="Longest time for one run of the model.")
@@ -63,7 +68,7 @@ def parse_shapes(flags: Sequence[str]) -> dict[str, tuple[int, ...]]:
         words = [word.strip() for word in sizes.split(",")] if sizes.strip() else []
         if not equals or not name or not all(word.isascii() and word.isdigit() for word in words):
             remedy = "For example: --shape x=1,3,48,320"
-            raise TensaurusError(f"--shape {flag} is not of the form INPUT=N,N,...", remedy=remedy)
+            raise TensaurusError(f"--shape {flag} is not of the form INPUT=SIZES", remedy=remedy)
         shape = tuple(map(int, words))
         if 0 in shape:
             raise TensaurusError(f"--shape {flag} has a size of 0", remedy="Give sizes from 1 on.")

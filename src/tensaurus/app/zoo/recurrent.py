@@ -10,7 +10,8 @@ __all__ = ["nas_cell", "nas_rnn"]
 HIDDEN = 512
 STEPS = 5
 
-# The tree of the cell, leaves first: a binary operator, and the activation of its result.
+# The lower two levels of the cell's tree: each node is a binary operator and the activation of its result.
+# `nas_cell` writes the levels above, where the cell state c enters.
 _LEAVES = (
     ("Add", "Sigmoid"),
     ("Add", "Relu"),
@@ -25,7 +26,7 @@ _INNER = (("Mul", "Tanh"), ("Add", "Tanh"), ("Mul", "Tanh"), ("Add", "Sigmoid"))
 
 
 def nas_cell(b: Builder, x: Value, h: Value, c: Value, weights: str) -> tuple[Value, Value]:
-    """Add one step and return the new (h, c); leaf n multiplies x and h by WEIGHTS.x.n and WEIGHTS.h.n."""
+    """Add one step; return the new (h, c).  Leaf n reads x and h times the weights NAME.x.n and NAME.h.n."""
 
     def combine(how: tuple[str, str], first: Value, second: Value) -> Value:
         operator, activation = how

@@ -1,4 +1,9 @@
-"""Repeats a comparison with pinned scores where two models may differ by near ties only (`near_ties`)."""
+"""Repeats a comparison of two models that order scores, as TopK does, if near ties may make the difference.
+
+`near_ties` makes pinned copies of both models: the scores become outputs, and the ordering operators read
+added inputs in their place.  Both copies get the original's scores there, and so the same order; all outputs,
+the scores among them, are then compared as usual.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +32,9 @@ def recheck_with_pinned_scores(
 ) -> list[OutputFinding]:
     """Replace the findings of outputs that depend on the order of scores by findings of pinned models.
 
-    The findings are returned unchanged where nothing is ordered, or where no order can have mattered: every
-    output passes, and the original itself agrees with its reference.
+    The findings are returned unchanged where the models order no scores, or too large ones; where an output
+    is wrong that depends on no order; where nothing is wrong and the original agrees with its reference; and
+    where the pinned models do not run.
     """
     large = base.original.is_large or base.candidate.is_large
     pair = None if large else pin_scores(base.original.proto, base.candidate.proto)
@@ -51,10 +57,12 @@ def recheck_with_pinned_scores(
     )
     for note in pinned.notes:
         base.note(note)
+    # what was found wrong in these outputs may come from near ties; a fault names its output
     base.faults = [
         f for f in base.faults if not any(f"output {name} " in f for name in pair.dependent_outputs)
     ]
     base.faults += [fault for fault in pinned.faults if fault not in base.faults]
+    # nothing is pinned on inputs with infinities or NaN, so that their findings stay
     return [
         finding
         for finding in findings
@@ -74,11 +82,12 @@ def _is_astray(base: Baseline, pair: PinnedPair) -> bool:
 def _is_output_astray(output: OriginalOutput) -> bool:
     if output.error is not None:
         return bool(output.error.size) and float(output.error.max()) > STRAY_SHARE * output.largest
+    # integers, as indices are, have no error: the reference, or a perturbed copy, has others
     return any(np.shape(n) == np.shape(output.own) and bool(np.any(n != output.own)) for n in output.accepted)
 
 
 def _pinned_baseline(base: Baseline, pair: PinnedPair, folder: Path) -> Baseline:
-    """Return the pinned original on the inputs of a baseline, with the scores that it has there."""
+    """Return a baseline of the pinned models, with the original's scores as added inputs."""
     first = Build.from_model(pair.original, folder, base.original.build.libraries)
     original = ComparedModel.read(first, {}, folder)
     second = Build.from_model(pair.candidate, folder, base.candidate.build.libraries)

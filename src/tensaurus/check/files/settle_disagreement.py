@@ -1,4 +1,4 @@
-"""Decides where the runtime and the float64 reference differ by more than rounding explains: which is right?
+"""Decides whether the runtime or the float64 reference is right where rounding cannot explain the difference.
 
 First case: the model rounds on purpose (`rounded_meaning`), and the runtime is right.  Otherwise the model
 runs once more without the runtime's graph optimizations (unfused).  If that result agrees with the reference,
@@ -31,7 +31,7 @@ class BaselineView(Protocol):
     original: ComparedModel
     names: list[str]
     rows: list[ComparisonRow]
-    random: dict[str, tuple[Any, Any]]
+    random: dict[str, tuple[Any, Any]]  # outputs that differ between two equal runs: nothing is settled
     faults: list[str]
     backend: str
     unfused_runner: UnfusedRunner
@@ -47,7 +47,8 @@ class BaselineView(Protocol):
 def settle_disagreements(comparison: BaselineView) -> None:
     """Choose the reference of every output on every input, and report where the runtime is wrong.
 
-    First note how large each output is on plausible inputs, and can be.
+    First store in each output how large it is on plausible inputs (`Feed.is_plausible`), and can be at all.
+    An *implausible* output is another matter: its error is larger than rounding explains.
     """
     scales = [
         max((row.results[n].largest for row in comparison.rows if row.feed.is_plausible), default=0.0)
@@ -64,7 +65,7 @@ def settle_disagreements(comparison: BaselineView) -> None:
 
 def _settle_rounding(comparison: BaselineView) -> None:
     """Make the original's own results the reference of outputs whose meaning is rounding."""
-    worst_rounding: dict[str, tuple[float, str]] = {}  # by output: (size, kind of inputs)
+    worst_rounding: dict[str, tuple[float, str]] = {}  # by output: (share of the largest element, kind)
     rows: list[tuple[ComparisonRow, list[int]]] = []
     for row in comparison.rows:
         plausible = row.feed.is_plausible
@@ -73,7 +74,7 @@ def _settle_rounding(comparison: BaselineView) -> None:
         )
         if indices and row.reference_outputs is not None:
             rows.append((row, indices))
-    comparison.run_perturbed(row for row, _ in rows)
+    comparison.run_perturbed(row for row, _ in rows)  # stores in the outputs how far rounding moves them
     for row, indices in rows:
         unfused = comparison.run_unfused("original", comparison.original, row)
         rounded = _run_rounded_reference(comparison, row)
@@ -95,7 +96,11 @@ def _settle_rounding(comparison: BaselineView) -> None:
 
 
 def _settle_wrong(comparison: BaselineView) -> None:
-    """Find by an unfused run whether the runtime or the reference is wrong where an error is implausible."""
+    """Settle by an unfused run which is wrong where an error is implausible, and report how large it is.
+
+    `OriginalOutput.compare_with_unfused` changes the output: what candidates are compared with, and how much
+    they may differ.
+    """
     wrong: dict[str, tuple[float, str]] = {}
     doubtful: dict[str, tuple[float, str]] = {}
     comparison.run_perturbed(row for row in comparison.rows if _implausible_outputs(row))

@@ -1,10 +1,12 @@
 """Exact extraction: finds the cheapest program of an e-graph and proves that no program is cheaper.
 
 1. The problem is shrunk (`shrink_problem`) and split into parts that share no e-class (`independent_blocks`).
-2. The linear relaxation of each part, with rows for cycles and covers, gives a lower bound, and often the
-   cheapest program (`linear_relaxation`).
+2. The linear relaxation of each part, with rows that forbid cycles and rows that are rounded up to whole
+   numbers (`cover_cuts`), gives a lower bound, and often the cheapest program (`linear_relaxation`).
 3. Choices that the bound shows to be too expensive are dropped.  If they are many, the rest begins at 1
    again; else CP-SAT solves the part (`cpsat`).
+
+A *choice* of a class is one of its e-nodes; a `Choice` names one for each class that is needed.
 
 E-graphs may have cycles: none needs to be filtered during exploration, as TENSAT does (section 5.2).
 """
@@ -91,7 +93,10 @@ def solve(
 
 @dataclass
 class _Division:
-    """A problem that was shrunk and split into parts, which are solved one by one."""
+    """A problem that was shrunk and split into parts, which are solved one by one.
+
+    Equal parts are solved once, as one `Block` with several occurrences.
+    """
 
     smaller: Shrunk
     parts: list[_Part]
@@ -103,6 +108,7 @@ class _Division:
         """Shrink and split the problem.  Raises ValueError where the roots have no program."""
         smaller = shrink(problem, (monotonic() + deadline) / 2) if shrink_first else unshrunk(problem)
         small = smaller.problem
+        # unsplit, the problem is one part that occurs once and keeps its numbers
         places = [[list(range(len(small.costs)))], [list(range(len(small.members)))]]
         parts = blocks(small) if shrink_first else [Block(small, *places)]
         first = smaller.adopted(
@@ -128,6 +134,7 @@ class _Division:
 
     def bound(self) -> float:
         """Return the best lower bound so far, of the whole problem."""
+        # a part's bound counts once for each of its occurrences
         return self.smaller.paid + sum(part.bound * len(part.block.choices) for part in self.parts)
 
     def rounds(self) -> int:
@@ -155,9 +162,9 @@ class _Part:
 
     @classmethod
     def of(cls, block: Block, start: Choice, cycles: Cycles, deadline: float) -> _Part:
-        """Begin with the best of the cheapest trees and of the start's choices in the block's occurrences.
+        """Begin with the cheapest trees, or with what `start` chooses in one of the part's occurrences.
 
-        Shrinking may have dropped some of the start's choices: cheapest trees take their place.
+        Shrinking may have dropped e-nodes that `start` uses: `_repair_choice` fills the gaps with trees.
         """
         problem = block.problem
         starts = block.adopted(start)

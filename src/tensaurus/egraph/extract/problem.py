@@ -10,7 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["Choice", "Problem", "cheapest_choice", "dag_cost", "needed"]
+__all__ = ["NO_PROGRAM", "Choice", "Problem", "cheapest_choice", "dag_cost", "needed"]
+
+NO_PROGRAM = "a root class has no program: each of its nodes depends on a cycle of classes or an empty class"
 
 Choice = Mapping[int, int]  # the chosen e-node of each class that is needed
 

@@ -15,7 +15,7 @@ from time import monotonic
 
 from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.greedy import greedy, tree_costs
-from tensaurus.egraph.extract.problem import Choice, Problem, needed
+from tensaurus.egraph.extract.problem import NO_PROGRAM, Choice, Problem, needed
 from tensaurus.egraph.extract.required_classes import required_classes
 
 __all__ = ["Shrunk", "shrink", "unshrunk"]
@@ -87,7 +87,7 @@ def _trees(problem: Problem) -> dict[int, int]:
     """Return the cheapest trees; raises ValueError where a root has none."""
     trees = greedy(problem)
     if any(root not in trees for root in problem.roots):
-        raise ValueError("a root has no program: all its choices need a cycle or a class without choices")
+        raise ValueError(NO_PROGRAM)
     return trees
 
 

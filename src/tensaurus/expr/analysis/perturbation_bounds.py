@@ -4,10 +4,12 @@
 
 `graph.analysis.constant_influence` proves by this that subnormal weights may be replaced by 0.
 
-An abstract interpretation: each element has bounds of its value, and of the distance that it is moved.  A
-distance is dropped where, for every input, another term of the same sum is so large that the distance is
-below a fraction of half its ulp: floats cannot represent the difference.  An operation that may turn a tiny
-difference into a large one (a comparison, a quotient by what may be zero, an index) raises Sensitive.
+An abstract interpretation.  `Influence` holds for each element bounds of its value (low, high), the largest
+distance that it is moved (change), its size where all inputs are largest (scale), and its least distance from
+zero (least); an element is *moved* where its change is not 0.  A change is dropped where, for every input,
+another term of the same sum is so large that the change is below a fraction of half its ulp: floats cannot
+represent the difference.  An operation that may turn a tiny difference into a large one (a comparison, a
+quotient by what may be zero, an index) raises Sensitive.
 """
 
 from __future__ import annotations
@@ -60,10 +62,11 @@ def bound_influence(
     """Return bounds of the scope's elements.
 
     sources     the bounds of the tensors that the scope reads
-    unit        a term below `unit` times another term of its sum is rounded away
+    unit        a change of a term is rounded away where it is below `unit` times another term, itself unmoved
     flushed     each operation may replace numbers below this one by 0
-    moved       tensors with moved elements.  A number computed from them may become 0; outside of sums of
-                several terms it must then meet no infinity, as 0 times infinity is NaN
+    moved       tensors with moved elements.  A number computed from them may become 0, and 0 times infinity
+                is NaN: its product with what may be infinite is refused, unless a sum of several terms is
+                around it
     infinities  tells where infinities may arise; None: nowhere
 
     Raises Sensitive.
@@ -85,7 +88,7 @@ class _InfluenceAnalysis:
     ):
         self.sources, self.unit, self.flushed = sources, unit, flushed
         self.moved, self.infinities = moved, infinities
-        self.terms = 1.0  # number of terms of the sums around the current body
+        self.terms = 1.0  # number of terms of all sums around the current body: 1, it is in no sum
         self.influences: dict[tuple[int, bool], Influence] = {}  # by scope, and by whether it is in no sum
 
     def scope(self, scope: Scope) -> Influence:
@@ -164,6 +167,7 @@ class _InfluenceAnalysis:
         return part.or_zero(part.floor - part.change, self.flushed, operations)
 
     def read(self, read: Read) -> BodyInfluence:
+        """Return the influence of what is read: a dimension indexed by an axis stays, others are joined."""
         axes: list[Axis] = []
         arrays: list[Array] = list(np.broadcast_arrays(*self.source(read.source).arrays()))
         for d in reversed(range(len(read.indices))):
@@ -178,7 +182,8 @@ class _InfluenceAnalysis:
             # `arrays` are low, high, change, scale and least
             outside = _constant(read.outside.value)
             arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
-            # a sum may consist of moved terms alone, where the indices of all others are beyond the edge
+            # all unmoved terms of a sum may be beyond the edge at once, so that they count for the scale no
+            # more than the value there
             arrays[3] = np.where(arrays[2] == 0, np.minimum(arrays[3], outside.scale), arrays[3])
             arrays[4] = np.minimum(arrays[4], outside.floor)
         return BodyInfluence.of(arrays, tuple(axes))

@@ -27,7 +27,11 @@ Booleans = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TracedElements:
-    """At each position the row-major number of an element of the leaf, or -1 and a constant."""
+    """What is at each traced position: an element of the leaf, or a constant.
+
+    numbers    the row-major number of the element; -1 where a constant is
+    constants  the constant where `numbers` is -1
+    """
 
     numbers: Integers
     constants: NDArray[np.float64]

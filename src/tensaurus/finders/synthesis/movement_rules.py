@@ -27,8 +27,9 @@ from tensaurus.rules.test.instances import Instance, instances
 __all__ = ["movement_rule_lines"]
 
 NAMES = "xyzwuvstmnpq"
-TRIED_INSTANCES = 2  # instances of floats, and as many of others, that other rules must derive
-DRAWN_INSTANCES = 16  # instances that are drawn to find these
+# A rule is left out if other rules derive it at this many instances of floats, and as many of other types.
+TRIED_INSTANCES = 2
+DRAWN_INSTANCES = 16  # instances that are drawn, among which these are looked for
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,11 @@ class _Call:
     numbers: tuple[bool, ...]
 
     def fits(self, op: Op) -> bool:
-        """Return whether the operator can be called so, unless another call means the same."""
+        """Return whether f may be this operator.
+
+        It accepts these inputs, has one output, computes element by element, and no other call means the
+        same.
+        """
         count = len(self.numbers)
         optional = [given.is_optional for given in op.inputs]
         variadic = op.is_variadic and count == 2
@@ -110,14 +115,19 @@ def _line(mover: Op, call: _Call, others: _OtherRules) -> str | None:
 
 
 def _law(mover: Op, call: _Call) -> str:
-    """Return the law that the mover and f change places."""
+    """Return the law that the mover and f change places.
+
+        Gather(f(x, y, **b), z, **a) <=> f(Gather(x, z, **a), Gather(y, z, **a), **b) where ...
+
+    Here `inputs` is [["x", "y"], "z"]: f's tensors for an input whose elements are moved, else one name.
+    """
     names = iter(NAMES)
     numbers = [next(names) if number else "" for number in call.numbers]
     moved = moved_inputs(mover)
-    count = 2 if mover.is_variadic else len(mover.inputs)
-    inputs: list[list[str] | str] = []  # of the mover: f's tensors where elements are moved, else one name
+    input_count = 2 if mover.is_variadic else len(mover.inputs)
+    inputs: list[list[str] | str] = []
     conditions = [f"rank({number}) == 0" for number in numbers if number]
-    for place in range(count):
+    for place in range(input_count):
         if min(place, len(mover.inputs) - 1) in moved:
             tensors = [next(names) for number in numbers if not number]
             inputs.append(tensors)
@@ -134,26 +144,29 @@ def _law(mover: Op, call: _Call) -> str:
         return f"{mover.name}({', '.join(args)}, **a){output}"
 
     inner = call_mover(each if isinstance(each, str) else call_f(each) for each in inputs)
-    count = sum(not number for number in numbers)
-    outer = call_f(call_mover(e if isinstance(e, str) else e[k] for e in inputs) for k in range(count))
+    tensor_count = sum(not number for number in numbers)
+    outer = call_f(call_mover(e if isinstance(e, str) else e[k] for e in inputs) for k in range(tensor_count))
     where = f" where {', '.join(conditions)}" if conditions else ""
     return f"{inner} <=> {outer}{where}"
 
 
 def _is_new(text: str, others: _OtherRules) -> bool:
     """Return whether the theorem proves the rule, and the other rules do not derive both directions."""
-    name, _, law = text.partition(":")
-    rules = parse_rule(f"{name} [any]:{law}")
+    f_name, _, law = text.partition(":")
+    rules = parse_rule(f"{f_name} [any]:{law}")
     if not all(map(is_exchange, rules)):
         return False
-    if name not in others.operators:
+    if f_name not in others.operators:  # no other rule rewrites f, so none can derive this one
         return True
     tried = [one for rule in rules for one in _typed_instances(rule)]
     return not tried or not all(is_derivable(one.left, one.right, others.ruleset) for one in tried)
 
 
 def _typed_instances(rule: Rule) -> Iterator[Instance]:
-    """Yield instances of floats alone, and others, as rules of floats alone derive none of integers."""
+    """Yield instances whose leaves are all floats, and as many others.
+
+    Rules without the tag `any` match floats only: they may derive the former and not the latter.
+    """
     count = Counter[bool]()
     for one in instances(rule, DRAWN_INSTANCES):
         is_float = all(leaf.tensor.dtype.startswith("float") for leaf in one.leaves)

@@ -4,6 +4,8 @@ Subnormal weights make a model slow.  Replacing them by 0 is right where the cha
 of any output; `ChangeBound` proves that.  Nodes that depend on constants alone are computed with the old and
 with the new constants.  For all other nodes `expr/analysis/perturbation_bounds` bounds the change, assuming
 that no value at run time is larger than a given reach.
+
+Changes have two causes: constants that are replaced, and nodes whose kernels flush subnormal numbers to 0.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ MAX_BOUNDED_ELEMENTS = 1 << 12  # intervals start from the bounds of constants u
 
 @dataclass
 class ChangeRefused(Exception):
-    """The change of the constants in `origins` may have a large effect, for this reason."""
+    """The changes that start at `origins`, constants or flushing nodes, may have a large effect."""
 
     reason: str
     origins: frozenset[Node]
@@ -49,14 +51,14 @@ class ChangeRefused(Exception):
 
 @dataclass(frozen=True)
 class _ChangedNode:
-    """The bounds of a node's values and of their change, and the changed constants that cause the change."""
+    """The bounds of a node's values and of their change, and the constants or nodes where it starts."""
 
     influence: Influence
     origins: frozenset[Node]
 
 
 class ChangeBound:
-    """Bounds how far a program's outputs change; callable with {constant: its new value}.
+    """Bounds how far a program's outputs change; called with {constant: the constant in its place}.
 
     reach   magnitude that no value exceeds at run time, as is assumed
     is_body whether the program is the body of another node, so that any change of an output is refused
@@ -87,7 +89,7 @@ class ChangeBound:
             if node in flushing:
                 origins |= {node}
             if not origins or node in moved or len(node.types) > 1 and isinstance(node.op, Op):
-                continue
+                continue  # the items of an operator with several outputs are bounded one by one
             try:
                 if node.static:
                     found = self._changed_constant(node, pairs)
@@ -112,6 +114,7 @@ class ChangeBound:
             if not distance <= MAX_OUTPUT_CHANGE:
                 reason = f"the output {name} would be moved by up to {distance:.2g}"
                 raise ChangeRefused(reason, found.origins)
+            # where a change is not tiny beside the element's scale (0: unknown), it may be all of the element
             if not (change <= MAX_RELATIVE_CHANGE * scale).all():
                 reason = f"an element of the output {name} may consist of changed constants alone"
                 raise ChangeRefused(reason, found.origins)
@@ -157,6 +160,7 @@ class ChangeBound:
                 read = read.or_zero(read.floor, flushed)
             sources[tensor] = read
         moved = {tensor for tensor, arg in args.items() if arg in reached}
+        # values of vast nodes may well exceed `reach`, which is only assumed
         if any(arg in self._vast_nodes for arg in args.values()) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
         infinities = self._infinity_analysis(owner, self._infinite_nodes)

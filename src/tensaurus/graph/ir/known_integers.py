@@ -107,8 +107,9 @@ class _SizeEvaluation(Evaluation):
 def known_elements(node: Node, memo: KnownElements) -> Array | None:
     """Return the node's elements, None where they are not known.
 
-    The array holds integers, booleans or float64, or Python objects where symbols remain.  `memo` keeps the
-    results of all nodes on the way.
+    A constant's array has its own element type; of computed values integers are int64 or uint64, floats have
+    the node's type, and where symbols remain the array holds Python objects.  `memo` keeps the results of all
+    nodes on the way.
     """
     waiting = [node]
     while waiting:

@@ -191,10 +191,11 @@ def _external_extent(tensor: TensorProto, size: int, file: Path) -> tuple[int, i
         reason = f"cannot be read: its shape {list(tensor.dims)} has a negative size"
     elif length != wanted:
         reason = f"has {length} bytes, but its type and shape {list(tensor.dims)} need {wanted}"
-    elif start < 0 or start + length > size:
-        reason = f"is truncated: bytes {start} to {start + length} of a file of {size}"
     if reason:
         raise InvalidModel(f"{label} {reason}", file=file)
+    if start < 0 or start + length > size:
+        reason = f"{label} is truncated: it needs bytes {start} to {start + length} of a file of {size}"
+        raise TensaurusError(reason, file=file, remedy="Copy the data file again, or export the model again.")
     return start, length
 
 

@@ -1,5 +1,7 @@
 """Computes with integers as every runtime does: results wrap around, quotients are rounded towards zero.
 
+Only a division by 0, which stops a runtime's process, gives 0, as in the evaluator.
+
 Halide assumes that sums of int32 and int64 do not overflow, so sums are computed in the unsigned type.
 Halide's `/` rounds so that remainders are not negative. Its division towards zero traps where the
 processor's does: for a divisor 0, and for the least integer divided by -1.
@@ -19,7 +21,7 @@ def integer_constant(value: int, like: hl.Expr) -> hl.Expr:
 
 
 def wrapping(function: Callable[..., hl.Expr]) -> Callable[..., hl.Expr]:
-    """Returns the ring operation modulo 2^bits, computed in the unsigned type of the arguments' width."""
+    """Returns a function of +, - and * that wraps around: it computes in the unsigned type of equal width."""
 
     def wrapped(*args: hl.Expr) -> hl.Expr:
         kind = args[0].type()

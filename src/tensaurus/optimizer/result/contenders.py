@@ -137,7 +137,7 @@ class Contenders:
         limit, checking_seconds, refused = self.target.time_limit, 0.0, 0
         for count, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
             if count and limit is not None and not limit.has_time_for_another:
-                progress.note(f"no time was left to check {len(faster) - count} more programs: {LONGER}")
+                progress.note(_unfinished(len(faster) - count, "faster rewritten program", "checked"))
                 break
             progress.phase("confirming the speedup in new processes", 5)
             deadline, failure = inf if limit is None else limit.confirming_deadline, ""
@@ -221,12 +221,12 @@ def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candid
     for number, candidate in enumerate(candidates):
         if rows and limit is not None and monotonic() + limit.measuring_seconds(len(rows) + 2) > deadline:
             count = len(candidates) - number
-            target.progress.note(f"no time was left to measure {count} more programs: {LONGER}")
+            target.progress.note(_unfinished(count, "rewritten program", "measured"))
             break
         if (row := _write_candidate(target, candidate, bodies, deadline)) is not None:
             rows.append(row)
     for reason in dict.fromkeys(row.why_fixed for row in rows if row.why_fixed):
-        loss = f"a rewritten program would accept no sizes but {target.original.fixed_sizes} ({reason})"
+        loss = f"a rewritten program would accept only the sizes {target.original.fixed_sizes} ({reason})"
         target.progress.note(f"{loss}; it is kept only if it gains at least {100 * FIXED_SIZES_GAIN:g} %")
     latest = inf if limit is None else max(deadline, monotonic()) + limit.patience_seconds(len(rows) + 1)
     with DeadlineBlock(latest) as measuring:
@@ -239,6 +239,12 @@ def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candid
         target.progress.note(f"measuring took too long, so the model is left unchanged: {LONGER}")
         original_seconds, rows = limit.run_seconds, []
     return Contenders(target, bodies, original_seconds, rows)
+
+
+def _unfinished(count: int, what: str, done: str) -> str:
+    """Return the note on programs for which there was no time."""
+    some = f"1 {what} was" if count == 1 else f"{count} {what}s were"
+    return f"{some} not {done}, for lack of time: a higher --time-limit may give a faster result"
 
 
 def _write_candidate(

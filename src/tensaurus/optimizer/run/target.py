@@ -1,6 +1,6 @@
 """Holds everything that one run measures with: the runtime, the model on it, kernels, costs, the time limit.
 
-A search only sees a `Runtime` of this, and measuring and checking its candidates see the rest.
+A search sees only the `runtime` property; what measures and checks its candidates uses the rest.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Target:
     machine          with the number of threads
     feeds            the inputs that are timed; `user_inputs` is the part of them that the user gave
     source           the original's build
-    builds           makes builds of candidates
-    standard_builds  makes builds of programs without kernels
+    builds           makes the build of a candidate, with its generated kernels
+    standard_builds  the same of standard operators alone, to probe the accuracy of fast algorithms
     database         of measurements
-    kernels          of eOperators
-    costs            of operators
+    kernels          the kernels of eOperators that there is time to tune
+    costs            of operators and pieces, measured when they are asked for
     answers          of the float64 reference, kept for all candidates
     rules            that the search applies
     time_limit       None where a number of steps limits the search
@@ -159,7 +159,8 @@ class Target:
         try:
             with Reference(self.machine.threads, self.options.run_limit) as reference:
                 runs = (None, FIRST_REFERENCE_SHARE), (self.answers, SECOND_REFERENCE_SHARE)
-                for reference.answers, time_share in runs:
+                for answers, time_share in runs:
+                    reference.answers = answers  # None at first: kept outputs would not be computed again
                     start = monotonic()
                     with DeadlineBlock(start + time_share * self.options.time_limit) as running:
                         reference.run(self.source, self.feeds, shapes)
