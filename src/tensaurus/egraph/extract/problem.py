@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["NO_PROGRAM", "Choice", "Problem", "cheapest_choice", "dag_cost", "needed"]
+__all__ = ["NO_PROGRAM", "Choice", "Problem", "cheapest_choice", "dag_cost", "format_problem", "needed"]
 
 NO_PROGRAM = "a root class has no program: each of its nodes depends on a cycle of classes or an empty class"
 
@@ -63,6 +63,22 @@ def dag_cost(problem: Problem, choice: Choice) -> float:
     """Return the sum of costs over the needed classes; infinity if the choice is cyclic or incomplete."""
     order = problem.order(choice)
     return inf if order is None else sum(problem.costs[choice[group]] for group in order)
+
+
+def format_problem(problem: Problem, choice: Choice | None = None, names: Sequence[str] = ()) -> str:
+    """Return one line for each choice of each class: its cost, and the classes that it reads.
+
+    Roots are marked with ^, what `choice` chose with *; `names` are those of the choices.
+    """
+    lines = []
+    for group, numbers in enumerate(problem.members):
+        for number in numbers:
+            chosen = "*" if choice is not None and choice.get(group) == number else " "
+            root = "^" if group in problem.roots else " "
+            name = f"  {names[number]}" if names else ""
+            read = " ".join(map(str, sorted(problem.children[number])))
+            lines.append(f"{root}{chosen} class {group}: {problem.costs[number]:.3g}{name}  ({read})")
+    return "\n".join(lines)
 
 
 def cheapest_choice(problem: Problem, choices: Sequence[Choice]) -> Choice | None:

@@ -16,9 +16,9 @@ from tensaurus.expr.ir.scalar_functions import FIELD_FUNCTIONS, LATTICE_FUNCTION
 from tensaurus.expr.ir.scope import Call, Read, Tensor
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.expr.sizes.size import polynomial
-from tensaurus.kernels.stages.stage import Stage
+from tensaurus.kernels.stages.stage import Stage, extent
 
-__all__ = ["Nest", "find_nests", "count_shared_axes"]
+__all__ = ["Nest", "find_nests", "format_nests", "count_shared_axes"]
 
 # scalar functions that take no longer than a read, and may be inlined
 CHEAP_FUNCTIONS = FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS
@@ -62,6 +62,25 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
         ):
             nests.append(Nest(stage, None))
     return tuple(nests)
+
+
+def format_nests(stages: Sequence[Stage]) -> str:
+    """Returns one line for each nest, with the tensor that it stores, and a line with the inlined stages.
+
+        for [64, 256]: store s4, after s3: sum over [256]
+    """
+    lines, inlined = [], [stage.tensor.name for stage in stages]
+    for nest in find_nests(stages):
+        text = f"for [{', '.join(str(extent(a)) for a in nest.output.axes)}]: store {nest.output.tensor.name}"
+        done = {nest.output.tensor.name}
+        if nest.main is not None:
+            done.add(nest.main.tensor.name)
+            over = ", ".join(str(extent(a)) for a in nest.main.reduced)
+            after = "" if nest.main is nest.output else f", after {nest.main.tensor.name}"
+            text += f"{after}: {nest.main.monoid} over [{over}]"
+        lines.append(text)
+        inlined = [name for name in inlined if name not in done]
+    return "\n".join([*lines, *([f"inlined: {', '.join(inlined)}"] if inlined else [])])
 
 
 def _reads_own_indices(reader: Stage, stage: Stage) -> bool:
