@@ -14,9 +14,10 @@ from pretended_times import pretend_times
 
 from tensaurus.check.inputs.timing_inputs import symbol_sizes
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node
+from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node, apply
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.ops.eop import eop
 from tensaurus.optimizer.optimize import Result, optimize
 from tensaurus.optimizer.result.contenders import FIXED_SIZES_GAIN, MIN_GAIN
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary
@@ -28,7 +29,8 @@ from tensaurus.optimizer.run.open_sizes import (
     propose_other_sizes,
 )
 from tensaurus.optimizer.search.flush_constants import flush_program
-from tensaurus.rules.language.equation import instantiate_rule
+from tensaurus.rules.language.equation import Equation, instantiate_rule
+from tensaurus.rules.language.evidence import Axiom
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.runtimes.measure.observe import Observer
@@ -187,6 +189,21 @@ def test_what_is_equal_at_these_sizes_alone_is_not_opened() -> None:
     candidate, rule = rewritten(line, fixed, fixed.roots[0])
     with pytest.raises(NotGeneral):
         open_all_sizes(candidate, general, [rule])
+
+
+def test_a_kernel_is_named_as_what_needs_the_sizes() -> None:
+    """The rewrites that read its output fail as well, and may come first."""
+    model = layer(["N", 4], "Relu")
+    fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
+    (relu,) = fixed.roots
+    kernel = apply(eop, relu.args, {"scope": "L[i:6, j:4](max(x0[i, j], 0))"})
+    above = Equation("above", "law", (apply(relu.op, [kernel]),), (kernel,), fixed.inputs, Axiom())
+    fused = Equation("fused", "law", (relu,), (kernel,), fixed.inputs, Axiom())
+    start = Candidate(fixed, 1.0)
+    step = Rewritten(lambda: (above, fused), start)
+    candidate = Candidate(fixed.with_outputs([kernel]), 1.0, step)
+    with pytest.raises(NotGeneral, match="generated kernels compute only the given sizes"):
+        open_all_sizes(candidate, general, [])
 
 
 def test_a_program_that_does_not_follow_is_not_opened() -> None:
