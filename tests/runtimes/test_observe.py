@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from searches import Made
 from small_programs import graph_of, model, node, rules, small
 
 from tensaurus.app.zoo.builder import Builder, Value
@@ -32,6 +33,7 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observation, Observer
 from tensaurus.runtimes.measure.worker import Worker
+from tensaurus.runtimes.price.costs import OPTIMISM, Costs
 from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
 
 RUNTIMES = backends.targets()
@@ -176,6 +178,18 @@ def test_what_is_measured_after_the_run_is_compared_with_it() -> None:
     assert known.elsewhere([other], [5.0]) == [5.0]  # 7.0 was an estimate
     known.pair(part.piece, 1.0)
     assert known.elsewhere([other], [5.0]) == [10.0]
+
+
+def test_an_operator_that_takes_no_time_makes_no_estimate_zero() -> None:
+    """Runtimes drop some operators; what was never measured still costs something."""
+    prices = Made({})
+    known = Costs(prices)
+    part = replace(placed(0, "Identity", 1.0), is_measured=False)
+    known.in_context.learn(Observation(0.0, ()), [part])
+    other = Piece.of(node("Exp", source("z", TensorType("float32", (64, 3)))))
+    (dropped, estimated), measured = known.standalone_seconds([part.piece, other])
+    assert dropped == 0 and measured == [True, False]
+    assert estimated == OPTIMISM * prices.estimate(other) > 0
 
 
 class Misleading:

@@ -163,7 +163,7 @@ class Costs:
 
     def _note(self, piece: Piece, seconds: float) -> None:
         estimate = self.alone.estimate(piece)
-        if estimate > 0 and seconds < inf:
+        if estimate > 0 and 0 < seconds < inf:  # a runtime drops some operators, which then take no time
             name = piece.label
             self.least_multiple[name] = min(self.least_multiple.get(name, inf), seconds / estimate)
             self.largest_estimate[name] = max(self.largest_estimate.get(name, 0.0), estimate)
