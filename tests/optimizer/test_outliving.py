@@ -25,6 +25,7 @@ from tensaurus.egraph.core import finder_protocol
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Finder, Proposal, timed_finders
 from tensaurus.egraph.match.saturate import Limits, Runner
+from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.builds import Builds
 from tensaurus.optimizer.optimize import MIN_PREPARING_SECONDS, Result, optimize
@@ -37,6 +38,7 @@ from tensaurus.optimizer.search.strategies import Effort, Runtime
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Axiom
 from tensaurus.runtimes.measure.measure import Pairs
+from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import estimate
 from tensaurus.system.progress import NoProgress
@@ -268,6 +270,18 @@ def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_ti
 
     outcome = searched(prices=prices, finders=[hanging], extended=extension)
     assert extension.asked == [True, True] and isclose(outcome.best.cost, 11.0)
+
+    def observe(asked: Program) -> Observation | None:
+        """Runs the original alone."""
+        if operators(asked)["Mul"] == 1:
+            return None
+        return Observation(21.0, tuple((frozenset([n]), prices.price(Piece.of(n))) for n in asked.active))
+
+    prices.seen.clear()
+    extension = Extension(seconds=0.1)
+    outcome = searched(prices=prices, finders=[hanging], extended=extension, observe=observe)
+    assert extension.asked == [False, False]  # what was never run whole is not found yet
+    assert outcome.original.measured == 21.0 and isclose(outcome.best.cost, 11.0)
 
 
 @pytest.mark.parametrize("part", ["flush_program", "flush_bodies"])

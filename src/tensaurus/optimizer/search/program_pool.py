@@ -72,6 +72,11 @@ class Programs:
         """The seconds of the cheapest program; infinite where there is none."""
         return min((one.seconds for one in self._all.values()), default=inf)
 
+    @property
+    def best_run(self) -> float:
+        """The seconds of the fastest program that was run whole; infinite where none was."""
+        return min((one.measured for one in self._all.values() if one.measured is not None), default=inf)
+
     def keep(self, new: Extracted) -> Extracted:
         """Add a program, or update its cost where the new one is lower or sure; return its entry."""
         entry = self._all.setdefault(new.program.roots, new)

@@ -96,7 +96,9 @@ class SaturatingSearch:
         if self.ended_by != "time" and not self.costs.is_measuring_over:
             return False
         original = self.programs.original
-        found = original is not None and self.programs.best < (1 - LIKELY_GAIN) * original.seconds
+        # where programs can be run whole, only what was run is found: costs alone promise small gains in vain
+        best = self.programs.best_run if self.is_original_observed else self.programs.best
+        found = original is not None and best < (1 - LIKELY_GAIN) * original.seconds
         deadline = self.config.extended(self.program, found)
         if deadline is None:
             return False
