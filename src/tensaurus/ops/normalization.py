@@ -1,4 +1,8 @@
-"""Normalisation: shift and scale by statistics that are given or computed."""
+"""Declare normalisations: shift and scale by statistics that are given or computed.
+
+`stash_type` is the type in which ONNX computes the statistics.  An expression does not state that, so the
+attribute matters only where the statistics are outputs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def as_type(p: Tensor, index: Any, x: Tensor) -> Body:
 
 
 def deviation(epsilon: Any) -> Callable[[Body], Body]:
-    """Return the function that maps a variance to a standard deviation that epsilon keeps from zero."""
+    """Return the function that maps a variance v to sqrt(v + epsilon), a deviation that is not zero."""
     return lambda v: call("sqrt", v + lift(epsilon))
 
 
@@ -59,11 +63,12 @@ def batch_normalization(
 
 
 def _first_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return `axis` counted from the front, so that calls that differ only in this are equal."""
     return {"axis": one_axis(attrs["axis"], tensors[0].rank)}
 
 
 def subtract_mean(x: Tensor | Scope, axes: tuple[int, ...]) -> tuple[Scope, Scope]:
-    """Return the mean of x over the axes, and x minus its mean."""
+    """Return the mean of x over the axes, which keep length 1 in it, and x minus its mean."""
     average = mean(x, axes)
     return average, compute(x.shape, lambda *i: x[i] - average[collapse(i, axes)])
 
@@ -76,7 +81,10 @@ def layer_normalization(
     x: Tensor, scale: Tensor, b: Tensor | None = None,
     *, axis: int = -1, epsilon: float = EPSILON, stash_type: str = "float32",
 ) -> tuple[Scope, Scope, Scope]:  # fmt: skip
-    """(x - mean) / sqrt(variance + epsilon) * scale + b over the axes from `axis` on; mean; 1 / deviation."""
+    """(x - mean) / sqrt(variance + epsilon) * scale + b over the axes from `axis` on.
+
+    The second output is the mean, and the third one 1 / sqrt(variance + epsilon).
+    """
     broadcast_to(x, *(p for p in (scale, b) if p is not None))
     axes = tuple(range(axis, x.rank))
     average, centred = subtract_mean(x, axes)
@@ -175,6 +183,7 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Scope:
 
 
 def _axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return `axes` counted from the front, in ascending order."""
     return {"axes": tuple(sorted(distinct_axes(attrs["axes"], tensors[0].rank)))}
 
 
@@ -196,15 +205,18 @@ def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3))
 def local_response_normalization(
     x: Tensor, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0
 ) -> Scope:
-    """x / (bias + alpha / size * s) ** beta, s the sum of x * x over the `size` channels around."""
+    """x / (bias + alpha / size * s) ** beta, where s is the sum of x * x over the `size` channels around.
+
+    Channels beyond the edges count as 0; of an even `size`, there is one more after than before.
+    """
     if x.rank < 2 or size < 1:
         raise Untypable(f"LRN of size {size} over rank {x.rank}")
     before = (size - 1) // 2
 
-    def near(n: Size, c: Size, *i: Size) -> Body:
+    def sum_of_squares(n: Size, c: Size, *i: Size) -> Body:
         return total((size,), lambda r: squared(x.padded(0)[(n, c + r - before, *i)]))
 
     scale = Const(Fraction(alpha) / size)
     return compute(
-        x.shape, lambda *i: x[i] / call("pow", Const(bias) + scale * near(*i), Const(beta))
+        x.shape, lambda *i: x[i] / call("pow", Const(bias) + scale * sum_of_squares(*i), Const(beta))
     )

@@ -55,7 +55,8 @@ def derive(
         remedy = "Fix input sizes with --shape."
         reason = "no operator with known sizes adds up products"
         raise TensaurusError(reason, file=Path(subject[0]), remedy=remedy)
-    # programs derived of each region; a joint region comes after its single ones and starts from theirs
+    # the programs found for each region, by its forms (its operators over inputs x0, x1, ...); a joint region
+    # comes after the regions of its single operators, and its search starts from the programs of these
     known: dict[tuple[Node, ...], list[DerivedProgram]] = {}
     for region in regions:
         if (expressions := region.expressions()) is None:
@@ -72,11 +73,12 @@ def derive(
 
 
 def _is_file(words: list[str]) -> bool:
+    """Return whether the subject is a file: one word that has a suffix, or names a file that exists."""
     return len(words) == 1 and (Path(words[0]).suffix != "" or Path(words[0]).exists())
 
 
 def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[LinearRegion]:
-    """Return the distinct regions of a model."""
+    """Return the regions of a model; of those that compute the same of other inputs, the first one."""
     from tensaurus.finders.derive.linear_regions import find_linear_regions
     from tensaurus.graph.onnx.inlining import inline_functions
     from tensaurus.graph.onnx.model_file import load_model

@@ -1,7 +1,10 @@
 """Defines finders, which propose equalities that no rule writes, and inserts their equations in the e-graph.
 
-A finder reads the e-graph and yields equations, each with the e-nodes for which its leaves stand.  The finder
-changes nothing: both sides of an equation are inserted and merged here, in one way for all finders.
+A finder reads the e-graph and yields equations, each with the e-nodes for which its leaves stand.  It may
+insert these leaves and no more: both sides of an equation are inserted and merged here, for all finders.
+
+E-nodes are given by their numbers.  Each number stands for one term as well: the program as which the e-node
+was inserted (`EGraph.term`).  Terms of one class are equal, and a proof says why.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ __all__ = [
 
 MAX_PASSES = 12  # over all finders; each pass sees the equations of the passes before
 TIME_SHARE = 0.5  # share of the time left that one call of a finder may take
-# A call that was ended within this share of the search's time does not disqualify its finder.
+# A call that was ended before it took this share of the search's time says nothing against its finder.
 LITTLE_TIME_SHARE = 0.1
 MAX_PROPOSALS = 20_000  # of one call of a finder; a finder with more is not called again
 
@@ -49,7 +52,7 @@ class Finder(Protocol):
     """Proposes equalities between e-nodes."""
 
     def __call__(self, graph: EGraph, room: int) -> Iterable[Proposal]:
-        """Return equations for a rebuilt e-graph, in which about `room` e-nodes may be inserted.
+        """Return equations for a rebuilt e-graph, which has room for about `room` more e-nodes.
 
         Equations that were proposed before may be proposed again.
         """
@@ -67,8 +70,8 @@ class DeferringFinder(Protocol):
 class TimedFinder:
     """Wraps a finder: a call that takes too long is ended, and the finder is not called again.
 
-    Proposals made before the end are kept.  A call that had less than LITTLE_TIME_SHARE of the search's time
-    says nothing about the finder, which is then called again.
+    Proposals made before the end are kept.  Late in the search a call may be ended after less than
+    LITTLE_TIME_SHARE of the search's time: that says nothing against the finder, which is called again.
 
     deadline  of the search (of `time.monotonic`)
     ended     why the finder was ended, for people to read; "" where it was not
@@ -103,7 +106,7 @@ class TimedFinder:
 
 
 class _TimedDeferringFinder(TimedFinder):
-    """Wraps a finder that is a `DeferringFinder`."""
+    """Wraps a `DeferringFinder`, and is one itself: the search asks each finder by `isinstance`."""
 
     def grant_time(self, seconds: float) -> bool:
         assert isinstance(self.finder, DeferringFinder)
@@ -133,7 +136,9 @@ def find_all(graph: EGraph, finders: Sequence[Finder], max_enodes: int) -> int:
     for _ in range(MAX_PASSES):
         before = merged
         for finder in finders:
-            equal = []  # merged after all insertions: until `rebuild` only `find` would be up to date
+            # All sides are inserted first and merged afterwards: a union leaves the e-graph's tables, which
+            # insertion reads, out of date until `rebuild`.
+            equal = []
             for equation, terms in list(finder(graph, max_enodes - len(graph))):
                 instance = _insert_sides(graph, equation, terms, max_enodes - len(graph))
                 if instance is not None:
@@ -165,10 +170,12 @@ def insert_all(graph: EGraph, equations: Iterable[Equation], max_enodes: int) ->
 
 @dataclass(frozen=True)
 class _Instance:
-    """An equation over terms of the e-graph: the e-nodes of both sides.
+    """An equation whose sides are in the e-graph: in proofs, the reason why `left` and `right` were merged.
 
-    `terms` stand for the leaves.  `needs` are pairs of equal terms, for proofs: an e-node that existed before
-    may have been inserted over other arguments.
+    terms  the e-nodes for which the leaves stand
+    left   the e-nodes of the left side's roots, in order; `right` those of the right side
+    needs  pairs of equal terms on which a proof relies.  The e-node of a node may have existed before, over
+           other terms of the same classes: each of these is paired with the node's own argument.
     """
 
     equation: Equation
@@ -186,7 +193,7 @@ class _Instance:
 def _insert_sides(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: int) -> _Instance | None:
     """Insert both sides of an equation; None where there is no room, or the sides are one class already."""
     order = topological_order((*equation.left, *equation.right), equation.leaves)
-    numbers = dict(zip(equation.leaves, terms, strict=True))
+    numbers = dict(zip(equation.leaves, terms, strict=True))  # the e-node of each node, as far as it exists
     new = 0
     for node in order:  # count new e-nodes first, so that no equation is inserted by halves
         args = _argument_enodes(node, numbers)
@@ -214,12 +221,12 @@ def _insert_sides(graph: EGraph, equation: Equation, terms: tuple[int, ...], roo
 
 
 def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -> bool:
-    """Return whether an equation combines or drops constants whose rounding matters (`cancellation`)."""
+    """Return whether the right side combines or drops constants whose rounding matters (`cancellation`)."""
     leaves = zip(equation.leaves, terms, strict=True)
     static = {leaf: number for leaf, number in leaves if graph.analyses[graph.find(number)].static}
     if not static:
         return False
-    # the nodes of the equation that depend on constants only, over the constants of the e-graph
+    # of each node of the equation that depends on constants only: the node over the e-graph's constants
     made = {leaf: graph.term(graph.constant_of(number)) for leaf, number in static.items()}
     before, after = (topological_order(side) for side in (equation.left, equation.right))
     if any(is_large_constant(made[leaf]) for leaf in static.keys() - set(after)):  # a dropped constant
@@ -229,7 +236,7 @@ def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -
             made[node] = node
         parts = [None if arg is None else made.get(arg) for arg in node.args]
         if node in made or not node.args or any(a and not b for a, b in zip(node.args, parts, strict=True)):
-            continue
+            continue  # known, an input, or a node with an argument that is no constant
         made[node] = replace_args(node, tuple(parts))
         if node not in before and removes_needed_rounding(made[node]):
             return True

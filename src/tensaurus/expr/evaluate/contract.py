@@ -1,14 +1,15 @@
 """Contract labelled arrays, two at a time, by the strategy that is estimated to be fastest.
 
     multiplied   a matrix product of the two as they lie in memory, or of copies that can be multiplied
-    unwound      the products of each element that windows read, once, then their sums along the windows:
+    unwound      for windows, as i and r in x[c, i + r]: one axis u of all elements that they read replaces
+                 both, so that each element is multiplied once (kn2row, for convolutions)
                  sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
+                                                      and  sum[r] y[f, r, i + r]
     turned       the same with the operands exchanged: the windows are those of the second
-    folded       element by element, one term after another
+    folded       elementwise products for one point of the summed axes after another, added up
 
-(The unwound strategy is the kn2row method of convolutions; the dimension u is the unwound one.)  Copies are
-made in chunks along kept axes: beside operands and result a contraction holds a few times `CHUNK_ELEMENTS`,
-or the copies for one point of those axes.
+Copies and products are made in chunks along kept axes: beside operands and result a contraction holds a few
+times `CHUNK_ELEMENTS`, or what one point of those axes needs.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ CHUNK_ELEMENTS = 1 << 20  # elements that are copied, or held beside the result,
 CACHED_ELEMENTS = 1 << 15  # chunk of a folded contraction: a quarter of a MB stays in the cache
 MIN_MATRIX_ROWS = 16  # smaller matrices are copied into larger ones: each call of BLAS has a fixed cost
 MAX_ADDED_TERMS = 64  # most terms that a folded contraction adds one after another, instead of all at once
-# estimated nanoseconds: to copy an element; to multiply and add one alone, in a matrix product, and in a
-# matrix product of few rows; for each matrix of a batch; for each call on arrays
+# estimated nanoseconds: to copy an element; to multiply and add one elementwise (ADDED), in a matrix product,
+# and in one of few rows or columns (NARROW); for each matrix of a batch; for each call on arrays
 COPIED, ADDED, PRODUCT, NARROW, MATRIX, CALL = 1.5, 0.8, 0.05, 0.15, 200.0, 4000.0
 
 
@@ -42,12 +43,12 @@ def contract(field: Field, factors: Sequence[Labelled], summed_axes: Sequence[Ax
 
 @dataclass(frozen=True)
 class _Roles:
-    """The axes of a pair of arrays: kept and in both, kept and in one, and summed (in both)."""
+    """The axes of a pair of arrays by what becomes of them, named as in a batch of matrix products."""
 
-    batch: list[Axis]
-    rows: list[Axis]  # only in the first
-    columns: list[Axis]  # only in the second
-    inner: list[Axis]
+    batch: list[Axis]  # kept, in both arrays
+    rows: list[Axis]  # kept, only in the first
+    columns: list[Axis]  # kept, only in the second
+    inner: list[Axis]  # summed, in both
 
     @property
     def kept(self) -> tuple[Axis, ...]:
@@ -66,7 +67,7 @@ class _Strategy:
     name: str  # as in the module's docstring
     cost: float  # estimated nanoseconds
     held: int  # elements held beside the result
-    cuts: Sequence[Axis]  # axes along which the pair may be cut into chunks
+    cuts: Sequence[Axis]  # kept axes along which the pair may be cut, outermost in memory first
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class _MatrixView:
     """An array as matrices of `core` axes by the inner (summed) axes, one for each point of `outer`."""
 
     outer: Sequence[Axis]
-    core: Sequence[Axis]
+    core: Sequence[Axis]  # `outer` and `core` are the axes that only this array of the pair has
     copied: int  # elements to copy, 0 where the array's memory has this form already
 
     @property
@@ -86,7 +87,8 @@ class _Contraction(ArrayOperations):
     def contract(self, factors: Sequence[Labelled], summed_axes: Sequence[Axis]) -> Labelled:
         """Contract the factors, the smallest rank first, each with one that shares an axis if there is one.
 
-        An axis is summed as soon as no later factor has it.
+        An axis is summed as soon as no later factor has it.  Integers together with elements of the field,
+        and bools, are multiplied first and summed afterwards.
         """
         has_mixed_types = len({f.data.dtype.kind for f in factors if f.axes}) > 1
         if has_mixed_types or len(factors) == 1 or not all(self._has_matrix_product(f) for f in factors):
@@ -149,6 +151,7 @@ class _Contraction(ArrayOperations):
 
     def _strategies(self, a: Labelled, b: Labelled, roles: _Roles) -> list[_Strategy]:
         """Return the strategies that can contract the pair, with estimates of their cost and memory."""
+        # the number of terms in each sum, and the number of sums
         depth, kept = _size(roles.inner), _size([*roles.batch, *roles.rows, *roles.columns])
         folded = kept * depth * ADDED + CALL * min(depth, MAX_ADDED_TERMS) * (1 + kept // CACHED_ELEMENTS)
         strategies = [_Strategy("folded", folded, 0, ())]
@@ -157,21 +160,22 @@ class _Contraction(ArrayOperations):
         m, n, copied = first.size, second.size, first.copied + second.copied
         element_cost = NARROW if min(m, n) < 4 else PRODUCT
         cost = kept * depth * element_cost + copied * COPIED + MATRIX * (kept // (m * n)) + CALL
-        # a product over GF(p) copies its operands, elements in several windows several times
+        # a product over GF(p) (kind "u") copies its operands, elements in several windows several times
         repeated = (_repeated_elements(a), _repeated_elements(b)) if self.field.kind == "u" else (0, 0)
         held_by_operand = first.copied + repeated[0], second.copied + repeated[1]
-        larger, own_roles = (a, roles) if held_by_operand[0] >= held_by_operand[1] else (b, roles.swapped)
+        # the cuts divide the operand of which more is copied
+        main, main_roles = (a, roles) if held_by_operand[0] >= held_by_operand[1] else (b, roles.swapped)
         strategies.append(
-            _Strategy("multiplied", cost, sum(held_by_operand), _by_stride(larger, own_roles.kept))
+            _Strategy("multiplied", cost, sum(held_by_operand), _by_stride(main, main_roles.kept))
         )
-        if self.field.kind != "O":
+        if self.field.kind != "O":  # not for arrays of Python objects, such as fractions
             for name, item, own_roles in (("unwound", a, roles), ("turned", b, roles.swapped)):
                 windows = _windows(item, own_roles)
                 taps = prod(length(r) for _, r in windows)  # points of one window
-                if windows and depth > taps:
+                if windows and depth > taps:  # so that each element of y is a sum, too
                     # how many times as many elements the axes u have as the kept axes i that they replace
                     growth = prod(_span(item, i, r)[1] / length(i) for i, r in windows)
-                    terms = int(kept * taps * growth)
+                    terms = int(kept * taps * growth)  # elements of y
                     cost = terms * (depth // taps * PRODUCT + 2 * ADDED) + 2 * CALL
                     strategies.append(_Strategy(name, cost, terms, _by_stride(item, own_roles.kept)))
         return strategies
@@ -197,19 +201,20 @@ class _Contraction(ArrayOperations):
     def unwound(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
         """Contract by the products of each element that windows of a read, computed once."""
         windows = [(i, r, axis(_span(a, i, r)[1], "u")) for i, r in _windows(a, roles)]
-        taps = [r for _, r, _ in windows]
+        tap_axes = [r for _, r, _ in windows]
         unwound_array = a
         for i, r, u in windows:
             unwound_array = _unwound(unwound_array, i, r, u)
-        terms = self.sum_of_products(unwound_array, b, [x for x in roles.inner if x not in taps])
+        # the terms are y of the module's docstring, before and after they are read at u = i + r
+        terms = self.sum_of_products(unwound_array, b, [x for x in roles.inner if x not in tap_axes])
         for i, r, u in windows:
             terms = _rewound(terms, a, i, r, u)
-        return self.reduce_over("sum", terms, taps)
+        return self.reduce_over("sum", terms, tap_axes)
 
     def in_chunks(
         self, a: Labelled, b: Labelled, inner: Sequence[Axis], cut: Axis, held: int
     ) -> Labelled:
-        """Contract one range of a kept axis after another."""
+        """Contract one range of the kept axis `cut` after another; the whole would hold `held` elements."""
         extent = length(cut)
         step = max(1, extent * CHUNK_ELEMENTS // held)
         result: Array | None = None
@@ -219,7 +224,7 @@ class _Contraction(ArrayOperations):
             chunk = self.sum_of_products(
                 _sliced(a, cut, chunk_axis, start), _sliced(b, cut, chunk_axis, start), inner
             )
-            if result is None:
+            if result is None:  # all chunks are stored in the order of dimensions that the first one has
                 order = [cut if x == chunk_axis else x for x in chunk.axes]
                 result = np.empty([length(x) for x in order], chunk.data.dtype)
             data = chunk.align([chunk_axis if x == cut else x for x in order])
@@ -228,11 +233,11 @@ class _Contraction(ArrayOperations):
         return Labelled(result, tuple(order))
 
     def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
-        """Multiply and add along the inner axes in chunks that stay in the cache."""
+        """Multiply and add one point of the inner axes after another, in chunks that stay in the cache."""
         points = list(np.ndindex(*map(length, inner)))
         axes = [x for x in union_of_axes([a, b]) if x not in inner]
         size = _size(axes)
-        if len(points) > MAX_ADDED_TERMS and size <= CACHED_ELEMENTS:
+        if len(points) > MAX_ADDED_TERMS and size <= CACHED_ELEMENTS:  # too many calls for a small result
             return self.reduce_over("sum", self.call("mul", [a, b]), inner)
         cut = next((x for x in axes if length(x) >= 8), axes[0] if axes else None)
         if size <= CACHED_ELEMENTS or len(points) == 1 or cut is None:
@@ -290,7 +295,7 @@ def _by_stride(item: Labelled, axes: Sequence[Axis] | None = None) -> list[Axis]
 
 
 def _contiguous_count(item: Labelled, axes: Sequence[Axis]) -> int:
-    """Return how many of the last axes are contiguous in memory."""
+    """Return how many of the last axes can be one dimension without a copy, of any stride."""
     count, expected_stride = 0, 0
     for a in reversed(axes):
         if length(a) > 1:
@@ -302,7 +307,10 @@ def _contiguous_count(item: Labelled, axes: Sequence[Axis]) -> int:
 
 
 def _matrix_view(item: Labelled, own_axes: Sequence[Axis], inner: Sequence[Axis]) -> _MatrixView:
-    """Return the array as BLAS takes matrices: one side is dense, the other has a larger stride."""
+    """Return the array as BLAS takes matrices: one side is dense, the other has a larger stride.
+
+    Where the memory has no such matrices, or only small ones, all own axes become the core of a copy.
+    """
     own_axes = _by_stride(item, own_axes)
     count = _contiguous_count(item, own_axes)
     outer, core = own_axes[: len(own_axes) - count], own_axes[len(own_axes) - count :]
@@ -354,6 +362,7 @@ def _span(item: Labelled, i: Axis, r: Axis) -> tuple[int, int]:
 def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
     """Return a view of the array in which u, all that i and r reach, replaces both, in memory order."""
     steps = {x: _stride(item, x) for x in (i, r)}
+    # the first element in memory is the last one of an axis with a negative stride
     selector = tuple(slice(length(x) - 1 if steps.get(x, 0) < 0 else 0, None) for x in item.axes)
     axes = tuple(u if x == i else x for x in item.axes if x != r)
     strides = [_span(item, i, r)[0] if x == u else item.data.strides[item.axes.index(x)] for x in axes]
@@ -362,7 +371,10 @@ def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
 
 
 def _rewound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """Return a view over i and r of terms[u, r]: the point (i, r) has the u that both reach together."""
+    """Return a view over i and r of terms[u, r]: the point (i, r) has the u that both reach together.
+
+    That is u = start + steps[i] * i + steps[r] * r, with the strides of `item`, from which u was unwound.
+    """
     common_step = _span(item, i, r)[0]
     steps = {x: _stride(item, x) // common_step for x in (i, r)}
     start = sum(-step * (length(x) - 1) for x, step in steps.items() if step < 0)
@@ -379,6 +391,7 @@ def _rewound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labe
 
 
 def _sliced(item: Labelled, cut: Axis, chunk_axis: Axis, start: int) -> Labelled:
+    """Return the range of the axis `cut` from `start` on, named `chunk_axis`; all of an array without it."""
     if cut not in item.axes:
         return item
     selector = tuple(slice(start, start + length(chunk_axis)) if a == cut else slice(None) for a in item.axes)

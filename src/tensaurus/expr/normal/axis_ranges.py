@@ -1,8 +1,14 @@
-"""Narrow the ranges of bound axes by guards, split axes into digits, and merge digits.
+"""Narrow the ranges of bound axes by guards, split axes into digits, merge digits, and join ranges.
 
-    sum[k:8](k - 3 >= 0: f(k))            ->  sum[k:5](f(k + 3))
-    sum[r:12](f(r // 4, r % 4))           ->  sum[h:3, d:4](f(h, d))
-    sum[h:3, d:4](f(4*h + d))             ->  sum[r:12](f(r))
+    sum[k:8](k - 3 >= 0: f(k))               ->  sum[k:5](f(k + 3))         narrow_by_guards
+    sum[r:12](f(r // 4, r % 4))              ->  sum[h:3, d:4](f(h, d))     split_digits
+    sum[h:3, d:4](f(4*h + d))                ->  sum[r:12](f(r))            merge_digits
+    sum[k:3](f(k)) + sum[m:5](f(m + 3))      ->  sum[r:8](f(r))             join_ranges
+
+`smart_constructors` applies them to each term that it makes, so that equal sums get equal ranges.  A guard is
+a size g that stands for the condition g >= 0; as sizes are integers, its negation is -1 - g >= 0.  The first
+three functions change no body: they return {axis that is gone: its size over the new axes}, for the caller to
+substitute.
 """
 
 from __future__ import annotations
@@ -37,14 +43,17 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 def narrow_by_guards(
     axes: Sequence[Axis], guards: Sequence[Size]
 ) -> tuple[tuple[Axis, ...], tuple[Size, ...], dict[Atom, Any]] | None:
-    """Return (axes, guards, values) without decided guards and with narrowed ranges; None for an empty range.
+    """Return (axes, guards, values): the axes with narrowed ranges, and the guards that are still undecided.
 
-    `values` gives sizes for the removed axes, which the caller must substitute in the body; the returned
-    guards contain them already.
+    `values` maps each axis that is gone to a size over the axes returned.  It is substituted in the returned
+    guards already; in the body the caller must substitute it.  None where no point is left: a range is empty,
+    or the guards cannot all hold.
     """
     values: dict[Atom, Any] = {}
     open_axes, open_guards = list(axes), list(guards)
-    while True:  # each round removes or narrows one axis: `change` gives it as a size
+    while True:
+        # Each round replaces one axis, by the first of three ways that succeeds; `change` is {this axis: its
+        # size}, and empty until then.  First way: an axis of one point is 0.
         change: dict[Atom, Any] = {}
         for a in open_axes:
             if is_same_size(a.extent, 0):
@@ -56,7 +65,7 @@ def narrow_by_guards(
         undecided = _drop_decided_guards(open_guards) if not change else open_guards
         if undecided is None:
             return None
-        if not change:
+        if not change:  # second way: two guards leave an axis one value
             open_guards = undecided
             fixed = _fixed_axis(open_guards, open_axes)
             if fixed is not None:
@@ -65,7 +74,7 @@ def narrow_by_guards(
                 # the axis' only value must lie in its range
                 open_guards = [*open_guards, value, changed_axis.extent - 1 - value]
                 change = {changed_axis: value}
-        if not change:
+        if not change:  # third way: a guard on an axis alone becomes a shorter range
             for guard in open_guards:
                 range_found = _range_of_guard(guard, open_axes)
                 if range_found is not None:
@@ -81,7 +90,10 @@ def narrow_by_guards(
 
 
 def _fixed_axis(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Size] | None:
-    """Return (axis, value) where a guard and its negative leave only one point of a bound axis."""
+    """Return (axis, value) where the guards g and -g are both there, so that g = 0 gives the axis this value.
+
+    The axis has slope 1 or -1 in g.
+    """
     known = set(guards)
     for guard in guards:
         if 0 - guard not in known:
@@ -96,7 +108,8 @@ def _fixed_axis(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Siz
 def _drop_decided_guards(guards: Iterable[Size]) -> list[Size] | None:
     """Return the guards that ranges and other guards leave open; None where they cannot all hold.
 
-    Where h >= 0, the guard g >= 0 is implied if g - h >= 0, and impossible if g + h < 0.
+    First each guard is decided by the ranges of its axes alone, if they do; then each beside each other one:
+    where h >= 0, the guard g >= 0 is implied if g - h >= 0, and impossible if g + h < 0.
     """
     kept: list[Size] = []
     for guard in dict.fromkeys(polynomial(g) for g in guards):
@@ -124,7 +137,9 @@ def _drop_decided_guards(guards: Iterable[Size]) -> list[Size] | None:
 def _restrict_to_range(guard: Size, other: Size) -> Size | None:
     """Return the guard with its axis narrowed to the range that `other` allows; None where that is no range.
 
-    Only for guards with quotients of the axis: elsewhere the difference of the guards already decides.
+        i:12,  i // 4 - 2,  with other = 7 - i     ->     j // 4 - 2 with j:8, which is always negative
+
+    None also for a guard without a quotient of the axis: there the sum or difference of both decides as well.
     """
     other_axes = axes_in(other)
     quotients = (x for x in atoms(guard) if isinstance(x, Floor))
@@ -153,7 +168,8 @@ def _truth_value(guard: Size) -> bool | None:
 def _range_of_guard(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
     """Return (axis, (new axis, offset)) where a guard on one bound axis alone restricts it to a range.
 
-    The axis is new axis + offset.
+    The axis is new axis + offset.  None where the guard has several axes, where its slope is no number, or
+    where the new range is not known to lie within the old one.
     """
     guard_axes = axes_in(guard)
     if len(guard_axes) != 1:
@@ -162,7 +178,7 @@ def _range_of_guard(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis
     linear = affine_coefficients(guard, [a]) if a in axes else None
     if linear is None or not isinstance(linear[0].get(a), int):
         return None
-    slope, rest = linear[0][a], linear[1]
+    slope, rest = linear[0][a], linear[1]  # the guard is slope*a + rest >= 0
     assert isinstance(slope, int)
     if slope > 0:  # a >= ceil(-rest / slope)
         start = 0 - floordiv(rest, slope)
@@ -177,15 +193,17 @@ def _range_of_guard(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis
 
 
 def _sizes(record: Record) -> Iterable[Size]:
+    """Yield all sizes of a record and of the records inside."""
     yield from record.sizes()
     for part in record.parts():
         yield from _sizes(part)
 
 
 def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
-    """Return axes and values with one axis split into quotient and remainder by a divisor of its extent.
+    """Return (axes, values) with one axis split into its quotient and remainder by a divisor of its extent.
 
-    `values` gives the axis as a size over the new ones.  None where no size of the record divides an axis so.
+    An axis is split if some size of the record divides it: r // 4 occurs, and 4 divides the extent of r.  Of
+    several axes the first is split, by the divisor whose text sorts first.  None where there is no such axis.
     """
     axis_set = set(axes)
     best: tuple[int, str, Axis, Size] | None = None
@@ -197,7 +215,7 @@ def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict
                 continue
             terms = terms_of(atom.top)
             if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1:
-                continue
+                continue  # the dividend is not one atom alone
             divided_axis = terms[0][0][0]
             if (
                 isinstance(divided_axis, Axis)
@@ -223,9 +241,9 @@ def merge_digits(
     axes: Sequence[Axis],
     change: Callable[[AnyRecord, Values, Sequence[Axis]], AnyRecord | None],
 ) -> tuple[list[Axis], dict[Atom, Any]] | None:
-    """Return axes and values with two axes, which occur only as D*h + d with d < D, merged into one.
+    """Return (axes, values) with two axes, which occur only as D*h + d with d < D, merged into one.
 
-    None where there are no such axes.  `change` is not used.
+    None where there are no such axes.  The parameter `change` is not used.
     """
     if len(axes) < 2:
         return None
@@ -235,7 +253,8 @@ def merge_digits(
             if high == low or not _may_be_digits(high, low, sizes):
                 continue
             merged_axis = axis(high.extent * low.extent, "r")
-            # as in `index_digits`: h and d occur only as D*h + d if putting D*h + d for t restores every size
+            # Test: write t for d and drop h, then put D*h + d back for t.  If every size is as before, h and
+            # d occur only as D*h + d, and t takes its place.
             values: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
             back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
             if all(is_same_size(substitute(substitute(s, values), back), s) for s in sizes):
@@ -245,7 +264,11 @@ def merge_digits(
 
 
 def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
-    """Return False where one axis occurs without the other, or with a slope other than D times its own."""
+    """Return False where `merge_digits` would fail; a quick test before the substitutions.
+
+    That is where one axis occurs without the other, where the slope of `high` is not D times that of `low`,
+    or where neither occurs.
+    """
     occur = False
     for size in sizes:
         size_axes = axes_in(size)
@@ -265,9 +288,10 @@ def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
 def join_ranges(
     a: Core, k: Axis, b: Core, m: Axis, change: Callable[[Core, Values, Sequence[Axis]], Core | None]
 ) -> Sum | None:
-    """Return the sum of two cores that are the same over adjoining ranges of k (in a, first) and m (in b).
+    """Return the sum of two cores that continue one another: `a` over k, then `b` over m.
 
-    `change` substitutes sizes for axes in a core.  None where the cores differ.
+    Over one axis t for both ranges, k is t and m is t - (extent of k).  If both cores then are equal, either
+    of them over the whole range of t is their sum; else None.  `change(core, values, axes)` substitutes.
     """
     joined_axis = axis(k.extent + m.extent, "r")
     first = change(a, {k: polynomial(joined_axis)}, [joined_axis if x == k else x for x in a.axes])

@@ -1,4 +1,6 @@
-"""Inline the scopes that an expression reads, and turn values beyond edges into guards.
+"""Inline the scopes that an expression reads, and turn the values of reads beyond edges into guards.
+
+In this example, `| 0` says that a read beyond the edge of its source yields 0:
 
     L[i:9](sum[r:3]((L[j:9](x[j] * 2))[i + r - 1] | 0))
  -> L[i:9](sum[r:3](x[i + r - 1] * 2  if i + r - 1 >= 0 and 9 - i - r >= 0 else  0))
@@ -48,7 +50,7 @@ class _Flattening:
         if self.record_count > MAX_FLAT_RECORDS:
             raise FlatBodyTooLarge
         match body:
-            case Const():
+            case Const():  # its value may be a size in terms of axes
                 return replace_axes(body, values)
             case Read(source, indices, outside):
                 index_values = tuple(substitute(i, values) for i in indices)
@@ -75,7 +77,11 @@ class _Flattening:
 
 
 def select_undecided(guard: list[Size], then: Body, other: Body) -> Body:
-    """Return the select without decided guards, merged with an inner one that has the same other value."""
+    """Return the select of a conjunction of sizes >= 0, without the conditions that bounds decide.
+
+    Where a condition never holds, that is `other`; where all always hold, `then`.  If `then` is a select with
+    the same constant `other`, one select with both guards replaces the two.
+    """
     undecided = []
     for size in guard:
         low, high = interval(size)

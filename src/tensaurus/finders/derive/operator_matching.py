@@ -1,15 +1,19 @@
 """Lists the operators that expressions are matched to, by their iterators (EINNET, section 5.1, table 2).
 
-These are sums of products of two tensors, and sums over windows of one tensor, as if multiplied by ones.
+These are sums of products of two tensors (A and B), such as Conv and MatMul, and sums over windows of one
+tensor, such as AveragePool: such a sum is taken for a product whose second tensor B is all ones.
 
     O[n, f, h, w] = sum[c, r, s](A[n, c, h*sh + r*dh - top, w*sw + s*dw - left] * B[f, c, r, s])
 
     A: n | c | window h, r | window w, s        B: f | c | r | s        O: n | f | h | w
 
-A window has a place (h) and a tap (r).  A pattern says which of A, B and O an iterator enters.
+A window is a dimension of A whose index adds an iterator of the output, its place (h), and a summed one, its
+tap (r).  The pattern of an iterator says whether it enters A, B and O: that of n is (True, False, True).
 
-No operator is named here: iterators come from the declaration at the operator's examples, and the role of an
-attribute is found by changing it and comparing the iterators.
+No operator is named here.  Iterators come from an operator's declaration at one of its examples, enlarged so
+that no two extents are equal.  What an attribute sets, its role, is found by changing it and comparing: if
+pads=[1, ...] becomes [2, ...] and `top` becomes 2, that number is the padding before h.  The list is used by
+`instantiate_operator`, which lays out tensors so that an expression becomes one of these operators.
 """
 
 from __future__ import annotations
@@ -32,29 +36,29 @@ from tensaurus.ops.examples import examples_of
 __all__ = ["Operator", "Role", "Window", "matchable_operators", "split_scale"]
 
 PRIMES = (2, 3, 5, 7, 11, 13)  # sizes of examples are multiplied by these, so that no two extents coincide
-CHANGES = (1, 2, 3, 4)  # added to an attribute's number, in this order, until the iterators change
+CHANGES = (1, 2, 3, 4)  # added to an attribute's number, in this order, until a window changes
 WINDOW_ROOM = 16  # window dimensions are enlarged by this factor, so that larger strides still fit
 QUANTITIES = ("stride", "dilation", "begin", "extent")  # of a window, as measured by `_window_quantities`
-DEFAULTS = {"stride": 1, "dilation": 1, "begin": 0, "end": 0}  # where an operator has no attribute for it
+DEFAULTS = {"stride": 1, "dilation": 1, "begin": 0, "end": 0}  # of a quantity for which there is no attribute
 
 
 @dataclass(frozen=True)
 class Window:
-    """A dimension of the first operand whose index adds an output iterator and a reduced iterator."""
+    """A dimension of the first operand whose index adds multiples of an output iterator and a summed one."""
 
     place: Axis
     tap: Axis
 
 
 Dimension: TypeAlias = tuple[Axis, ...] | Window
-"""The iterators that a dimension consists of, the slowest first; or a window."""
+"""The iterators whose row-major number is the index in a dimension, the slowest first; or a window."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What an attribute's number sets: a quantity of a window or axis.
+    """What an attribute's number sets: a quantity of a window or of an iterator.
 
-    quantity  of a window "stride", "dilation", or "begin" or "end" of its padding; of an axis "extent"
+    quantity  of a window "stride", "dilation", or "begin" or "end" of its padding; of an iterator "extent"
     """
 
     quantity: str
@@ -62,7 +66,7 @@ class Role:
 
 
 AttributeEntry: TypeAlias = tuple[str, int | None]  # an attribute, and the position of a number in its tuple
-Kind: TypeAlias = tuple[bool, int, frozenset[Pattern]]
+Kind: TypeAlias = tuple[bool, int, frozenset[Pattern]]  # is_unary, number of windows, patterns of groups
 _WindowQuantities: TypeAlias = tuple[Any, ...]  # QUANTITIES, then the number of places
 
 
@@ -70,10 +74,12 @@ _WindowQuantities: TypeAlias = tuple[Any, ...]  # QUANTITIES, then the number of
 class Operator:
     """An operator at some rank, as a sum of products of two tensors.
 
-    operands  the dimensions of both inputs and of the output
-    groups    the iterators that are in no window, by whether they enter each input and the output
+    operands  the dimensions of A, of B and of the output
+    groups    for each pattern the iterator with it that is in no window.  Of one tensor there may be several
+              (N and C of a pool): the first is used, and the others get extent 1
+    attrs     the attributes of the example, in which a match replaces the numbers that have roles
     roles     what the numbers in `attrs` set
-    is_unary  whether the operator has one tensor, and the second one stands for ones
+    is_unary  whether the operator has one tensor, A, and B stands for ones
     """
 
     op: Op
@@ -85,7 +91,7 @@ class Operator:
 
     @property
     def kind(self) -> Kind:
-        """A key that is equal for operators that compute the same up to attributes and layout."""
+        """A key that is equal for operators that compute the same, apart from attributes and layouts."""
         return _make_kind(self.is_unary, self.windows, self.groups)
 
     @property
@@ -94,11 +100,15 @@ class Operator:
 
     @property
     def iterators(self) -> frozenset[Axis]:
-        """The iterators of all dimensions that are no windows."""
+        """The iterators of all dimensions that are no windows; taps are among them where B has them."""
         return frozenset(a for each in self.operands for d in each if isinstance(d, tuple) for a in d)
 
     def attributes(self, numbers: Mapping[Role, int]) -> dict[str, Any] | None:
-        """Return the attributes that set these numbers, None where no attribute can set one."""
+        """Return the attributes that set these numbers, None where no attribute can set one.
+
+        `numbers` has every quantity of every window and the extent of every iterator.  An extent that no
+        attribute sets is set by the shapes of the operands.
+        """
         attrs: dict[str, Any] = dict(self.attrs)
         settable = set(self.roles.values())
         for role, number in numbers.items():
@@ -123,7 +133,10 @@ def _make_kind(is_unary: bool, windows: Sequence[Window], groups: Iterable[Patte
 
 @cache
 def matchable_operators() -> tuple[Operator, ...]:
-    """Return one operator of each kind: the first in the registry, or, of one tensor, that of most roles."""
+    """Return one operator of each kind: the first in the registry, or, of one tensor, that of most roles.
+
+    An operator is of ONNX's own domain, its first one or two inputs are float32, and others may be absent.
+    """
     found: dict[Kind, Operator] = {}
     for op in registry.values():
         for types, attrs in examples_of(op):
@@ -141,11 +154,13 @@ def matchable_operators() -> tuple[Operator, ...]:
 
 
 def _enlarge_sizes(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any]) -> tuple[TensorType, ...]:
-    """Return the types with sizes multiplied by different primes, one or two at a time, where allowed.
+    """Return the types with sizes multiplied by different primes, where the operator allows it.
 
-    Iterators of extent 1 do not show in an index, and iterators of equal extents cannot be told apart.  Sizes
-    of the second input alone are multiplied only where they are 1.
+    Iterators of extent 1 do not show in an index, and iterators of equal extents cannot be told apart.  First
+    each size is multiplied alone, then two sizes together, which may have to be equal (the channels of both
+    inputs).  Sizes of the second input alone are multiplied only where they are 1.
     """
+    # (input, dimension) of each size that was not multiplied yet
     remaining = [(k, d) for k, kind in enumerate(types) for d in range(kind.rank)]
     for count in (1, 2):
         for chosen in combinations(remaining, count):
@@ -168,7 +183,7 @@ def _enlarge_sizes(op: Op, types: tuple[TensorType, ...], attrs: dict[str, Any])
 def _make_operator(
     op: Op, types: Sequence[TensorType], attrs: dict[str, Any], known: Container[Kind]
 ) -> Operator | None:
-    """Return the operator, None where nothing can be matched to it or one of its kind is known."""
+    """Return the operator; None where nothing can be matched to it, or it is binary and of a known kind."""
     table = _iterator_table(op, types, attrs)
     if table is None:
         return None
@@ -189,7 +204,7 @@ def _make_operator(
         return None  # several iterators of one pattern cannot be told apart
     if not is_unary and _make_kind(is_unary, windows, free) in known:
         return None
-    iterators = {pattern: axes[0] for pattern, axes in free.items()}
+    iterators = {pattern: axes[0] for pattern, axes in free.items()}  # see `Operator.groups`
     roles = _find_roles(op, types, attrs, table, windows, list(iterators.values()))
     if is_unary and not all(Role("extent", window.tap) in roles.values() for window in windows):
         return None  # a window of the whole input, as of GlobalAveragePool
@@ -202,7 +217,10 @@ def _iterator_table(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any
 
 
 def _as_product(op: Op, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Scope | None:
-    """Return the operator as a sum of products of two tensors, or None; one tensor is multiplied by ones."""
+    """Return the operator as a sum of products of two tensors, or None; one tensor is multiplied by ones.
+
+    A number by which a sum of one tensor is multiplied, as in a mean, is left out: the match has it.
+    """
     try:
         canonical = op.canonical(tuple(types), dict(attrs))
         scopes = op.scopes(tuple(types), canonical)
@@ -251,7 +269,10 @@ def _is_product(scope: Scope) -> bool:
 
 
 def _operand_dimensions(table: IteratorTable, number: int) -> tuple[Dimension, ...] | None:
-    """Return the dimensions of an operand, None where one is neither mixed-radix digits nor a window."""
+    """Return the dimensions of an operand, None where one is neither mixed-radix digits nor a window.
+
+    Digits are one iterator, or several as in 4*h + d with d < 4.
+    """
     operand = table.operands[number]
     dimensions: list[Dimension] = []
     for form, extent in zip(operand.dimensions, operand.shape, strict=True):
@@ -268,7 +289,7 @@ def _operand_dimensions(table: IteratorTable, number: int) -> tuple[Dimension, .
 
 
 def _mixed_radix_digits(form: LinearForm, extent: Any) -> tuple[Axis, ...] | None:
-    """Return the iterators whose mixed-radix number runs through the extent, the slowest first, or None."""
+    """Return the iterators, slowest first, if the form takes each value below the extent once; else None."""
     order = order_by_slope(form, {a: a.extent for a in form.slopes}, dense=False)
     if order is None or form.rest != 0:
         return None
@@ -286,7 +307,8 @@ def _find_roles(
 ) -> dict[AttributeEntry, Role]:
     """Return the role of each number in the attributes, found by changing it.
 
-    A number that cannot be changed is the extent of an iterator.
+    A number that cannot be changed while the operands keep their shapes (group of Conv) is the extent of an
+    iterator: of the one that has this extent.
     """
     roles = dict[AttributeEntry, Role]()
     wide = _widen_windows(types, table, windows)
@@ -318,9 +340,10 @@ def _compare_quantities(
     windows: Sequence[Window], before: Sequence[_WindowQuantities], after: Sequence[_WindowQuantities],
     number: int
 ) -> Role | None:
-    """Return the role of a changed number: the quantity that became equal to it.
+    """Return the role of a changed number: the quantity of a window that changed, and became equal to it.
 
-    Where the number of places alone changed, it is the padding at the end.
+    Where only the number of places changed, the role is the padding at the end.  None where nothing changed,
+    or the quantity is not equal to the number.
     """
     for window, old, new in zip(windows, before, after, strict=True):
         changed = [q for q, x, y in zip(QUANTITIES, old, new, strict=False) if x != y]
@@ -352,7 +375,10 @@ def _numeric_entries(attrs: Mapping[str, Any]) -> Iterator[tuple[AttributeEntry,
 
 
 def _window_quantities(table: IteratorTable) -> list[_WindowQuantities]:
-    """Return for each window (stride, dilation, padding before, number of taps, number of places)."""
+    """Return for each window (stride, dilation, padding before, number of taps, number of places).
+
+    The index of a window is stride * place + dilation * tap - padding.
+    """
     found = []
     for form, extent in zip(table.operands[0].dimensions, table.operands[0].shape, strict=True):
         if _mixed_radix_digits(form, extent) is None:

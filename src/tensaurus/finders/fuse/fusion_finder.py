@@ -1,7 +1,8 @@
 """Proposes fusions for the e-graph's programs, those with the largest estimated gain first.
 
-Each fusion adds one e-node, and extraction decides which kernels are used. The finder limits and orders the
-proposals, because each different kernel takes seconds of tuning, however often the program uses it.
+A fusion is a kernel and all places of the program where it can be used. Each place adds one e-node, and
+extraction decides which kernels are used. The finder limits and orders the proposals, because each different
+kernel takes seconds of tuning, however often the program uses it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ PEAK_FRACTION = 0.5  # of the machine's peaks that a runtime's operator reaches,
 
 @dataclass(frozen=True)
 class Fusion:
-    """A kernel, the pieces of the program that it computes, each with its equation, and the seconds saved."""
+    """A kernel with the pieces of the program that it computes, each with its equation.
+
+    gain  the estimated seconds that the kernel saves in one run, over all its pieces
+    """
 
     matches: tuple[tuple[Piece, Equation], ...]
     gain: float
@@ -49,7 +53,7 @@ class Fuse:
     seconds   returns the measured seconds of an operator, or None: then half of the peaks is assumed
     roofline  the machine's peaks
     kernels   the largest number of different kernels for one program
-    variants  returns other forms of a program, which are fused, too
+    variants  returns programs that compute the same as a program in other ways; they are fused, too
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
@@ -74,35 +78,41 @@ class Fuse:
         return fusions
 
     def _rank_fusions(self, program: Program) -> tuple[Fusion, ...]:
-        """Groups regions by form (equal but for leaves), and forms by kernel: several may share one."""
-        alike: dict[Node, list[Piece]] = {}  # regions by their form over numbered leaves
+        """Groups regions by form, and forms by kernel.
+
+        Two regions have one form if the same operators compute them from leaves of the same types. Different
+        forms may compose to the same expression, and then share a kernel.
+        """
+        alike: dict[Node, list[Piece]] = {}  # regions by their form: the root over the leaves x0, x1, ...
         for piece in find_regions(program, self.roofline):
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
             alike.setdefault(piece.with_leaves(names), []).append(piece)
         gains = {form: len(pieces) * self._estimate_gain(pieces[0]) for form, pieces in alike.items()}
+        # both by the attributes of the eOperator, which contain its expression and so identify the kernel
         matches_of: dict[Any, list[tuple[Piece, Equation]]] = {}
         gain_of: dict[Any, float] = {}
         for form in sorted(alike, key=lambda form: -gains[form]):
             pairs = [(piece, equation) for piece in alike[form] if (equation := compose_region(piece))]
             if not pairs or gains[form] <= 0:
                 continue
-            kernel = pairs[0][1].right[0].attrs
-            if kernel in matches_of or len(matches_of) < self.kernels:
-                matches_of.setdefault(kernel, []).extend(pairs)
-                gain_of[kernel] = gain_of.get(kernel, 0.0) + gains[form]
-            else:  # all forms that follow gain less
+            attrs = pairs[0][1].right[0].attrs
+            if attrs in matches_of or len(matches_of) < self.kernels:
+                matches_of.setdefault(attrs, []).extend(pairs)
+                gain_of[attrs] = gain_of.get(attrs, 0.0) + gains[form]
+            else:  # there are enough kernels, and all forms that follow gain less
                 break
-        order = sorted(matches_of, key=lambda kernel: -gain_of[kernel])
-        return tuple(Fusion(tuple(matches_of[kernel]), gain_of[kernel]) for kernel in order)
+        order = sorted(matches_of, key=lambda attrs: -gain_of[attrs])
+        return tuple(Fusion(tuple(matches_of[attrs]), gain_of[attrs]) for attrs in order)
 
     def _estimate_gain(self, piece: Piece) -> float:
-        """Estimates the seconds of the operators minus those of one kernel at the machine's peaks."""
+        """Estimates what the operators take without fusion, minus what one kernel takes at the peaks."""
         patterns = {node: found for node in piece.inner if (found := read_pattern(node)) is not None}
         moved = sum(bytes_of(node.types[0]) for node in (*piece.leaves, piece.root))
         fused = self.roofline.seconds(sum(found.work for found in patterns.values()), moved)
         return sum(self._operator_seconds(node, found.work) for node, found in patterns.items()) - fused
 
     def _operator_seconds(self, node: Node, work: int) -> float:
+        """Returns the seconds in which a runtime computes a value: measured if possible, else estimated."""
         owner = node if node.op is not ITEM else node.args[0]
         assert owner is not None
         if (seconds := self.seconds(owner)) is not None:

@@ -1,4 +1,7 @@
-"""Decides by equality saturation whether rules derive an equation (as Ruler and Enumo do)."""
+"""Decides by equality saturation whether rules derive an equation (as Ruler and Enumo do).
+
+A rule whose equation the other rules derive is not needed.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,19 @@ from tensaurus.rules.language.rule import Rule
 
 __all__ = ["DERIVATION_LIMITS", "is_derivable"]
 
-DERIVATION_LIMITS = Limits(nodes=2000, rounds=6, multi=0)  # small, as thousands of equations are tried
+# small, as thousands of equations are tried; multi=0: multi-pattern rules are not applied
+DERIVATION_LIMITS = Limits(nodes=2000, rounds=6, multi=0)
 
 
 def is_derivable(
     left: Sequence[Node], right: Sequence[Node], rules: Iterable[Rule] | Ruleset,
     limits: Limits = DERIVATION_LIMITS
 ) -> bool:
-    """Return whether saturation of the left sides alone, within the limits, finds the right sides equal."""
+    """Return whether saturation of the left sides alone, within the limits, finds the right sides equal.
+
+    The right sides are inserted afterwards, so that no rule is applied to them: a search that meets the left
+    sides in a model does not have the right ones either.
+    """
     ruleset = rules if isinstance(rules, Ruleset) else Ruleset(rules)
     graph = EGraph()
     roots = [graph.insert_term(node) for node in left]

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 class TensorMap:
     """Which node each tensor of an exported model stands for; inputs and constants have no entry.
 
-    Exporting folds constants and expands operators, so that a program and its model have different nodes.
+    Exporting folds constants and expands operators that ONNX lacks to several nodes, so that a program and
+    its model have different nodes.
 
-    written   by tensor name: the node that was written, after folding and expansion
-    computed  by tensor name: the program's own nodes that the tensor is computed for; for a tensor inside an
-              expansion, the node that was expanded
+    written   by tensor name: the node that computes the tensor, after folding and expansion
+    computed  by tensor name: the nodes of the program as it was, which the tensor helps to compute; for a
+              tensor inside an expansion, the node that was expanded
     """
 
     written: Mapping[str, Node] = field(default_factory=dict)
@@ -45,7 +46,9 @@ class Build:
     model             an ONNX model's bytes, or the path of its file
     libraries         shared objects with custom operators; the files must stay where they are
     tensors           the node of each tensor, if the model was exported from a program; not sent to processes
-    is_content_named  whether its external data are files named by their content (`graph/onnx/weight_files`)
+    is_content_named  whether its external data are files named by their content (`graph/onnx/weight_files`):
+                      then the model, which contains these names, tells their content, and `digest` reads
+                      none of them
     """
 
     model: bytes | Path
@@ -71,7 +74,7 @@ class Build:
 
         light = WeightFiles(folder).store_initializers(model) if shares_weights else model
         path = folder / f"model_{len(list(folder.iterdir()))}.onnx"
-        if weight_bytes(light) >= TWO_GIGABYTES:
+        if weight_bytes(light) >= TWO_GIGABYTES:  # too large for one message, even without those files
             save_model(model, path)
             return cls(path, tuple(libraries), tensors)
         written = bytes(light.SerializeToString(deterministic=True))

@@ -1,4 +1,8 @@
-"""The types of a model's values: from ONNX's inference, with symbols for the sizes that are not numbers."""
+"""Find the types of a model's values: by ONNX's inference, with symbols for the sizes that are not numbers.
+
+ONNX gives a size as a number, as a name (`dim_param`), or not at all.  A name becomes a symbol, the same for
+all values of a scope (see `Location`); a size that is not given becomes a symbol of its own.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +41,13 @@ def is_size_name(parameter: str) -> bool:
 def fix_shapes(
     model: ModelProto, shapes: Mapping[str, Sequence[int]], file: str | Path | None = None
 ) -> None:
-    """Write sizes into the model's inputs.  Raises TensaurusError where they contradict the model."""
+    """Write sizes into the model's inputs, and wherever else in its graph these inputs' size names stand.
+
+    Raises TensaurusError where the sizes contradict the model.
+    """
     initial = {t.name for t in model.graph.initializer}
     inputs = {i.name: i for i in model.graph.input if i.name not in initial}
-    bound: dict[str, int] = {}
+    size_of_name: dict[str, int] = {}
     for name, shape in shapes.items():
         if name not in inputs:
             raise TensaurusError(
@@ -50,7 +57,7 @@ def fix_shapes(
             reason = f"input {name} is not a tensor and has no shape"
             raise TensaurusError(reason, file=file, remedy=f"Leave out --shape {name}.")
         kind = inputs[name].type.tensor_type
-        if not kind.HasField("shape"):
+        if not kind.HasField("shape"):  # its rank is unknown, and becomes that of the given shape
             kind.shape.SetInParent()
             for size in shape:
                 kind.shape.dim.add().dim_value = size
@@ -62,14 +69,14 @@ def fix_shapes(
             if dim.HasField("dim_value") and dim.dim_value >= 0 and dim.dim_value != size:
                 reason = f"input {name} has size {dim.dim_value} in dimension {d}, not {size}"
                 raise TensaurusError(reason, file=file, remedy="Give the size that the model states.")
-            if is_size_name(dim.dim_param) and bound.setdefault(dim.dim_param, size) != size:
-                reason = f"--shape gives {dim.dim_param} two sizes, {bound[dim.dim_param]} and {size}"
+            if is_size_name(dim.dim_param) and size_of_name.setdefault(dim.dim_param, size) != size:
+                reason = f"--shape gives {dim.dim_param} two sizes, {size_of_name[dim.dim_param]} and {size}"
                 raise TensaurusError(reason, file=file, remedy="A name stands for one size in all inputs.")
     for entry in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         if entry.type.HasField("tensor_type"):
             for dim in entry.type.tensor_type.shape.dim:
-                if dim.dim_param in bound:
-                    dim.dim_value = bound[dim.dim_param]
+                if dim.dim_param in size_of_name:
+                    dim.dim_value = size_of_name[dim.dim_param]
     for name, shape in shapes.items():
         for dim, size in zip(inputs[name].type.tensor_type.shape.dim, shape, strict=True):
             dim.dim_value = size
@@ -77,30 +84,36 @@ def fix_shapes(
 
 @dataclass(frozen=True)
 class Location:
-    """The graph of a value, and the scope in which equal names of sizes mean equal sizes."""
+    """The graph of a value, and the scope in which equal names of sizes mean equal sizes.
+
+    graph  the number of the graph in the order of `graphs_in`, as text
+    scope  "" for the model's own graph, else the number of the body that has its own size names, as text.
+           A branch of an If shares the scope of the graph around it; the body of a Loop or Scan has its own.
+    """
 
     graph: str
     scope: str
 
 
 class ValueTypes:
-    """The types of all values, from a light copy of a model.  Lists have one entry for each of `graphs_in`.
+    """The types of all values of a model.  Both lists have one entry for each of its graphs (`graphs_in`).
 
     infos   by name: the type that ONNX infers, completed by the type that the model states
-    stated  by name: the type that the model states, of values that are no inputs
+    stated  by name: the type that the model states, of values that are no inputs; it may be stale
     """
 
     def __init__(self, light: ModelProto):
-        stated = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
+        """Take the types from a light copy of the model (`onnx_frame`), and delete the copy's value infos."""
+        stated_infos = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
         for graph in graphs_in(light.graph):
             del graph.value_info[:]  # a stated type must not overrule an inferred one
         self.stated = [
             names | {v.name: v.type for v in graph.output}
-            for names, graph in zip(stated, graphs_in(light.graph), strict=True)
+            for names, graph in zip(stated_infos, graphs_in(light.graph), strict=True)
         ]
         inferred = infer_shapes(light)
         self.infos: list[dict[str, TypeProto]] = []
-        for names, graph in zip(stated, graphs_in(inferred.graph), strict=True):
+        for names, graph in zip(stated_infos, graphs_in(inferred.graph), strict=True):
             for value in (*graph.input, *graph.output, *graph.value_info):
                 names[value.name] = _merge_types(value.type, names.get(value.name))
             self.infos.append(names)
@@ -121,9 +134,10 @@ class ValueTypes:
         location: Location,
         sizes: Mapping[str, Size] = MappingProxyType({}),
     ) -> Type:
-        """Return the type of a value; `sizes` gives the size that some names stand for.
+        """Return the type of the value `name`, for which ONNX's type is `proto`.
 
-        Sizes of the same name are equal within a scope; each size without a name becomes another symbol.
+        A value that is no tensor, or a tensor of unknown rank or element type, has an OtherType.  `sizes`
+        gives the sizes for names that `_type_proto` has made.
         """
         tensor = proto.tensor_type
         if not proto.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
@@ -149,11 +163,14 @@ class ValueTypes:
         location: Location,
         stated: Sequence[TypeProto],
     ) -> list[Type]:
-        """Return the types of a node's outputs, inferred from types and known values of its arguments.
+        """Return the types of a node's outputs, inferred from the types and values of its arguments.
 
-        stated  the types that inference of the whole model, or the model itself, gives
+        opset   the version of the node's domain; 0, for which there is no schema, to use `stated` alone
+        kinds   the types of the arguments; None for an absent one
+        values  the elements of the arguments as far as they are known, else None
+        stated  for each output its type in `infos`, which completes what is inferred here
         """
-        sizes: dict[str, Size] = {}
+        sizes: dict[str, Size] = {}  # by the name that stands for it in ONNX's types
         types, data = {}, {}
         for name, kind, value in zip(node.input, kinds, values, strict=True):
             if name and kind is not None:
@@ -162,7 +179,7 @@ class ValueTypes:
                 data[name] = numpy_helper.from_array(value, name)
         domain = "" if node.domain in ONNX_DOMAINS else node.domain
         inferred: dict[str, TypeProto] = {}
-        if not any(True for _ in bodies_of(node)):
+        if not any(True for _ in bodies_of(node)):  # bodies may read values that `types` lacks
             try:
                 schema = defs.get_schema(node.op_type, opset, domain)
                 imports = [helper.make_opsetid(domain, opset)]
@@ -181,7 +198,8 @@ class ValueTypes:
     def _symbol(self, *key: str) -> Symbol:
         """Return the symbol of ("name", scope, size name) or ("value", graph, value, number of dimension).
 
-        A size name of the model's own graph (scope "") stays; any other symbol gets a name that is free.
+        A size name of the model's own graph (scope "") is the symbol's name, too; any other symbol gets a
+        name that no size of the model and no other symbol has.
         """
         if key not in self._symbols:
             kind, scope, *label = key
@@ -197,9 +215,10 @@ class ValueTypes:
 
 
 def describe_contradiction(kind: TensorType, stated: TypeProto, *, element: bool = False) -> str:
-    """Return how a type contradicts a stated one, "" where it does not, or none is stated.
+    """Return how a type contradicts a stated one, in words after "the value is", "" where it does not.
 
-    Sizes are compared where both are numbers; with `element`, only element types are compared.
+    Sizes are compared where both are numbers; with `element`, only element types are compared.  A type that
+    is not stated contradicts nothing.
     """
     tensor = stated.tensor_type
     if stated.WhichOneof("value") not in (None, "tensor_type"):
@@ -217,7 +236,7 @@ def describe_contradiction(kind: TensorType, stated: TypeProto, *, element: bool
 
 
 def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
-    """Return the type as ONNX's message; names of symbolic sizes are added to `sizes`."""
+    """Return the type as ONNX's message, in which names stand for symbolic sizes; add these to `sizes`."""
     if isinstance(kind, OtherType):
         proto = TypeProto()
         proto.ParseFromString(kind.proto)
@@ -227,7 +246,7 @@ def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
         if isinstance(size, int):
             dims.append(size)
         else:
-            name = f"tensaurus:{size}"  # no model's size name: the size is found again in inferred types
+            name = f"tensaurus:{size}"  # not an `is_size_name`; `type_of` finds it in inferred types
             sizes[name] = size
             dims.append(name)
     return helper.make_tensor_type_proto(dtype_code(kind.dtype), dims)
@@ -236,14 +255,15 @@ def _type_proto(kind: Type, sizes: dict[str, Size]) -> TypeProto:
 def _merge_types(inferred: TypeProto, stated: TypeProto | None, sizes: Collection[str] = ()) -> TypeProto:
     """Return the inferred type, completed by the stated one where nothing was inferred.
 
-    A dim_param in `sizes` counts as inferred, as does a size name.
+    Where both contradict each other, the inferred type counts.  One of its sizes counts as inferred if it is
+    a number, a size name, or a name in `sizes`, which `_type_proto` has made.
     """
     if stated is None or not stated.HasField("tensor_type"):
         return inferred if stated is None or inferred.WhichOneof("value") else stated
     if not inferred.HasField("tensor_type") or not inferred.tensor_type.elem_type:
         return inferred if inferred.WhichOneof("value") not in (None, "tensor_type") else stated
-    same = inferred.tensor_type.elem_type == stated.tensor_type.elem_type
-    if not same or not stated.tensor_type.HasField("shape"):
+    has_same_dtype = inferred.tensor_type.elem_type == stated.tensor_type.elem_type
+    if not has_same_dtype or not stated.tensor_type.HasField("shape"):
         return inferred
     if not inferred.tensor_type.HasField("shape"):
         return stated

@@ -26,7 +26,11 @@ CHEAP_FUNCTIONS = FIELD_FUNCTIONS - {"div"} | LATTICE_FUNCTIONS
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop nest: it stores `output`, after the reduction `main` (may be `output`) if there is one."""
+    """A loop nest, which stores `output`.
+
+    `main` is the reduction that is computed first in its loops, None if there is none.  It may be `output`
+    itself; else the stages from `main` to `output` are elementwise, and those between are inlined.
+    """
 
     output: Stage
     main: Stage | None
@@ -44,10 +48,10 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
     for stage in stages:
         if not stage.reduced:
             continue
-        last = stage
+        last = stage  # follow the elementwise stages after the reduction, as long as each has one reader
         while len(after := readers[last.tensor.name]) == 1 and _reads_own_indices(after[0], last):
             last = after[0]
-        if last.tensor.name in reductions:  # another reduction ends there: this one has a nest of its own
+        if last.tensor.name in reductions:  # another reduction is finished there: this one is stored itself
             last = stage
         reductions[last.tensor.name] = stage
     for stage in stages:
@@ -84,7 +88,7 @@ def format_nests(stages: Sequence[Stage]) -> str:
 
 
 def _reads_own_indices(reader: Stage, stage: Stage) -> bool:
-    """Whether each element of the reader reads the stage's element of the same indices, and no other."""
+    """Whether each element of the reader reads one element of the stage, the one of the same indices."""
     if reader.reduced or len(reader.axes) != len(stage.axes):
         return False
     places = tuple(map(polynomial, reader.axes))
@@ -98,7 +102,7 @@ def _reads_own_indices(reader: Stage, stage: Stage) -> bool:
 
 
 def _is_computed_repeatedly(stage: Stage, readers: Sequence[Stage]) -> bool:
-    """Whether inlining would compute elements repeatedly: in several readers, or in one's reduction."""
+    """Whether inlining would compute elements repeatedly: in several readers, or in one with more points."""
     return len(readers) > 1 or any(reader.points > stage.points for reader in readers)
 
 
@@ -109,7 +113,8 @@ def _has_expensive_function(stage: Stage) -> bool:
 def count_shared_axes(stages: Sequence[Stage], nests: Sequence[Nest]) -> int:
     """Returns how many leading axes of the output all nests share.
 
-    Along these axes each nest reads other nests at its own indices only, so that one loop can compute all.
+    These axes have the same extents in all nests, and along them each stage reads other stages at its own
+    indices only.  So one loop over these axes can compute all nests, one after another, for each index.
     """
     computed = {stage.tensor.name for stage in stages}
     reductions = [nest.main for nest in nests if nest.main is not None]
@@ -117,14 +122,15 @@ def count_shared_axes(stages: Sequence[Stage], nests: Sequence[Nest]) -> int:
     shared = min(len(nest.output.axes) for nest in nests)
     if any(nest.output.tensor.shape[:shared] != output.tensor.shape[:shared] for nest in nests):
         shapes = [nest.output.tensor.shape for nest in nests]
+        # the first dimension in which the shapes differ
         shared = next(d for d in range(shared + 1) if d == shared or len({s[d] for s in shapes}) > 1)
     for stage in stages:
-        if stage.reduced and stage not in reductions:
+        if stage.reduced and stage not in reductions:  # a reduction without a nest; `find_nests` makes none
             return 0
         for body in bodies(stage.body):
             source = body.source if isinstance(body, Read) else None
             if isinstance(body, Read) and isinstance(source, Tensor) and source.name in computed:
-                leading = 0
+                leading = 0  # the number of leading indices that are the stage's own axes
                 for index, a in zip(body.indices, stage.axes, strict=False):
                     if index != polynomial(a):
                         break

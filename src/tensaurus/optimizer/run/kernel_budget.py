@@ -96,9 +96,9 @@ class KernelBudget:
         from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
         tuner = Tuner(database, machine, options.cpu)
-        made = cls(tuner.backend, seconds=options.tuning)
-        made._kernels = TunedKernels(tuner, made.seconds_for_next)
-        return made
+        budget = cls(tuner.backend, seconds=options.tuning)
+        budget._kernels = TunedKernels(tuner, budget.seconds_for_next)
+        return budget
 
     def __call__(self, node: Node) -> Kernel | None:
         if self._kernels is None:
@@ -130,7 +130,10 @@ class KernelBudget:
         return exclude_finders((bilinear, fuse, Blocked(width, costs.alone, costs.roofline)), without)
 
     def may_tune_another(self) -> bool:
-        """Whether one more eOperator may be measured, which means that its kernel is tuned first."""
+        """Whether one more eOperator may be measured, which means that its kernel is tuned first.
+
+        Always true where no kernels are generated, because then nothing is tuned.
+        """
         if self._kernels is None:
             return True
         return self.seconds_for_next() > 0 and (self.deadline < inf or self.tuned < MAX_UNTIMED_KERNELS)
@@ -140,7 +143,10 @@ class KernelBudget:
         self.deadline = (1 - TUNING_SHARE) * monotonic() + TUNING_SHARE * deadline
 
     def plan(self, pieces: Mapping[Piece, float]) -> None:
-        """Take the pieces that will be measured next, in this order, each with the seconds it may save."""
+        """Take the pieces that will be measured next, in this order, each with the seconds it may save.
+
+        This sets `worthwhile` and `next_share`; pieces without eOperators need no tuning and do not count.
+        """
         savings = [saving if piece.has_eoperators else 0.0 for piece, saving in pieces.items()]
         ranked = sorted((saving for saving in savings if saving > 0), reverse=True)
         total = sum(ranked)

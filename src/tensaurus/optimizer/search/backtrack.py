@@ -1,4 +1,4 @@
-"""Cost-based backtracking over whole programs (TASO Algorithm 2), the baseline of saturation.
+"""Cost-based backtracking over whole programs (TASO Algorithm 2), to which saturation is compared.
 
 Programs wait in a queue ordered by cost; each step takes the cheapest and applies rules to it; a result
 joins the queue if it costs less than `alpha` times the best.  A rule is first applied wherever it matches (a
@@ -60,7 +60,7 @@ class Backtrack:
     memory: float = inf
     stall_steps: int = STALL_STEPS
     watch: Callable[[int, float], None] = lambda steps, best: None
-    _seen: set[tuple[Node, ...]] = field(default_factory=set)
+    _seen: set[tuple[Node, ...]] = field(default_factory=set)  # roots of all programs that were made
     _original_static: frozenset[Node] = frozenset()  # the original's expressions over constants
 
     def total_cost(self, program: Program) -> float:
@@ -76,7 +76,10 @@ class Backtrack:
         return total
 
     def run(self, program: Program) -> Outcome:
-        """Return the best programs found; an interrupt ends the search and keeps them."""
+        """Return the best programs found; an interrupt ends the search and keeps them.
+
+        The search looks at the clock itself; a step that outlives the deadline is ended from outside.
+        """
         outcome = Outcome([Candidate(program, inf)], programs=1)
         try:
             with Interruptible(), Patience.until(self.deadline).part() as walk:
@@ -88,7 +91,10 @@ class Backtrack:
         return outcome
 
     def _walk(self, program: Program, outcome: Outcome) -> None:
-        """Take programs from the queue and rewrite them; put the best into `outcome`."""
+        """Take programs from the queues and rewrite them; put the best into `outcome`.
+
+        Both queues hold (cost, running number, program): the number decides between equal costs.
+        """
         tick = itertools.count()
         for_passes: list[tuple[float, int, Candidate]] = []
         for_single_places: list[tuple[float, int, Candidate]] = []
@@ -133,6 +139,7 @@ class Backtrack:
         return self.deadline is not None and monotonic() >= self.deadline
 
     def _keep_if_better(self, outcome: Outcome, child: Candidate) -> bool:
+        """Put the child before all candidates if it is the new best; return whether it is."""
         is_better = child.cost < (1 - MIN_IMPROVEMENT) * outcome.best.cost
         if is_better:
             outcome.candidates.insert(0, child)
@@ -169,7 +176,7 @@ class Backtrack:
     def _make_child(
         self, current: Candidate, made: Program, rule: Rule, changes: Sequence[Change]
     ) -> Iterator[Candidate]:
-        """Yield the new program as a candidate, unless it was seen before or keeps too many constants."""
+        """Yield the new program as a candidate; nothing if it was seen before or keeps too many constants."""
         if made.roots not in self._seen:
             self._seen.add(made.roots)
             if fewest_stored_bytes(made, self._original_static) > self.memory:

@@ -1,11 +1,17 @@
 """Decide whether the evidence of a rule covers a match, and prove a match that it does not cover.
 
+A rule's evidence contains a text that says what it covers.  Such a text is a list of parts, of which each may
+set a limit; the first of these is from a proof, the second from a test:
+
+    all sizes, ranks 0-5, sizes of one in broadcasting to rank 2, axes of up to the rank
+    40 instances of ranks 1-3, element types float32 int8, never varied: k=0 a.axes=None
+
 A proof covers some ranks, the values that attributes have in the operators' examples, and tuples up to some
 length; a test covers what its instances had.  A match within these limits is an instance of what was shown.
 Any other match is used only if both sides are equal at its own types: by their canonical forms, or by Z3
 within a small budget.
 
-Proofs cover all sizes, but only sizes of at least 1.
+Proofs cover all sizes, but only sizes of at least 1, unless they have no limits at all (all ranks).
 """
 
 from __future__ import annotations
@@ -40,7 +46,8 @@ NEVER_VARIED = "never varied: "
 ELEMENT_TYPES = "element types "
 RANKS = re.compile(r"ranks (\d+)-(\d+)")
 ATTRIBUTE_VALUES = re.compile(r"[\w.]+=(?:\([^()]*\)|[^\s,()]+)")
-COVERAGE_KINDS = {  # pattern of each part of a coverage text, by what the part is about
+# The patterns of those parts of which only the numbers or names differ, by what each part is about.
+COVERAGE_KINDS = {
     "ranks": r"\branks\b|\d instances",
     "ones": r"^sizes of one in",
     "types": f"^{ELEMENT_TYPES}",
@@ -53,9 +60,12 @@ COVERAGE_KINDS = {  # pattern of each part of a coverage text, by what the part 
 class OpenAttribute(NamedTuple):
     """An attribute whose value the left side leaves open: a match binds it to a name, or to a key of a rest.
 
-    name   the name that the match binds: the attribute's own, or that of the rest (`**name`)
-    key    the attribute's key in the rest, None without one
-    first  name of the variable that is the operator's first argument; its rank tells a tuple's length
+    In Softmax(x, axis=k, **a), `axis` is bound to the name k, every other attribute to a key of the rest a.
+
+    name   the name that the match binds: k or a in this example
+    key    the attribute's name as the key in the rest; None where it is bound to a name of its own
+    first  the variable that is the operator's first argument, whose rank tells a tuple's length; None where
+           that argument is no variable
     """
 
     op: Op
@@ -92,7 +102,10 @@ class Limits:
 
     @cached_property
     def min_rank(self) -> float:
-        """Least value of a match's largest rank; 0 for a proof, as below its first rank nothing matches."""
+        """Least rank that the variable of largest rank may have in a match.
+
+        It is 0 for a proof: a proof tries all ranks from 0 on, so that below its first rank nothing matches.
+        """
         found = re.search(r"ranks (\d+)-", self.text)
         return float(found[1]) if found and isinstance(self.rule.evidence, Tested) else 0
 
@@ -130,7 +143,11 @@ class Limits:
 
     @cached_property
     def _limited_attributes(self) -> Sequence[OpenAttribute]:
-        """Open attributes of which a proof covers only some values: its text names them or limits ranks."""
+        """Open attributes of which the evidence covers only some values.
+
+        These are the attributes that the text names ("axes of up to the rank").  If a proof has a largest
+        rank, they are all open attributes, since the values that it covers depend on the rank (`is_covered`).
+        """
         if isinstance(self.rule.evidence, Proved) and self.max_rank < inf:
             return self.open_attributes
         groups = re.findall(r", ([\w ]+?) (?:as in|of up to|whole)", self.text)
@@ -144,7 +161,11 @@ class Limits:
         return not (bounded or self.element_types or self.constant_attributes or self._limited_attributes)
 
     def covers(self, facts: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-        """Return whether the evidence covers a match, given facts of variables and values of attributes."""
+        """Return whether the evidence covers a match.
+
+        facts   of each variable (`Fact`)
+        values  what the match binds names of attributes to
+        """
         if self.has_no_limits:
             return True
         shapes = {name: facts[name].shape for name in self.rule.variables if name in facts}
@@ -178,17 +199,24 @@ def coverage_text(evidence: Evidence | None) -> str:
 
 
 def common_coverage(texts: Sequence[str]) -> str:
-    """Return the coverage that all of the texts have in common, in the words of the first.
+    """Return a text that covers only what all of the texts cover, in the words of the first.
 
-        ranks 0-5, sizes of one in broadcasting to rank 2    and    ranks 1-4, axes of up to the rank
+    A line of a rule file may stand for several rules, each with evidence of its own; this is the coverage of
+    the line.  A limit of any of the texts is a limit of the result.  For example, these two texts
+
+        ranks 0-5, sizes of one in broadcasting to rank 2
+        ranks 1-4, axes of up to the rank
+
+    have in common
+
         ranks 0-4, sizes of one in broadcasting to rank 2, axes of up to the rank
     """
-    parts: dict[str, list[str]] = {}  # by what each part is about
+    parts: dict[str, list[str]] = {}  # by the key of COVERAGE_KINDS, or the part itself where none fits
     for text in texts:
-        for part in re.split(r", (?![^(]*\))", text):
-            found = next((kind for kind, pattern in COVERAGE_KINDS.items() if re.search(pattern, part)), part)
-            parts.setdefault(found, []).append(part)
-    if any(RANKS.search(text) for text in texts):
+        for part in re.split(r", (?![^(]*\))", text):  # at commas that are not within a tuple
+            kind = next((kind for kind, pattern in COVERAGE_KINDS.items() if re.search(pattern, part)), part)
+            parts.setdefault(kind, []).append(part)
+    if any(RANKS.search(text) for text in texts):  # then "all ranks" of another text limits nothing
         parts["ranks"] = [part for part in parts["ranks"] if RANKS.search(part)]
     if " instances" in texts[0]:  # tests of instances do not cover what proofs of the others cover
         parts = {kind: each for kind, each in parts.items() if kind not in ("all sizes", "all reals")}
@@ -196,12 +224,12 @@ def common_coverage(texts: Sequence[str]) -> str:
 
 
 def _merge_parts(kind: str, parts: Sequence[str]) -> str:
-    """Return what parts of coverage texts about one thing have in common."""
+    """Return one part for parts of coverage texts that are about one thing (a key of COVERAGE_KINDS)."""
     first = parts[0]
     if kind == "ranks":
         ends = [(int(low), int(high)) for part in parts for low, high in RANKS.findall(part)]
-        # the least rank is a limit of tests only, see `Limits.min_rank`
         high = min((high for _, high in ends), default=0)
+        # the least rank is a limit of tests only (`Limits.min_rank`): for proofs the first text's will do
         low = min(high, max(low for low, _ in ends) if " instances" in first else ends[0][0]) if ends else 0
         counts = [int(found[1]) for part in parts if (found := re.match(r"(\d+) instances", part))]
         counted = re.sub(r"^\d+(?= instances)", str(min(counts, default=0)), first)
@@ -210,19 +238,21 @@ def _merge_parts(kind: str, parts: Sequence[str]) -> str:
         named = [part.removeprefix(ELEMENT_TYPES).split() for part in parts]
         return ELEMENT_TYPES + " ".join(t for t in named[0] if all(t in others for others in named))
     if kind == "never":
+        # an attribute that never varied for one of the rules limits all of them
         constant = [n for part in parts for n in ATTRIBUTE_VALUES.findall(part.removeprefix(NEVER_VARIED))]
         return NEVER_VARIED + " ".join(dict.fromkeys(constant))
-    # the part with the smallest numbers covers least
+    # of sizes of one, triples and reals the part with the smallest numbers covers least; others are equal
     return min(parts, key=lambda part: [int(number) for number in re.findall(r"\d+", part)])
 
 
 def _find_number(pattern: str, texts: str) -> float:
+    """Return the number that the pattern's group finds; inf where there is none, and so no limit."""
     found = re.search(pattern, texts)
     return float(found[1]) if found else inf
 
 
 def _broadcasts(shapes: Sequence[tuple[Any, ...]]) -> bool:
-    """Return whether a size of 1 meets another size, counted from the last dimension."""
+    """Return whether a size of 1 meets another size where two shapes are aligned at their last dimensions."""
     return any(
         is_same_size(n, 1) != is_same_size(m, 1)
         for first, second in combinations(shapes, 2)
@@ -271,4 +301,5 @@ def _leaf_of_constant(node: Node) -> Source:
 
 
 def _filled_tensor(kind: TensorType, number: Fraction) -> Scope:
+    """Return the tensor of this type whose elements all equal the number."""
     return compute(kind.shape, lambda *_: call(f"to_{kind.dtype}", Const(number)))

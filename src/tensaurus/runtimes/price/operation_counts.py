@@ -1,4 +1,7 @@
-"""Counts the work of a program: arithmetic operations, and bytes that must be moved."""
+"""Counts the work of nodes and programs from their expressions: operations, elements, and bytes moved.
+
+Where a size is not a number, UNKNOWN_SIZE or another given number stands for each symbol in it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from tensaurus.ops.eop import eop
 
 __all__ = ["Demand", "is_alias", "bytes_of", "count_demand", "elements", "is_free", "number_of", "operations"]
 
-UNKNOWN_SIZE = 64  # stands for every open size
+UNKNOWN_SIZE = 64  # stands for every open size, unless the caller gives another number
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,18 @@ def bytes_of(kind: Type) -> int:
 
 
 def is_free(node: Node) -> bool:
-    """Return whether a node costs nothing: it computes nothing in a run, or is opaque and never replaced."""
+    """Return whether a node counts as free when programs are compared.
+
+    It computes nothing in a run, or it is opaque, and so no rewrite replaces it by something cheaper.
+    """
     return node.static or node.op in (INPUT, CONSTANT, ITEM, OPAQUE)
 
 
 def is_alias(node: Node) -> bool:
-    """Return whether a node only gives its input another shape, so that a runtime copies nothing."""
+    """Return whether a node only gives its input another shape, so that a runtime copies nothing.
+
+    An eOperator is none: its kernel writes every element.
+    """
     scopes = scopes_of(node)
     return node.op is not eop and len(scopes) == 1 and is_reshape(scopes[0])
 
