@@ -247,6 +247,22 @@ def test_a_contender_that_does_not_run_is_a_record(tmp_path: Path, monkeypatch: 
     assert refused.contender == f"{broken} on onnxruntime"
 
 
+@pytest.mark.parametrize("ours", ["onnxruntime", "auto"])
+def test_a_model_that_cannot_be_optimized_is_timed_as_it_is(
+    ours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
+    monkeypatch.setattr("tensaurus.app.benchmark.MIN_PEAK_SHARE", 0.0)
+
+    def refuse(*given: object, **more: object) -> None:
+        raise TensaurusError("no result")
+
+    monkeypatch.setattr("tensaurus.app.benchmark.optimize", refuse)
+    _, record = Benchmark(SETTING, ["onnxruntime"], [ours], rounds=1).measure_model(small())
+    assert record.has_run and record.ours and record.note == "no result"
+    assert (record.contender, record.backend) == (f"tensaurus on {ours}", "onnxruntime")
+
+
 def test_timing_is_repeated_while_other_work_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensaurus.app.benchmark.TURN_SECONDS", 0.01)
     shares = iter([1.0, 0.5, 0.9, 0.8, *[0.1] * 6, None])

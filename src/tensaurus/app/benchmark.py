@@ -1,4 +1,11 @@
-"""Times a model on every installed runtime, and the optimizer's results for it, for `tensaurus bench`.
+"""Times the original of a model on each runtime, and the optimizer's results for it, for `tensaurus bench`.
+
+`Benchmark.measure_model` takes a model and returns a record for each contender, a model on a backend: for the
+peers onnxruntime and openvino, and results for onnxruntime, these are
+
+    onnxruntime, openvino    the original on each peer
+    model2.onnx on openvino  another model file (`--against`), on each peer
+    tensaurus on onnxruntime the optimizer's result
 
 Contenders are compared fairly only if nothing else computes while one of them is timed. So each contender has
 a process of its own, the contenders compute in turns, and the machine's peaks are measured before and after:
@@ -29,6 +36,7 @@ from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.optimize import optimize
+from tensaurus.optimizer.run.options import AUTO
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.machine import Machine
@@ -140,6 +148,7 @@ class Benchmark:
             if assumed_sizes:
                 sizes = f"not all input sizes were given; timed with {assumed_sizes}"
                 progress.note(f"{sizes}. To time other sizes, use --shape")
+            # on each peer the original and the other files, then our result for each backend of `ours`
             contenders = [_Contender(peer, peer, source) for peer in self.peers]
             others = [(Build.from_file(file), f"{file} on") for file in self.against]
             contenders += [_Contender(f"{name} {p}", p, build) for build, name in others for p in self.peers]
@@ -149,7 +158,7 @@ class Benchmark:
     def _optimize(
         self, subject: Subject, model: onnx.ModelProto, backend: str, source: Build, folder: Path
     ) -> _Contender:
-        """Optimize the model for the backend and return the result as a contender."""
+        """Optimize the model for the backend, or for the fastest one ("auto"), and return a contender."""
         name = f"tensaurus on {backend}"
         self.progress.note(f"{subject.name}: optimizing for {backend}")
         try:
@@ -167,11 +176,12 @@ class Benchmark:
                     progress=self.progress,
                 )
         except TensaurusError as error:
-            return _Contender(name, backend, source, True, str(error))
+            runtime = self.peers[0] if backend == AUTO else backend  # the original is timed in its place
+            return _Contender(name, runtime, source, True, str(error))
         if result.summary.ended_by == "interrupt":  # the result of the full search is not known
             raise KeyboardInterrupt
         runtime = result.summary.backend
-        if runtime != backend:
+        if runtime != backend:  # "auto" chose this runtime
             name = f"tensaurus on {runtime} ({backend})"
         if not result.rewrites:
             return _Contender(name, runtime, source, True, "unchanged")
@@ -187,7 +197,8 @@ class Benchmark:
     ) -> list[Record]:
         """Start a process for each contender, time all in turns, and return a record for each.
 
-        Outputs are compared with those of the first contender that runs: a peer, where one does.
+        Outputs are compared with those of the first contender that runs: a peer, where one does. `needs` are
+        the operations and bytes of the original, by which the rates of all contenders are counted.
         """
         progress, threads = self.progress, self.setting.threads
         workers: dict[_Contender, Worker] = {}
@@ -195,7 +206,7 @@ class Benchmark:
         refusals: dict[_Contender, str] = {}
         with ExitStack() as stack:
             for contender in contenders:
-                if contender.note:
+                if contender.note:  # not to be timed
                     continue
                 progress.phase(f"{subject.name}: compiling the model for {contender.name}")
                 worker = Worker(contender.backend, threads=threads, timeout=COMPILE_SECONDS)
@@ -231,9 +242,12 @@ class Benchmark:
         ]
 
     def _time_in_turns(self, subject: Subject, workers: Mapping[_Contender, Worker]) -> list[Timing]:
-        """Time the workers; if the machine never reaches its peaks, all rounds count as disturbed."""
+        """Time the workers, again where the machine did not reach its peaks, and return the calmest attempt.
+
+        If the machine never reaches its peaks, all rounds count as disturbed.
+        """
         names = [contender.name for contender in workers]
-        attempts: list[tuple[float, list[Timing]]] = []
+        attempts: list[tuple[float, list[Timing]]] = []  # the share of the peaks that was reached, and times
         for _ in range(MAX_ATTEMPTS):
             self.progress.phase(f"{subject.name}: timing in turns")
             before = self._measure_peak_share()
@@ -263,6 +277,7 @@ class Benchmark:
         needs: Demand,
         note: str,
     ) -> Record:
+        """Return the record of a contender; its times are nan without a timing."""
         return Record(
             **asdict(self.setting),
             model=subject.name,
@@ -284,9 +299,9 @@ class Benchmark:
 
 
 def largest_difference(outputs: Sequence[Array], truth: Sequence[Array]) -> float:
-    """Return the largest difference of two runs' outputs, over the largest element of that output.
+    """Return the largest difference of two runs' outputs, each relative to the output's largest element.
 
-    It is infinite where only one run has a number, or where the outputs have other shapes.
+    The difference is infinite where one run has a number and the other NaN, and where shapes differ.
     """
 
     def differences() -> Iterator[float]:
