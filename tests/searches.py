@@ -49,7 +49,7 @@ class Made:
     def estimate(self, piece: Piece) -> float:
         return self.guess(piece)
 
-    def suppose(self, piece: Piece, seconds: float) -> None:
+    def note_observed(self, piece: Piece, seconds: float) -> None:
         """Finders, which ask for times, would be told."""
 
     def total(self, whole: Program) -> float:

@@ -205,7 +205,7 @@ class Misleading:
 
     estimate = measure
 
-    def suppose(self, piece: Piece, seconds: float) -> None:
+    def note_observed(self, piece: Piece, seconds: float) -> None:
         """Finders, of which there are none here, would be told."""
 
 

@@ -176,7 +176,7 @@ class Benchmark:
                     progress=self.progress,
                 )
         except TensaurusError as error:
-            runtime = self.peers[0] if backend == AUTO else backend  # the original is timed in its place
+            runtime = self.peers[0] if backend == AUTO else backend  # a record names a backend
             return _Contender(name, runtime, source, True, str(error))
         if result.summary.ended_by == "interrupt":  # the result of the full search is not known
             raise KeyboardInterrupt

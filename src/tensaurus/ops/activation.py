@@ -38,7 +38,7 @@ def sigmoid(v: Any) -> Body:
 def softplus(v: Any) -> Body:
     """Return log(1 + exp(v)) as max(v, 0) + log(1 + e), e = exp(-|v|), which never overflows.
 
-    The logarithm is 2 atanh(e / (2 + e)), which loses no digit of a small e to the 1.
+    log(1 + e) is computed as 2 atanh(e / (2 + e)): the sum 1 + e would round off the digits of a small e.
     """
     small = call("exp", -call("abs", v))
     return positive(v) + 2 * call("atanh", small / (2 + small))

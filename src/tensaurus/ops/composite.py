@@ -61,9 +61,9 @@ def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
     channels_per_group, depth = per_group(w.shape[0], group), w.shape[1]
 
     def element(f: Size, c: Size, *indices: Size) -> Body:
-        # the old groups of c and f, numbered within the new one: f has weights for its own alone
+        # the old group of c minus that of f, within the new group: f has weights for its own old group alone
         distance = c // depth - f // channels_per_group % count
-        return where((distance, 0 - distance), w[(f, c % depth, *indices)], 0)
+        return where((distance, 0 - distance), w[(f, c % depth, *indices)], 0)  # where distance == 0
 
     return compute((w.shape[0], depth * count, *w.shape[2:]), element)
 

@@ -141,7 +141,7 @@ def _canonical_equation(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dic
 
 
 def _terms(equation: str) -> tuple[list[str], str | None]:
-    """Return the terms of the inputs, and that of the output or, without an arrow, None."""
+    """Return the inputs' terms and the output's: ["ij", "jk"], "ik"; None for the latter without an arrow."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     for term in (*left.split(","), right):
         letters = term.replace("...", "", 1)
@@ -168,6 +168,7 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
     left, right = _terms(equation)
     if right is None or len(left) != len(xs):
         raise Untypable(f"the equation {equation} of {len(xs)} inputs")
+    # collect the size of each letter and of each "..."; 1 broadcasts with any size
     sizes: dict[str, Size] = {}
     fronts: list[tuple[Size, ...]] = []  # of each input with "...": the sizes that it stands for
     for x, term in zip(xs, left, strict=True):
@@ -175,7 +176,7 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
         count = x.rank - len(letters)
         if count < 0 or count > 0 and "." not in term:
             raise Untypable(f"{term} for an input of rank {x.rank}")
-        start = term.find("...") if "." in term else 0
+        start = term.find("...") if "." in term else 0  # "..." stands for the `count` dimensions from here on
         if "." in term:
             fronts.append(x.shape[start : start + count])
         for letter, size in zip(letters, x.shape[:start] + x.shape[start + count :], strict=True):
@@ -189,6 +190,7 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
             sizes[letter] = known_size if is_same_size(size, 1) else size
     front = broadcast_shape(*fronts)
     output = right.replace("...", "")
+    # refuse an output that lacks the "..." of the inputs, has a new letter, or has one letter twice
     if front and "." not in right or not set(output) <= set(sizes) or len(set(output)) != len(output):
         raise Untypable(f"the equation {equation}")
     split = max(right.find("..."), 0)  # the dimension of the output at which "..." begins
@@ -196,7 +198,7 @@ def einsum(*xs: Tensor, equation: str) -> Scope:
     shape = tuple(sizes[c] for c in output)
 
     def element(*indices: Size) -> Body:
-        middle = indices[split : split + len(front)]
+        middle = indices[split : split + len(front)]  # the indices that "..." stands for
         index_of = dict(zip(output, indices[:split] + indices[split + len(front) :], strict=True))
 
         def term(*inner: Size) -> Body:

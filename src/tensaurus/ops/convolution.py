@@ -119,10 +119,11 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     """Return the attributes with `output_shape` and auto_pad resolved to pads and output_padding."""
     sizes, kernel = _spatial(tensors, attrs)
     rank = len(sizes)
+    # a named auto_pad leaves no explicit pads: VALID means none, SAME is resolved by the output's size below
     explicit_pads = attrs["pads"] if attrs["auto_pad"] in ("NOTSET", "") else None
     result = window_attributes(sizes, kernel, {**attrs, "auto_pad": "NOTSET", "pads": explicit_pads})
     output_padding = per_dimension(attrs["output_padding"], rank, 0, "output_padding")
-    wanted_sizes: Sequence[Size] = attrs["output_shape"] or ()
+    wanted_sizes: Sequence[Size] = attrs["output_shape"] or ()  # of the output's spatial dimensions
     if attrs["auto_pad"].startswith("SAME") and not wanted_sizes:
         wanted_sizes = [n * s for n, s in zip(sizes, result["strides"], strict=True)]
     if wanted_sizes:
@@ -138,16 +139,16 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
         )
         for n, k, stride, dilation, padding, size in steps:
             # pads cut off what the output would have beyond `size`; where it would be shorter, its end grows
-            gap = stride * (n - 1) + padding + dilated_extent(k, dilation) - size
-            if not isinstance(gap, int):
+            excess = stride * (n - 1) + padding + dilated_extent(k, dilation) - size
+            if not isinstance(excess, int):
                 raise Untypable(f"an output of {size} needs the value of {n}")
-            if gap < 0 and attrs["auto_pad"].startswith("SAME"):
+            if excess < 0 and attrs["auto_pad"].startswith("SAME"):
                 raise Untypable("windows far apart, of the same size, on which runtimes disagree")
-            total_pad, half = max(gap, 0), max(gap, 0) // 2
-            first = half if attrs["auto_pad"] == "SAME_UPPER" else total_pad - half
-            begins.append(first)
-            ends.append(total_pad - first)
-            paddings.append(padding + max(-gap, 0))
+            total_pad, half = max(excess, 0), max(excess, 0) // 2
+            begin = half if attrs["auto_pad"] == "SAME_UPPER" else total_pad - half
+            begins.append(begin)
+            ends.append(total_pad - begin)
+            paddings.append(padding + max(-excess, 0))
         result["pads"], output_padding = (*begins, *ends), tuple(paddings)
     return {**result, "output_padding": output_padding, "output_shape": None, "kernel_shape": None}
 
@@ -185,7 +186,8 @@ def conv_transpose(
 ) -> Scope:
     """The transpose of a convolution, x [N, C, spatial...], w [C, F/group, kernel...].
 
-    A convolution by the reversed kernel over x with stride - 1 zeros put after each of its elements.
+    A convolution of stride 1 by the reversed kernel over x with stride - 1 zeros put after each of its
+    elements, padded by dilated extent - 1 - pad.
     """
     assert strides is not None and dilations is not None and pads is not None and output_padding is not None
     kernel = w.shape[2:]
@@ -206,7 +208,7 @@ def conv_transpose(
         if is_negative(size):
             raise Untypable(f"an output of {size} elements")
         sizes.append(size)
-    begins = tuple(
+    begins = tuple(  # pads in front of spread_input
         dilated_extent(k, d) - 1 - p for k, d, p in zip(kernel, dilations, pads[:rank], strict=True)
     )
 

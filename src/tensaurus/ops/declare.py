@@ -7,7 +7,10 @@
 Positional parameters are the inputs (default None: optional; *xs: variadic), keyword-only parameters are the
 attributes with their defaults.  Some attributes are inputs in ONNX (*static inputs*, such as the shape of a
 Reshape): such a node is only typed where the value is known.  Shapes, dtypes, evaluation, FLOPs, linearity,
-import, export and tests are computed from the declaration.
+import, export and tests are computed from the declaration.  Callers first bring attributes into one form:
+
+    attrs = op.canonical(types, {"axis": -1})    every attribute, defaults filled in, the axis from the front
+    op.types(types, attrs), op.scopes(types, attrs)    of each output; these raise Untypable
 """
 
 from __future__ import annotations
@@ -83,10 +86,10 @@ class Op:
     output_count   the attribute that is the number of a node's outputs where the node does not state it
     is_never_folded   whether it is computed at run time even from constants: its result is larger than its
                 inputs, and runtimes look for it in front of its readers
-    canonicalize   takes input tensors and attributes, returns those attributes that change, in the form that
-                equal calls share
+    canonicalize   takes input tensors and all attributes, returns those attributes that change, in the form
+                that equal calls share: axis -1 of rank 3 becomes 2
     merge_nested   takes the attributes of a call, a number k, and the attributes of a call on its output k;
-                returns the attributes of the one call that replaces both
+                returns the attributes of the one call that replaces both, as of a Split of a part of a Split
     examples    texts of inputs and attributes that tests run
     """
 
@@ -209,14 +212,14 @@ def _value_or_raise(result: tuple[T, ...] | Untypable) -> tuple[T, ...]:
 
 
 def attribute_value(value: Any) -> Any:
-    """Return a literal attribute as ONNX stores it: floats are rounded to float32, then exact."""
+    """Return a literal attribute as ONNX stores it: floats rounded to float32, then exact fractions."""
     if isinstance(value, (list, tuple)):
         return tuple(map(attribute_value, value))
     return hashable(float(np.float32(value))) if isinstance(value, float) else hashable(value)
 
 
 def hashable(value: Any) -> Any:
-    """Return an attribute in hashable form: lists as tuples, finite floats exact, whole ones as ints."""
+    """Return an attribute in hashable form: lists as tuples, finite floats as fractions or ints."""
     if isinstance(value, (list, tuple)):
         return tuple(map(hashable, value))
     if isinstance(value, float) and value == value and abs(value) != float("inf"):

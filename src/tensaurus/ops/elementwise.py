@@ -18,7 +18,7 @@ def broadcast_shape(*shapes: tuple[Size, ...]) -> tuple[Size, ...]:
     result: list[Size] = []
     for d in range(-rank, 0):
         size: Size = 1
-        forget_open_questions()  # those of dimensions before: they broadcast, so no answer was needed
+        forget_open_questions()  # about dimensions before: they broadcast, so no answer was needed
         for shape in shapes:
             if len(shape) < -d or is_same_size(shape[d], 1) or is_same_size(shape[d], size):
                 continue
@@ -79,7 +79,7 @@ BINARY: dict[str, Op] = {}  # by scalar function of two arguments: the operator 
 
 
 def _binary(name: str, fn: str, since: int, *examples: str, truths: bool | None = False) -> None:
-    """Declare an operator with two inputs: numbers, bools (`truths`), or either (None)."""
+    """Declare an operator with two inputs: numbers (`truths` False), bools (True), or either (None)."""
 
     def declare(a: Tensor, b: Tensor) -> Scope:
         if truths is False:

@@ -1,4 +1,4 @@
-"""The operator `eop`, which computes any expression.
+"""The operator `eop`, which computes any expression: its attribute `scope`, a Scope or its text.
 
 Its nodes are EINNET's eOperators (section 5): no runtime has a kernel for them, so one is generated.
 """
@@ -29,7 +29,7 @@ from tensaurus.expr.sizes.size import (
 from tensaurus.ops.composite import OURS
 from tensaurus.ops.declare import op
 
-# by scope with numbers: the scope with symbols from which it was made
+# by scope that `_bind_to_inputs` has bound to inputs: the scope with symbols from which it was made
 _symbolic_forms: IdentityCache[Scope] = IdentityCache()
 
 
@@ -59,6 +59,7 @@ def _bind_to_inputs(inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> dict[
 
 def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
     """Return the scope over the inputs in place of its own tensors of the same names.  Raises Untypable."""
+    # check the names: each tensor of the scope is an input, each symbol is a size of a tensor
     outer = free_names(scope)
     own_tensors = {x.name: x for x in outer.tensors}
     inputs_by_name = {x.name: x for x in inputs}
@@ -72,6 +73,7 @@ def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
         raise Untypable(
             f"a scope with {', '.join(map(str, unstated))}, which is a size of none of its tensors"
         )
+    # where a tensor of the scope has a symbol as a size, the symbol stands for the input's size
     values: dict[Atom, Any] = {}
     for name, x in own_tensors.items():
         if x.dtype != inputs_by_name[name].dtype or x.rank != inputs_by_name[name].rank:
@@ -82,7 +84,7 @@ def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
             symbol = _symbol(own_size)
             if symbol is not None and is_nonnegative(size - symbol.low):
                 values.setdefault(symbol, size)
-    for name, x in own_tensors.items():
+    for name, x in own_tensors.items():  # with these values all shapes must be equal
         if not all(
             is_same_size(substitute(n, values), m)
             for n, m in zip(x.shape, inputs_by_name[name].shape, strict=True)

@@ -20,7 +20,7 @@ def _read_index(indices: Tensor, position: tuple[Size, ...], size: Size) -> Size
     """Return the index that is stored at a position; a negative one counts from the end of the dimension."""
     if not indices.dtype.startswith(("int", "uint")):
         raise Untypable(f"indices of {indices.dtype}")
-    return look(indices[position], 0 - size, size - 1) % size
+    return look(indices[position], 0 - size, size - 1) % size  # analyses know only these bounds
 
 
 def _axis_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def eye_like(x: Tensor, *, dtype: str | None = None, k: int = 0) -> Scope:
 
     def element(i: Size, j: Size) -> Body:
         above = j - i - k
-        return where((above, 0 - above), one, zero)
+        return where((above, 0 - above), one, zero)  # where above == 0
 
     return compute(x.shape, element)
 
@@ -239,6 +239,7 @@ def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
     begin, stop = _span(x.rank, start, end)
 
     def element(position: Size) -> Body:
+        # element k is the size of dimension begin + k: a chain of selects that ends with the last size
         result: Body = Const(x.shape[stop - 1] if stop > begin else 0)
         for d in reversed(range(begin, stop - 1)):
             result = where(d - begin - position, Const(x.shape[d]), result)  # where position <= d - begin
@@ -260,6 +261,7 @@ def _range_length(start: Any, limit: Any, delta: Any, dtype: str) -> Any:
         return count if is_nonnegative(count) else largest(count, 0)
     if not all(isinstance(n, (int, Fraction)) for n in (start, limit, delta)):
         raise Untypable(f"a range of {dtype} from {start} to {limit}")
+    # count with the exact difference, and with the difference rounded to the type: both must give one length
     exact = Fraction(limit - start)
     in_dtype = Fraction(float(np.dtype(dtype).type(float(limit)) - np.dtype(dtype).type(float(start))))
     counts = {max(ceil(r / delta), 0) for r in (exact, in_dtype)}

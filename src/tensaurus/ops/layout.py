@@ -44,7 +44,7 @@ def _read_shape(x: Tensor, asked: Sequence[Size], allowzero: int) -> tuple[Size,
 
 
 def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sizes as numbers; a symbolic size as 0 where it is copied, else as -1 where it is the only one.
+    """Return sizes as numbers; a symbolic size as 0 where x has it there, else as -1 if it is the only one.
 
     Beside a size of 0 the meaning of -1 is undefined: where other sizes may be 0, the symbolic one is written
     out, unless -1 was given.
@@ -52,15 +52,17 @@ def _reshape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
     x = tensors[0]
     sizes = list(_read_shape(x, attrs["shape"], attrs["allowzero"]))
     if all(isinstance(n, int) for n in sizes):
+        # without allowzero, a 0 copies a size of x: that must be 0, too
         can_copy = all(n != 0 or p < x.rank and x.shape[p] == 0 for p, n in enumerate(sizes))
         return {"shape": tuple(sizes), "allowzero": 0 if can_copy else 1}
     if 0 in sizes:
         return {"shape": tuple(sizes), "allowzero": 1}
     copies = [p < x.rank and is_same_size(n, x.shape[p]) for p, n in enumerate(sizes)]
     shape = [0 if copy and not isinstance(n, int) else n for n, copy in zip(sizes, copies, strict=True)]
-    symbolic_dims = [p for p, n in enumerate(shape) if not isinstance(n, int)]
+    symbolic_dims = [p for p, n in enumerate(shape) if not isinstance(n, int)]  # still symbolic: not copied
     has_minus_one = any(is_same_size(n, -1) for n in attrs["shape"])
     others = [n for p, n in enumerate(sizes) if len(symbolic_dims) > 1 or p not in symbolic_dims]
+    # no -1 was given, and a size beside the symbolic one (of several, any size) may be 0: write all sizes
     if (
         symbolic_dims
         and not has_minus_one

@@ -2,9 +2,10 @@
 
 ONNX's own schemas state how an attribute is written; the declaration states what moved between attributes and
 inputs and what older versions implied (`declare.Op`: a *static input* is an attribute of the declaration that
-ONNX has as an input).  A node is written only if reading it back gives the same canonical
-attributes: what an opset cannot express is refused (`NotInOpset`), never approximated.  Floats are rounded
-once, to the float32 of ONNX's attributes.
+ONNX has as an input): Squeeze's axes are an attribute in opset 11, and in opset 13 an input, written as an
+initializer.  A node is written only if reading it back gives the same canonical attributes: what an opset
+cannot express is refused (`NotInOpset`), never approximated.  Floats are rounded once, to the float32 of
+ONNX's attributes.
 """
 
 from __future__ import annotations
@@ -37,9 +38,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "precision", "stash_type"})
 
 
-# ------------------------------------------------------------------------------------------- to ONNX
-
-
 def node_proto(
     op: Op,
     types: Sequence[TensorType | None],
@@ -67,14 +65,15 @@ def node_proto(
     attr_values = dict(attrs)
     check_types(op, tuple(types), opset)
     _check_outputs(op, output_names, opset)
-    sources: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}  # by parameter of the declaration: the names of its tensors
     for k, name in enumerate(input_names):
         formal = op.inputs[min(k, len(op.inputs) - 1)].name
         sources.setdefault(formal, []).append(name or "")
     node = NodeProto(op_type=op.name, domain=op.domain, output=list(output_names))
     initializers: list[TensorProto] = []
-    static_values: dict[str, Any] = {}
+    static_values: dict[str, Any] = {}  # by the name of a static input's tensor, to read the node back
     order = formal_inputs(op, opset)
+    # write each input: the name of its tensor, or of an initializer or computed tensor with the static value
     for k, parameter in enumerate(order):
         if parameter not in op.attributes:
             node.input.extend(sources.get(parameter, [""]))
@@ -98,11 +97,12 @@ def node_proto(
             static_values[name] = numpy_helper.to_array(tensor)
         node.input.append(name)
     while node.input and not node.input[-1]:
-        del node.input[-1]
+        del node.input[-1]  # absent inputs at the end are left out
     for k, formal_input_schema in enumerate(schema.inputs):
         required = formal_input_schema.option == defs.OpSchema.FormalParameterOption.Single
         if required and not (k < len(node.input) and node.input[k]):
             raise NotInOpset(f"{op.name} of opset {opset} needs its input {formal_input_schema.name}")
+    # write each attribute that is required or differs from the schema's default
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes:
@@ -113,8 +113,8 @@ def node_proto(
             value = _constant_attribute(op, parameter, sources, constant_of, opset)
         if value is not None:
             proto = _encode(op, schema.attributes[name], value)
-            default = schema.attributes[name]
-            if default.required or proto != default.default_value:
+            formal_attribute = schema.attributes[name]
+            if formal_attribute.required or proto != formal_attribute.default_value:
                 node.attribute.append(proto)
     if not as_given:
         _check_read_back(op, node, types, attr_values, input_names, opset, static_values, constant_of)
@@ -289,9 +289,6 @@ def round_to_float32(value: Any) -> Any:
     return value
 
 
-# ----------------------------------------------------------------------------------------- from ONNX
-
-
 def from_onnx(
     op: Op,
     node: NodeProto,
@@ -315,6 +312,7 @@ def from_onnx(
         formal_attribute = schema.attributes.get(name)
         if formal_attribute is not None and attribute.type != int(formal_attribute.type):  # type: ignore[call-overload]
             raise Untypable(f"{op.name}: the attribute {name} is of another type")
+    # read each input: a tensor's name into `args`, by parameter; a static input's value into `attrs`
     args: dict[str, list[str | Array | None]] = {}
     for k, name in enumerate(node.input):
         if k >= len(order) and not op.is_variadic:
@@ -333,6 +331,7 @@ def from_onnx(
                 if source == parameter:
                     dtype = "int64" if value.dtype.kind == "O" else value.dtype.name
                     attrs[attribute] = dtype if dtype_of is None else dtype_of(name)
+    # read each attribute; where the parameter is a tensor input, the value becomes an array
     for parameter in (*op.attributes, *(i.name for i in op.inputs)):
         name = attribute_name(op, parameter)
         if parameter in order or name not in schema.attributes or name not in written:
@@ -343,11 +342,12 @@ def from_onnx(
         else:
             numbers = [float(v) for v in value] if isinstance(value, tuple) else float(value)
             args[parameter] = [np.asarray(numbers, np.float32)]
+    # the attributes that are left over have no parameter: the schema must know them, with their defaults
     for name, attribute in written.items():
         formal_attribute = schema.attributes.get(name)
         if formal_attribute is None:
             raise Untypable(f"{op.name} of opset {opset} has no attribute {name}")
-        if formal_attribute.default_value != attribute and not _same_value(  # undeclared: defaults only
+        if formal_attribute.default_value != attribute and not _same_value(
             formal_attribute.default_value, attribute
         ):
             raise Untypable(f"{op.name}: the attribute {name} is not supported")

@@ -1,4 +1,7 @@
-"""Lists of the operators whose results change abruptly: those that round, and those that order scores."""
+"""Lists of the operators whose results change abruptly: those that round, and those that order scores.
+
+`check` draws inputs at their thresholds, and tells near ties from errors.
+"""
 
 from __future__ import annotations
 

@@ -81,9 +81,9 @@ def _must_refuse_size(size: Size) -> bool:
 
 
 def _split_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sizes of the parts; a count for equal symbolic ones, if given or if no part can be empty.
+    """Return `split`, the parts' sizes, or `num_outputs`, their number, where they are symbolic and equal.
 
-    Runtimes refuse a count for an input of size 0.
+    Runtimes refuse a number for an input of size 0: sizes that were given become one only if they are >= 1.
     """
     axis = one_axis(attrs["axis"], tensors[0].rank)
     sizes, count = attrs["split"], attrs["num_outputs"]
@@ -151,19 +151,19 @@ def first_and_count(start: Size, end: Size, step: int, size: Size) -> tuple[Size
     """
     if step == 0:
         raise Untypable("a slice with step 0")
-    last: Size
+    stop: Size  # the index that ends the slice, itself excluded
     if step > 0:
         first = _from_front(start, size, 0) if is_below_zero(start) else start
         # a start beyond a symbolic size stays: the count is 0 then
         first = smallest(first, size) if isinstance(size, int) else first
-        last = (
+        stop = (
             _from_front(end, size, 0) if is_below_zero(end) else size if _is_far(end) else smallest(end, size)
         )
-        if is_same_size(first, 0):  # `last` is at least 0
-            return 0, (last + step - 1) // step
-        if is_below_zero(start) and _is_far(end) and not is_below_zero(end):  # x[-k:]: the last k, or all
+        if is_same_size(first, 0):  # `stop` is at least 0
+            return 0, (stop + step - 1) // step
+        if is_below_zero(start) and _is_far(end) and not is_below_zero(end):  # x[-k:]: min(k, size) elements
             return first, (smallest(0 - start, size) + step - 1) // step
-        return first, largest((last - first + step - 1) // step, 0)
+        return first, largest((stop - first + step - 1) // step, 0)
     if _is_far(end) and not is_below_zero(end):
         raise Untypable("a slice with a negative step to beyond the last element: runtimes disagree")
     # unlike in numpy, a start before the front is clamped to the front
@@ -171,8 +171,8 @@ def first_and_count(start: Size, end: Size, step: int, size: Size) -> tuple[Size
         first = size - 1 if is_same_size(start, -1) else smallest(_from_front(start, size, 0), size - 1)
     else:
         first = size - 1 if _is_far(start) else smallest(start, size - 1)
-    last = _from_front(end, size, -1) if is_below_zero(end) else end
-    return first, largest((first - last - step - 1) // -step, 0)
+    stop = _from_front(end, size, -1) if is_below_zero(end) else end
+    return first, largest((first - stop - step - 1) // -step, 0)
 
 
 def is_below_zero(size: Size) -> bool:
@@ -200,7 +200,7 @@ def _slice_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
     steps = attrs["steps"] or (1,) * len(axes)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise Untypable(f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes, {len(steps)} steps")
-    kept: list[tuple[int, Size, Size, int]] = []
+    kept: list[tuple[int, Size, Size, int]] = []  # (axis, start, end, step)
     for axis, start, end, step in sorted(zip(axes, starts, ends, steps, strict=True)):
         bounds = _canonical_bounds(start, end, step, x.shape[axis])
         if bounds != (0, SLICE_LAST, 1):
@@ -347,20 +347,20 @@ def pad(
 def _pad_pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, int, Size]]:
     """Return (start, slope, offset) in order: from index `start` on, x is read at slope * index + offset.
 
-    Index 0 is the first element of x: pads lie at indices below 0 and from n on.
+    Index 0 is the first element of x: pads lie below 0 and from n on.  One mirrored element on either side of
+    n = 3: (-2, -1, 0), (0, 1, 0), (2, -1, 4), so that index -1 reads 1, and index 3 reads 4 - 3 = 1.
     """
     middle: list[tuple[Size, int, Size]] = [(0, 1, 0)]
     if mode == "edge":
-        before: list[tuple[Size, int, Size]] = [(-begin, 0, 0)] if begin > 0 else []
-        return [*before, *middle, *([(n, 0, n - 1)] if end > 0 else [])]
+        front: list[tuple[Size, int, Size]] = [(-begin, 0, 0)] if begin > 0 else []
+        return [*front, *middle, *([(n, 0, n - 1)] if end > 0 else [])]
     if mode not in ("reflect", "wrap"):
         raise Untypable(f"the pad mode {mode}")
     if mode == "wrap" and min(begin, end) < 0:
         raise Untypable("a wrap that crops, on which runtimes disagree")
     period = n if mode == "wrap" else n - 1
     largest_pad = max(begin, end)
-    # a known period of at least 1 is repeated as often as the pad needs; of another one, one copy on each
-    # side must suffice: the pad must be no longer than a period
+    # a known period >= 1 is repeated as often as needed; else one copy must suffice: no pad exceeds a period
     if (
         largest_pad > 0
         and not is_nonnegative(period - largest_pad)
@@ -375,8 +375,8 @@ def _pad_pieces(mode: str, n: Size, begin: int, end: int) -> list[tuple[Size, in
         return count * period, -1, (count + 1) * period
 
     is_period_known = isinstance(period, int) and period > 0
-    low, high = (-(-n // period) if is_period_known else int(n > 0) for n in (begin, end))
-    return [piece(count) for count in range(-max(low, 0), max(high, 0) + 1)]
+    before, after = (-(-pad // period) if is_period_known else int(pad > 0) for pad in (begin, end))
+    return [piece(count) for count in range(-max(before, 0), max(after, 0) + 1)]
 
 
 def _padded_element(

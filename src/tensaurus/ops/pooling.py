@@ -34,15 +34,17 @@ def spatial(x: Tensor) -> tuple[Size, ...]:
 
 
 def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return strides, dilations and pads written out, and no flags that have no effect at these sizes."""
+    """Return strides, dilations and pads written out, and 0 for flags that have no effect at these sizes."""
     sizes, kernel = spatial(tensors[0]), attrs["kernel_shape"]
     if len(kernel) != len(sizes) or not all(is_nonnegative(k - 1) for k in kernel):
         raise Untypable(f"a kernel {kernel} over {len(sizes)} spatial dimensions")
     result = window_attributes(sizes, kernel, attrs)
     if attrs["auto_pad"].startswith("SAME") and any(n != 1 for n in result.get("dilations", ())):
         raise Untypable("dilated windows padded to the same size, on which runtimes disagree")
+    # as `output_sizes` takes them
     geometry = kernel, result["strides"], result.get("dilations", (1,) * len(sizes)), result["pads"]
     if "ceil_mode" in attrs:
+        # ceil_mode stays where it changes the number of windows; SAME fixes that number by itself
         rounds_up = attrs["ceil_mode"] and not attrs["auto_pad"].startswith("SAME")
         sizes_by_rounding = (
             [output_sizes(sizes, *geometry, ceil) for ceil in (True, False)] if rounds_up else [(), ()]
@@ -93,6 +95,7 @@ class Windows:
     def counts(self, include_pad: bool) -> Callable[[Sequence[Size]], Body]:
         """Return a function of an output position: how many elements of its window count, in x's type."""
         rank = len(self.kernel)
+        # the count is a product over dimensions; where windows overlap an edge, the factor differs by window
         constant_count, varying_counts = 1, []
         for d in range(rank):
             k, size = self.kernel[d], self.x.shape[2 + d]

@@ -40,7 +40,7 @@ def _only_element(p: Tensor) -> Body:
 
 
 def _element_at(p: Tensor, indices: tuple[Size, ...], axis: int, block: int) -> Body:
-    """Return the scale or zero point of x[indices]: p's only element, or that of the slice or block there."""
+    """Return the scale or zero point of x[indices]: the only one, or that of its slice or block."""
     if _has_one_element(p) and not block:
         return _only_element(p)
     return p[replace_index(indices, axis, indices[axis] // block)] if block else p[indices[axis]]
@@ -268,7 +268,7 @@ def _check_channel_parameter(p: Tensor | None, w: Tensor) -> None:
 def _integer_convolution(
     x: Tensor, x_zero: Tensor | None, w: Tensor, w_zero: Tensor | None, b: Tensor | None, attrs: Any
 ) -> Scope:
-    """Return the convolution of x and w minus their zero points, without scales, in int32."""
+    """Return conv(x - x_zero, w - w_zero) + b in int32; attrs is (strides, dilations, pads, group)."""
     require_dtype(x, *BYTE_TYPES)
     require_dtype(w, *BYTE_TYPES)
     if x_zero is not None and not _has_one_element(x_zero):

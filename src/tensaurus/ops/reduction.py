@@ -26,7 +26,7 @@ def reduction(
     finish: Callable[[Body], Any] = lambda v: v,
     keep: bool = True,
 ) -> Scope:
-    """Return finish(the monoid's reduction of element(x) over the axes), which keep length 1 if `keep`."""
+    """Return finish(the `monoid`, e.g. "max", of element(x) over the axes); they keep length 1 if `keep`."""
     kept = [a for a in range(x.rank) if a not in axes]
     shape = [1 if a in axes else n for a, n in enumerate(x.shape)] if keep else [x.shape[a] for a in kept]
 

@@ -1,7 +1,9 @@
 """Resizing by interpolation, with exact rational coordinates.
 
 The input coordinate of output index x is (slope * x + offset) / scale with integers (`Coordinate`), so that
-neighbours and weights are computed with integers alone.
+neighbours and weights are computed with integers alone.  Twice as long, with half_pixel coordinates:
+
+    (x + 1/2) / 2 - 1/2   ->   Coordinate(slope=2, offset=-1, scale=4)
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Coordinate:
 
     def floor(self, x: Size) -> Size:
         """Return the coordinate of x rounded down."""
-        shared = gcd(self.slope, self.scale)  # // shared drops a fraction of the offset, as the floor does
+        # cancel a common factor; `offset // shared` drops a fraction that the floor below would drop, too
+        shared = gcd(self.slope, self.scale)
         top: Size = self.slope // shared * x + self.offset // shared
         return top // (self.scale // shared)
 
@@ -59,17 +62,22 @@ class Coordinate:
 
 
 def _coordinate(slope: int, offset: int, scale: int) -> Coordinate:
+    """Return (slope * x + offset) / scale in lowest terms."""
     shared = gcd(slope, offset, scale)
     return Coordinate(slope // shared, offset // shared, scale // shared)
 
 
 def _affine(slope: Fraction, offset: Fraction) -> Coordinate:
+    """Return slope * x + offset."""
     scale = lcm(slope.denominator, offset.denominator)
     return _coordinate(int(slope * scale), int(offset * scale), scale)
 
 
 def coordinate(mode: str, ratio: Fraction, size: Size, count: Size) -> Coordinate:
-    """Return the map from an output's index to its input coordinate; count is ratio * size, maybe rounded."""
+    """Return the map from an output's index to its input coordinate, by ONNX's formula for the mode.
+
+    size is the input's, count the output's: ratio * size, maybe rounded.
+    """
     match mode:
         case "asymmetric":
             return _affine(1 / ratio, Fraction(0))
@@ -174,6 +182,7 @@ def _ratio(size: Size, count: Size) -> Fraction | None:
 
 
 def _ratios(scales: Sequence[Any], rank: int) -> tuple[Fraction, ...]:
+    """Return the scales of all dimensions as fractions.  Raises Untypable unless all are positive numbers."""
     if len(scales) != rank:
         raise Untypable(f"{len(scales)} scales of rank {rank}")
     if any(not isinstance(s, (int, Fraction)) or s <= 0 for s in scales):
@@ -211,6 +220,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     if len(values) != len(axes):
         raise Untypable(f"{len(values)} scales or sizes for {len(axes)} axes")
     value_by_axis = dict(zip(axes, values, strict=True))
+    # ratios of output to input for all dimensions; counts: the output's sizes where these were asked for
     if scales:
         ratios = _ratios([value_by_axis.get(d, 1) for d in range(x.rank)], x.rank)
         counts = None
@@ -224,6 +234,7 @@ def _resize_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
             ratios, counts = _common_ratio(x, ratios, axes, attrs["keep_aspect_ratio_policy"]), None
     if attrs["antialias"] and attrs["mode"] != "nearest" and any(r < 1 for r in ratios):
         raise Untypable("antialiasing")
+    # ONNX's scales are float32: where that rounds the ratios, the sizes must state them
     are_exact = all(Fraction(float(np.float32(r))) == r for r in ratios)
     if not are_exact and counts is None and not scales:
         raise Untypable(f"ratios {ratios} are no float32 numbers")

@@ -11,7 +11,7 @@ from onnx import defs
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.ops.declare import Op
 
-NEWEST = defs.onnx_opset_version()
+NEWEST = defs.onnx_opset_version()  # the newest opset that the installed onnx knows
 
 
 class NotInOpset(Untypable):

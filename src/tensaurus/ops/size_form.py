@@ -1,6 +1,9 @@
 """Write symbolic sizes as ONNX nodes that compute int64 vectors from the shapes of values.
 
-Export needs such nodes where a rewrite makes a Reshape, say, to a size that only the run knows.
+Export (`graph.onnx`) needs such nodes where a rewrite makes a Reshape, say, to a size that only the run
+knows.  Where n is dimension 0 of the value x:
+
+    2*n + 1   ->   Add(Mul(2, Gather(Shape(x), 0)), 1)
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ class SizeWriter:
         return self.written[size]
 
     def _size(self, size: Size) -> str:
+        """Write a size: a constant, a dimension of a value, one atom, or a sum of products."""
         if isinstance(size, int):
             name = self.fresh("size")
             self.emit(numpy_helper.from_array(np.asarray([size], np.int64), name))
@@ -69,9 +73,8 @@ class SizeWriter:
             value, d = dimension
             return self._node("Gather", self._shape(value), self.size(d), axis=0)
         terms = terms_of(size)
-        # the size is a single atom
         if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-            return self._atom(terms[0][0][0])
+            return self._atom(terms[0][0][0])  # the size is this atom alone
         total: str | None = None
         for factors, coefficient in terms:
             if coefficient != int(coefficient):
@@ -111,6 +114,7 @@ class SizeWriter:
         raise NotInOpset(f"the size {atom} cannot be computed")
 
     def _node(self, operator: str, *inputs: str, since: int = 7, **attributes: Any) -> str:
+        """Emit a node and return the name of its one output; `since` is the least opset that allows it."""
         # these three compute int64 in every opset; arithmetic broadcasts only from opset 7 on
         if self.opset < since and operator not in ("Shape", "Gather", "Concat"):
             raise NotInOpset(f"opset {self.opset} cannot compute sizes with {operator}")

@@ -1,6 +1,7 @@
 """The arithmetic of sliding windows, shared by convolution and pooling.
 
-Along each spatial dimension, output i reads input i*stride + r*dilation - pad for r in range(kernel).
+Along each spatial dimension, output i reads input i*stride + r*dilation - pad for r in range(kernel).  As in
+ONNX, `pads` holds the pads before all dimensions (begins), then those after them (ends).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def dilated_extent(kernel: Size, dilation: Size) -> Size:
 def window_attributes(
     sizes: Sequence[Size], kernel: Sequence[Size], attrs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return strides, dilations and pads (begins, then ends) written out, and auto_pad as pads."""
+    """Return strides, dilations and pads written out, and auto_pad as pads."""
     rank = len(sizes)
     if len(kernel) != rank:
         raise Untypable(f"a kernel of rank {len(kernel)} over {rank} spatial dimensions")

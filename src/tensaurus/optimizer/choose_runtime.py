@@ -53,6 +53,7 @@ def optimize_on_fastest_runtime(
     """
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
+        # 1. run the original on each runtime
         contest = _RuntimeContest.of(original, options, progress, start, folder)
         names = contest.find_runtimes()
         if len(names) == 1:
@@ -63,10 +64,12 @@ def optimize_on_fastest_runtime(
         times = dict(zip(names, contest.measure_times(originals), strict=True))
         names.sort(key=lambda name: times[name])
         fastest = names[0]
+        # 2. optimize for the runtimes that are not far behind; then an interrupt keeps the best
         stack.enter_context(signals.keep_best_on_interrupt(armed=False))
         promising = [name for name in names if times[name] <= MAX_SLOWDOWN * times[fastest]]
         results = contest.optimize_each(promising, optimize)
         builds = {name: _build(result, folder / name) for name, result in results.items() if result.rewrites}
+        # 3. run the results and the original on its fastest runtime in turns, then the best result in pairs
         progress.phase("comparing the runtimes")
         if builds:
             original_seconds, *taken = contest.measure_times([(fastest, contest.source), *builds.items()])

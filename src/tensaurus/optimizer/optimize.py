@@ -104,7 +104,7 @@ def _optimize_for_one(
         progress.phase("searching", 3)
         search_start = monotonic()
         strategy = STRATEGIES[options.search](rules, target.runtime)
-        flush = SUBNORMALS not in options.without
+        flush = SUBNORMALS not in options.without  # whether subnormal constants become 0
         search = ModelSearch(strategy, target.runtime, target.effort, progress, flush)
         outcome, bodies = search.run(original.program)
         target.stop_search()
@@ -112,6 +112,7 @@ def _optimize_for_one(
         contenders = measure_candidates(target, outcome, bodies)
         winner = contenders.choose_winner()
         checking = winner.checking_seconds
+        # of searching, of measuring and of checking
         seconds = search_end - search_start, monotonic() - search_end - checking, checking
         return Result.of(target, outcome, contenders, winner, seconds)
 

@@ -76,7 +76,7 @@ class Child:
         here, there = Pipe()
         self._connection = here
         self._has_pending_answer = False  # whether an answer may be on its way
-        self._errors = open_unnamed_file()
+        self._errors = open_unnamed_file()  # what the child writes on stderr
         pending = _PendingStart(here, self._errors)
         try:
             job = partial(_start_process, command, there, self._errors, environment or {})

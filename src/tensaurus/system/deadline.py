@@ -105,9 +105,11 @@ class DeadlineBlock:
         return self.ended and kind is not None and issubclass(kind, (Overdue, Exception))
 
     def can_end(self, frame: FrameType | None) -> bool:
-        """Return whether Overdue may be raised in a frame below this block."""
+        """Return whether Overdue may be raised now; `frame` is the current frame of the block's thread."""
+        # at some jumps of the block's own function its `with` would not catch Overdue
         if frame is not None and frame is self.function and not _is_caught(frame):
             return False
+        # no function that the block has called may be atomic, an import, or code that handles signals
         while frame is not None and frame is not self.function:
             code = frame.f_code
             if code in _atomic or code.co_filename.startswith(IMPORT_FILES_PREFIX):
@@ -150,13 +152,16 @@ def _instruction(frame: FrameType) -> str:
 
 
 def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether an exception at a frame's instruction reaches the handlers written around it."""
+    """Return whether an exception at a frame's instruction reaches the `try` and `with` written around it."""
     return frame is None or frame.f_lasti not in _loose_jumps(frame.f_code)
 
 
 @lru_cache(maxsize=1 << 10)
 def _loose_jumps(code: CodeType) -> frozenset[int]:
-    """Return the offsets of backward jumps whose handlers differ from those of the instruction before."""
+    """Return the offsets of backward jumps at which an exception skips `try` and `with` (see the module).
+
+    The table of exceptions gives these jumps another handler than the instruction before (2 bytes earlier).
+    """
     instructions = Bytecode(code)
     entries = instructions.exception_entries  # type: ignore[attr-defined]
 
@@ -229,10 +234,10 @@ class _SignalTimer(_OpenBlocks):
             sys.unraisablehook = self._outer_hook
             signal.signal(signal.SIGALRM, self._outer_handler)
             self._installed = False
-            left, interval = self._outer_timer
-            if left:
-                left = max(1e-6, left - (monotonic() - self._timer_read_at))
-                signal.setitimer(signal.ITIMER_REAL, left, interval)
+            remaining, interval = self._outer_timer
+            if remaining:
+                remaining = max(1e-6, remaining - (monotonic() - self._timer_read_at))
+                signal.setitimer(signal.ITIMER_REAL, remaining, interval)
 
     def _set_timer(self) -> None:
         """Set the timer to the earliest deadline."""
@@ -242,6 +247,10 @@ class _SignalTimer(_OpenBlocks):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        """Raise Overdue if a block is due and can be ended here, else set the timer again (handles SIGALRM).
+
+        For at most GRACE_SECONDS it waits for an instruction at which no `try` or `with` is skipped.
+        """
         self.drop_left(frame)
         if (due := self.due) is None:
             self._update()
@@ -288,6 +297,7 @@ class _ThreadTimer(_OpenBlocks):
             self._changed.notify()
 
     def _run(self) -> None:
+        """Wait for the earliest deadline and raise Overdue, until no block is open (runs in a thread)."""
         pause = 0.0
         with self._lock:
             while self.open:
@@ -299,14 +309,15 @@ class _ThreadTimer(_OpenBlocks):
             self._is_running = False
 
     def _raise_overdue(self, due: DeadlineBlock) -> bool:
+        """Raise Overdue in the blocks' thread; return False, to try again, where that cannot be done now."""
         frame = sys._current_frames().get(self._thread)
         self.drop_left(frame)
         if due not in self.open or not due.can_end(frame):
             return False
-        # it would arrive late, perhaps at the beginning of an __exit__
+        # here Overdue would arrive late, perhaps at the beginning of an __exit__
         if not _checks_for_exceptions(frame) and monotonic() < due.deadline + GRACE_SECONDS:
             return False
-        # the thread runs on, and may be at one of these jumps when it arrives, where the `with` does not
+        # the thread runs on, and may be at one of these jumps when Overdue arrives, where the `with` does not
         # catch it
         if frame is not None and frame is due.function and _loose_jumps(frame.f_code):
             return False

@@ -31,7 +31,7 @@ PHASES = 6
 
 
 class Progress(Protocol):
-    """A display that the optimizer reports to.  Names of times say their unit: _ms or seconds."""
+    """A display that the optimizer reports to."""
 
     def phase(self, name: str, number: int | None = None) -> None:
         """Begin a phase, number `number` of `PHASES`; steps, best time and time left start anew."""

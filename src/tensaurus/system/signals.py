@@ -53,9 +53,9 @@ class _State:
         self.keeps_first = False  # the first interrupt ends the search only
         self.is_interrupted = False  # that first interrupt has come
         self.is_interruptible = False  # inside an `Interruptible` block
-        self.may_raise = False  # the block's interrupt may be raised
-        self.was_raised = False  # the block's interrupt was raised
-        self.gave_up = False  # a second interrupt was raised
+        self.may_raise = False  # inside such a block, in which no interrupt was raised yet
+        self.was_raised = False  # an interrupt was raised in the block
+        self.gave_up = False  # an interrupt that ends the run was raised, in a program that uses the library
         self.is_redelivery = False  # the next SIGINT is a lost interrupt that is delivered again
         self.was_lost = False  # an interrupt's exception was lost and not raised since
         self.ignores_interrupts = False
@@ -211,11 +211,12 @@ class Interruptible:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if _is_main_thread():
+            # the enclosing block is interruptible again, but the first interrupt is raised only once
             may_raise = self._enclosed and not _state.is_interrupted
             _state.is_interruptible, _state.may_raise = self._enclosed, may_raise
             if (_state.was_raised or isinstance(error, KeyboardInterrupt)) and not _state.gave_up:
                 _state.was_lost = False  # the lost interrupt is raised here
-            if _state.was_raised and not isinstance(error, KeyboardInterrupt):
+            if _state.was_raised and not isinstance(error, KeyboardInterrupt):  # caught or lost in the block
                 raise KeyboardInterrupt from error
 
 
@@ -227,13 +228,13 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
     """End the process; where a search is kept, at the first interrupt end the search alone."""
     if _state.ignores_interrupts:
         return
-    if _state.is_redelivery:
+    if _state.is_redelivery:  # not the user's: raise the lost interrupt again, unless its block is left
         _state.is_redelivery = False
         if _state.was_lost and (_state.is_interruptible or _state.gave_up):
             _state.may_raise = False
             _raise_interrupt(frame)
         return
-    if not _state.keeps_first or _state.is_interrupted:
+    if not _state.keeps_first or _state.is_interrupted:  # no search is kept, or this is the second interrupt
         if _state.owner_pid:
             _end_process(number)  # does not return
         # a program that uses the library decides itself what the exception ends
@@ -243,7 +244,7 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
     _state.is_interrupted = True
     if _state.owner_pid:
         _print_line(INTERRUPT_MESSAGE)
-    if _state.may_raise:
+    if _state.may_raise:  # else the next `Interruptible` block raises at its beginning
         _state.may_raise, _state.was_raised = False, True
         _raise_interrupt(frame)
 

@@ -77,6 +77,7 @@ def bench(
     Each contender runs in its own process; they compute in turns.  Without a MODEL, --report writes the page
     from the CSV file alone.
     """
+    # refuse bad options before anything is measured
     words, files = list(models or ()), list(against or ())
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     require_distinct_files({"--csv": csv, "--report": report, "--db": database})
@@ -101,8 +102,9 @@ def bench(
         from tensaurus.system.progress import choose_progress
 
         subjects = select_models(words, shapes, ranges)
-        for file in files:
+        for file in files:  # a damaged file is refused now
             load_model(file)
+        # `names`: the backends that run the original; `goals`: those that models are optimized for
         names = _split_names(peers) if peers else backends.peers()
         goals = [n for n in names if backends.find(n).target] if ours is None else _split_names(ours)
         if not names:
@@ -116,17 +118,19 @@ def bench(
         if resume:
             had = {record.model for record in earlier}
             subjects = [subject for subject in subjects if subject.name not in had]
+        # measure model by model; a row is in the file as soon as its model is measured
         failed = 0
         with choose_progress(make_console(stderr=True), quiet=False) as progress:
             progress.phase("measuring the machine's peaks")
             setting = measure_setting(threads)
+            # None: the time limit, not a number of steps, ends each optimization
             benchmark = Benchmark(
                 setting, names, goals, files, rounds, time_limit, None, seed, database, save, progress
             )
             for subject in subjects:
                 try:
                     records = benchmark.measure_model(subject)
-                except TensaurusError as error:
+                except TensaurusError as error:  # of several models the others are still measured
                     if len(subjects) == 1:
                         raise
                     failed += 1

@@ -1,4 +1,8 @@
-"""The command `derive`, which shows by which other operators an operator can be computed."""
+"""The command `derive`, which shows by which other operators an operator can be computed.
+
+It searches each region of a model (a product such as one Conv, with the moves of elements around it; see
+`finders/derive/linear_regions`) and prints the fastest programs found, each with the rules that led to it.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +63,7 @@ def derive(
     # comes after the regions of its single operators, and its search starts from the programs of these
     known: dict[tuple[Node, ...], list[DerivedProgram]] = {}
     for region in regions:
+        # the forms as expressions, and the tensor of each input: two arguments of `search_region`
         if (expressions := region.expressions()) is None:
             product = format_nodes(*region.forms)
             typer.echo(f"{product}\n  not searched: what surrounds the product does more than move elements")

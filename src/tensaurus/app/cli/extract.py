@@ -68,7 +68,7 @@ def extract(
 
     if out is not None:
         require_writable(out)
-    problem, nodes, classes = read_problem(file)
+    problem, nodes, classes = read_problem(file)  # `nodes`, `classes`: their names in the file, by number
     try:
         if method is Method.exact:
             solved = solve(
@@ -84,7 +84,7 @@ def extract(
             choice = needed(problem, chosen)
             if not choice:
                 raise ValueError(NO_PROGRAM)
-            # greedy methods prove no bound but 0: costs are not negative
+            # greedy methods prove no bound but 0 (costs are not negative); they solve 0 integer programs
             solved = Extraction(choice, dag_cost(problem, choice), 0.0, monotonic() - start, 0)
     except ValueError as error:
         remedy = "Give one class on each such cycle a node without children."

@@ -65,6 +65,7 @@ def rules_verify(
             undecided += 1
             typer.echo(f"{rule.name}: UNKNOWN, {evidence.reason}")
         else:
+            # with --write the file's claim is about to be replaced, so it is not compared
             claimed = not write and rule.evidence is not None and rule.evidence.kind == "proved"
             is_overclaimed = claimed and evidence.kind != "proved"
             overclaimed += is_overclaimed

@@ -128,6 +128,7 @@ def optimize(
     for path in (output, json):
         if path is not None:
             require_writable(path)
+    # until a search begins, an interrupt ends the process; from then on the best result is kept
     with keep_best_on_interrupt(armed=False, words="interrupted: nothing was written"):
         from tensaurus.graph.onnx.kernel_libraries import library_path, require_library_path
         from tensaurus.optimizer.optimize import optimize as run

@@ -71,7 +71,7 @@ class Record(Setting):
     @property
     def memory_share(self) -> float:
         """The share of memory bandwidth, if only inputs, outputs and weights moved."""
-        return self.compulsory_mb / self.median_ms / self.peak_memory_gbs
+        return self.compulsory_mb / self.median_ms / self.peak_memory_gbs  # megabytes a ms are GB/s
 
     @property
     def cache_share(self) -> float:
@@ -81,6 +81,7 @@ class Record(Setting):
 
 def compare_rounds(first: Record, second: Record) -> Comparison:
     """Compare two contenders of one measurement round by round, so that the machine's drift cancels out."""
+    # void where other processes disturbed most rounds of one of them
     ratios = [a / b for a, b in zip(first.rounds_ms, second.rounds_ms, strict=True)]
     return Comparison.of(ratios, 2 * max(first.disturbed, second.disturbed) > len(ratios))
 

@@ -98,6 +98,11 @@ def _format_times(models: Mapping[str, list[Record]]) -> str:
 
 
 def _format_time(record: Record | None, beside: Mapping[str, Record], fastest: float | None) -> str:
+    """Return a cell of the table of times: "**12.3** (1.41x)", with the speedup over the original if `ours`.
+
+    `beside` are the records of the same model by contender; a peer, which runs the original, has the name of
+    its backend. `fastest` is the least time of the model, which is bold.
+    """
     if record is None or not record.has_run:
         return "-"
     if record.note == "unchanged":
@@ -106,7 +111,7 @@ def _format_time(record: Record | None, beside: Mapping[str, Record], fastest: f
     if record.exact and record.error > LARGE_ERROR:
         return f"{word} (differs)"
     word = f"**{word}**" if record.exact and record.median_ms == fastest else word
-    original = beside.get(record.backend)
+    original = beside.get(record.backend)  # the peer on the same backend
     if record.ours and original and original.has_run:
         return f"{word} ({compare_rounds(original, record).median:.2f}x)"
     return word
@@ -119,6 +124,7 @@ def compare_best(records: Sequence[Record]) -> Comparison | None:
 
 
 def _format_gain(records: Sequence[Record]) -> str:
+    """Return the best peer's time over our best one's: "1.23", "1.01 (tie)", or "-" if one is missing."""
     ratio = compare_best(records)
     if ratio is None:
         return "-"
@@ -143,6 +149,7 @@ def _format_verdict(models: Mapping[str, list[Record]]) -> str:
 
 
 def _format_shares(models: Mapping[str, list[Record]]) -> str:
+    """Return the table of rates, over the machine's peaks, of the best peer and of our best result."""
     rows = []
     for model, records in models.items():
         for record in (find_fastest(records, ours=False), find_fastest(records, ours=True)):

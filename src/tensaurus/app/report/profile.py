@@ -1,7 +1,9 @@
 """Profiles a model for `tensaurus profile`: the time of each kernel beside its roofline.
 
 A runtime's profiler tells the time and the tensors of each kernel. The operations and bytes of a kernel are
-counted here from the expressions of the operators that compute these tensors.
+counted here from the expressions of the operators that compute these tensors:
+
+    kernel FusedConv, 0.8 ms, tensors c, r  ->  computes Conv + Relu, 2e8 operations, 3e6 bytes, least 0.5 ms
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
         names = [n for n in backends.installed() if isinstance(backends.find(n), backends.Profiling)]
         raise TensaurusError(f"--backend {name} has no profiler", remedy=f"Choose from {', '.join(names)}.")
     with name_file_in_errors(original.name), Database(options.database) as records:
+        # find inputs on which the model runs
         roofline = Roofline.here(records, machine)
         build, shapes, ranges = Build.from_file(model), options.shapes or {}, options.ranges
         require_ranges(original.model, ranges or {})
@@ -70,6 +73,7 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
         if assumed_sizes:
             sizes = f"not all input sizes were given; timed with {assumed_sizes}"
             progress.note(f"{sizes}. To time other sizes, use --shape")
+        # time whole runs without the profiler, then each kernel with the profiler
         patience = RUNS_PER_ANSWER * limit
         with Worker(name, threads=threads, timeout=patience, remedy=RUN_LIMIT_REMEDY) as worker:
             warm_up(worker, build, feeds, TIMED_SECONDS)
@@ -79,7 +83,7 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
         if not kernels:
             remedy = "The model may be too fast for the profiler's clock: try larger sizes with --shape."
             raise TensaurusError(f"{name} {runtime.version()} reported no kernel times", remedy=remedy)
-        untold = len(taken) - len(kernels)
+        untold = len(taken) - len(kernels)  # kernels to which the runtime's clock gave 0 s
     return Profile(original.name, name, runtime.version(), threads, whole, kernels, untold)
 
 
@@ -105,6 +109,7 @@ class _WorkCounter:
         return (self._count(kernel, seconds) for kernel, seconds in taken if seconds > 0)
 
     def _count(self, kernel: Kernel, seconds: float) -> ProfiledKernel:
+        """Return the kernel with its work; 0 operations and bytes where it computes no known tensor."""
         names = sorted(kernel.tensors, key=lambda name: (self.order.get(name, len(self.order)), name))
         inner = nodes_of(names, self.nodes)
         read = {arg for node in inner for arg in node.args if arg is not None}

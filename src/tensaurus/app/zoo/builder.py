@@ -102,6 +102,7 @@ class Builder:
         while read and not read[-1]:  # as exporters do: the runtimes' fusions match the number of inputs
             read.pop()
         proto = helper.make_node(operator, read, names, name=name, **present)
+        # from the types of the inputs, and the values of those on which shapes may depend
         types = shape_inference.infer_node_outputs(
             onnx.defs.get_schema(operator, self.opset),
             proto,

@@ -1,4 +1,8 @@
-"""Image classifiers that are mostly one chain of layers: VGG, SqueezeNet, MobileNetV2."""
+"""Image classifiers that are mostly one chain of layers: VGG, SqueezeNet, MobileNetV2.
+
+`index` numbers the layers in the names of weights, as a torch.nn.Sequential does: a ReLU or a pooling has a
+number, but no weights.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,7 @@ def squeezenet(b: Builder, batch: int, size: int = 224) -> Value:
 
 
 def _fire(b: Builder, x: Value, name: str, squeezed: int, expanded: int) -> Value:
+    """Add a fire module: 1x1 to `squeezed` channels, then 1x1 and 3x3 to `expanded` channels each."""
     x = b.relu(b.conv(x, f"{name}.squeeze", squeezed, 1, bias=True))
     narrow = b.relu(b.conv(x, f"{name}.expand1x1", expanded, 1, bias=True))
     wide = b.relu(b.conv(x, f"{name}.expand3x3", expanded, 3, padding=1, bias=True))

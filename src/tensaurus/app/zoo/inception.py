@@ -48,7 +48,7 @@ def _unit(
 
 
 def _branch(b: Builder, x: Value, name: str, layers: Layers, *, stride: int = 1, first: int = 1) -> Value:
-    """Add a chain of units called NAME1, NAME2, ...; the last one has the stride."""
+    """Add a chain of units called NAME1, NAME2, ... (from `first` on); the last one has the stride."""
     for index, (channels, kernel) in enumerate(layers):
         last = index == len(layers) - 1
         x = _unit(b, x, f"{name}{first + index}", channels, kernel, stride=stride if last else 1)
@@ -57,6 +57,9 @@ def _branch(b: Builder, x: Value, name: str, layers: Layers, *, stride: int = 1,
 
 def _pooled(b: Builder, x: Value, name: str, channels: int) -> Value:
     return _unit(b, b.average_pool(x, 3, 1, 1), f"{name}.branch_pool", channels, 1)
+
+
+# The blocks of Inception-v3, which torchvision calls InceptionA to InceptionE: B and D halve the image.
 
 
 def _block_a(b: Builder, x: Value, name: str, pooled: int) -> Value:
@@ -160,7 +163,10 @@ def inception_resnet_1d(
 def _residual(
     b: Builder, x: Value, name: str, narrow: int, deep: tuple[Layers, ...], scale: float, relu: bool = True
 ) -> Value:
-    """Add the input and scaled branches, which are concatenated and widened to the input's channels."""
+    """Add the input and its branches, which are concatenated, widened to the input's channels and scaled.
+
+    The first branch is a 1x1 convolution to `narrow` channels, the others have the layers of `deep`.
+    """
     branches = [_unit(b, x, f"{name}.branch0", narrow, 1)]
     for index, layers in enumerate(deep, 1):
         branches.append(_branch(b, x, f"{name}.branch{index}.", layers, first=0))

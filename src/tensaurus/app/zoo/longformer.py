@@ -46,7 +46,11 @@ def multiply_to_band(b: Builder, query: Value, key: Value) -> Value:
     Queries and keys are [rows, blocks, width, size]. Chunks of two blocks are multiplied in full: F[i, j] is
     query i times key j. With one row padded, and read in rows of 2 width + 1, diagonals become columns: place
     (r, c) holds F[r, r + c], of the key c after query r, where r + c < 2 width; elsewhere
-    F[r + 1, r + c - 2 width], of the key 2 width + 1 - c before query r + 1.
+    F[r + 1, r + c - 2 width], of the key 2 width + 1 - c before query r + 1. For a width of 1:
+
+        F00 F01          F00 F01 F10     columns: own key, 1 later, 1 earlier (of the next query)
+        F10 F11    ->    F11  0   0
+         0   0
     """
     rows, _, width, _ = query.shape
     full = b.node("MatMul", _chunks(b, query, 2), b.transpose(_chunks(b, key, 2), 0, 1, 3, 2))
@@ -70,8 +74,8 @@ def multiply_to_band(b: Builder, query: Value, key: Value) -> Value:
 def _multiply_band(b: Builder, band: Value, value: Value) -> Value:
     """Sum the values of each window, weighted by the band (GBMM): [rows, blocks, width, size].
 
-    Padding shifts each row of the band one place more than the row above, over the three blocks that the
-    windows of a block reach.
+    The windows of a block reach over three blocks of values. Rows of the band, padded to 3 width + 2 and then
+    read in rows of 3 width + 1, are shifted: row i by i places, so that its weights stand at its own window.
     """
     rows, blocks, width, _ = band.shape
     reach = 3 * width

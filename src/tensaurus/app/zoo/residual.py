@@ -11,7 +11,7 @@ __all__ = ["resnest50", "resnet18", "resnet50", "resnet50_stages", "resnext50"]
 
 _BRANCH_GAIN = 0.2  # mean square of a residual branch over that of its input; keeps activations bounded
 
-Block = Callable[[Builder, Value, str, int, int], Value]
+Block = Callable[[Builder, Value, str, int, int], Value]  # (builder, x, name, width, stride) -> output
 
 _LAYERS = (3, 4, 6, 3)
 

@@ -1,7 +1,8 @@
 """Runs the original on every input, in float64 and on a runtime, to measure the errors that are allowed.
 
-Copies of the original with weights and inputs one rounding away (perturbed copies) run on the runtime, too: a
-candidate may differ from the original as much as they do.
+`verdict.verify` makes a `Baseline`, and `CandidateTrial` judges a candidate by its rows.  Copies of the
+original with weights and inputs one rounding away (perturbed copies) run on the runtime, too: a candidate may
+differ from the original as much as they do.
 """
 
 from __future__ import annotations
@@ -51,10 +52,7 @@ NEAR_CONSTANTS_SECONDS = 10.0  # time for all of these shapes together
 
 
 class Baseline:
-    """Holds the original's outputs on all inputs of a comparison; a candidate is judged by them.
-
-    Raises TensaurusError where the original does not run.
-    """
+    """Holds the original's outputs on all inputs of a comparison; a candidate is judged by them."""
 
     def __init__(
         self,
@@ -73,9 +71,10 @@ class Baseline:
         answers: ReferenceAnswers | None = None,
         rows: Sequence[tuple[Feed, Mapping[str, Sequence[int]]]] = (),
     ):
-        """Run the original on inputs of these kinds and on the caller's, `given`, as `verdict.verify` says.
+        """Run the original on drawn inputs of these kinds (`draw_inputs.KINDS`) and on the caller's, `given`.
 
-        With `rows`, inputs and their shapes, no other inputs are tried.
+        With `rows` (pairs of inputs and their shapes: those of pinned models) no other inputs are tried; for
+        all other arguments see `verdict.verify`.  Raises TensaurusError where the original does not run.
         """
         self.limit = limit
         self.original, self.candidate, self.seed, self.fixed_shapes = original, candidate, seed, shapes
@@ -144,13 +143,14 @@ class Baseline:
     def _add_drawn_inputs(self, kinds: Sequence[str]) -> None:
         """Add inputs of all kinds at the first sizes that run; at guessed sizes, one kind at others, too."""
         given = len(self.rows)  # rows of the caller's inputs
-        first: WorkerError | None = None
-        guessed: list[str] = []
-        tried_sizes: list[Mapping[str, Shape]] = []
+        first: WorkerError | None = None  # why the original refused the first shapes that it refused
+        guessed: list[str] = []  # the guessed sizes at which it ran, in words
+        tried_sizes: list[Mapping[str, Shape]] = []  # the shapes at which it ran
+        # `words` are "" where no size is a guess; after the first shapes that run, one more guess must run
         for shapes, words in shape_assignments(self.original.proto, self.fixed_shapes):
             before = len(self.rows)  # equal to `given` until the original runs on some drawn input
             feeds = list(draw_feeds(self.original.proto, shapes, kinds, self.seed, self.values))
-            sizes = shapes if words else self.fixed_shapes
+            sizes = shapes if words else self.fixed_shapes  # the reference must be told the guesses
             if before == given:
                 self.reference.plan_runs(self.original.build, [(item.arrays, sizes) for item in feeds])
             for number, item in enumerate(feeds if before == given else feeds[:1], 1):
@@ -262,7 +262,7 @@ class Baseline:
                 continue
             try:
                 around = self.reference.facts(model.build, self.fixed_shapes).branches
-                missed = dict.fromkeys(around)
+                missed = dict.fromkeys(around)  # all branches; `around` has the branch around each of them
                 for row in list(self.rows) if missed else []:
                     self._remove_reached(model, row.feed, missed)
                 self._search_branches(model, missed)

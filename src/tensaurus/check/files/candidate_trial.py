@@ -1,8 +1,8 @@
 """Runs a candidate on every input of a baseline and judges its outputs beside the original's.
 
-The candidate runs on the runtime first, then in float64.  Copies of the original whose weights and inputs are
-one rounding away (perturbed copies) take many runs: they run only for inputs on which the errors of the
-original alone do not decide.
+The candidate runs on the runtime first, then in float64; either run on one input gives an `OutputFinding` for
+each output.  Copies of the original whose weights and inputs are one rounding away (perturbed copies) take
+many runs: they run only for inputs on which the errors of the original alone do not decide.
 
 An element is in a *tail* of a function where its error is negligible: less than a few roundings of the
 largest element that the output has on plausible inputs, or can have.  A sigmoid's 1e-14 is in a tail.
@@ -51,6 +51,7 @@ class CandidateTrial:
                 findings.append(self._judge_outputs(row, row.results, results))
                 if not _pass_clearly(findings[-1]):
                     undecided[number] = results
+        # perturbed copies allow larger errors; outputs that fail in spite of them get their last chances
         self.base.run_perturbed(rows[number] for number in undecided)
         for number, results in undecided.items():
             row = rows[number]
@@ -158,7 +159,8 @@ class CandidateTrial:
     def _judge_exact(self) -> list[OutputFinding]:
         """Judge all outputs in float64; perturbed copies run only for inputs where they may decide."""
         done: list[OutputFinding] = []
-        # rows that perturbed copies may decide, with outputs of the original and of the candidate
+        # rows that perturbed copies may decide, with outputs of the original (filled in below: [] at first,
+        # since the copies change which errors they allow) and of the candidate
         open_rows: list[tuple[ComparisonRow, list[OriginalOutput], list[Any]]] = []
         rows = [row for row in self.base.rows if row.reference_outputs is not None]
         self.base.reference.plan_runs(
@@ -180,6 +182,7 @@ class CandidateTrial:
                 done += findings
             else:
                 open_rows.append((row, [], outputs))
+        # copies on the runtime count only on inputs that are not of PRECISE_KINDS (`_expected_outputs`)
         self.base.run_perturbed(row for row, _, _ in open_rows if row.feed.kind not in PRECISE_KINDS)
         # where an argmax or a rounding is a tie, the outputs on both sides of the tie are right
         self.base.run_tie_neighbours(row for row, _, _ in open_rows)
@@ -200,7 +203,7 @@ class CandidateTrial:
                 else:
                     undecided.append((row, originals, outputs))
             open_rows = undecided
-        for row, originals, outputs in open_rows:
+        for row, originals, outputs in open_rows:  # what still fails is different
             done += self._judge_outputs(row, originals, outputs, exact=True)
         return done
 

@@ -2,12 +2,14 @@
 
     |b - ref|  <=  K * max(error, like) + C * u * |ref| + tiny          for every element
 
+b      the candidate's element; ref is the element that it must agree with (`OriginalOutput.reference`)
 error  the largest error at this element of the original and of its perturbed copies (one rounding away)
 like   the 0.9-quantile of `error` over the elements of like magnitude (within a factor of two, where there
        are 64 such; else over as many powers of two as hold 64, but eight at most)
 u      half the spacing of the output's type at 1; tiny is its smallest normal number
 K, C   ALLOWED_SPREADS and ALLOWED_ROUNDINGS
 
+`Baseline` makes an `OriginalOutput` for each output and input, and `CandidateTrial` calls its `judge`.
 Nothing is averaged over the tensor: a wrong pixel is judged by the original's errors at that pixel and at
 others of its magnitude, however large errors are elsewhere.
 
@@ -161,7 +163,7 @@ class OriginalOutput:
 
     def _implausible(self, result: Any, root: float = 2.0) -> Array:
         """Return where a result is implausible: the module's formula with u ** (1 / root) for sqrt(u)."""
-        if self.error is None:
+        if self.error is None:  # integers and bools; strings and sequences have no `accepted`
             if not self.accepted or _array_shape(result) != _array_shape(self.own):
                 return np.zeros((), bool)
             differs = np.asarray(result != self.reference)
@@ -170,17 +172,17 @@ class OriginalOutput:
             return differs
         finite = np.isfinite(self.reference)
         size = np.abs(np.where(finite, self.reference, 0.0))
-        digits = (float(_float_limits(self.own.dtype).eps) / 2) ** (1 / root)
-        floor = digits * max(self.largest, self.scale) + float(_float_limits(self.own.dtype).tiny)
+        share = (float(_float_limits(self.own.dtype).eps) / 2) ** (1 / root)  # u ** (1 / root)
+        floor = share * max(self.largest, self.scale) + float(_float_limits(self.own.dtype).tiny)
         steady = np.isfinite(result) & ~self.unsteady
-        edge = size > 0.99 * float(_float_limits(self.own.dtype).max)
+        edge = size > 0.99 * float(_float_limits(self.own.dtype).max)  # may round to infinity
         far = (
             _distance(result, self.reference)
             > ALLOWED_SPREADS * np.maximum(self.spread, typical_errors(size, self.spread)) + floor
         )
         # the exact value is infinite or NaN, the result is a number, and no perturbed copy strays from it
         with np.errstate(all="ignore"):
-            is_stable = self.spread <= digits * np.abs(result.astype(np.float64))
+            is_stable = self.spread <= share * np.abs(result.astype(np.float64))
         return np.asarray(steady & ~edge & np.where(finite, far, is_stable))
 
     def compare_with_unfused(self, unfused: Any) -> tuple[float, float]:
@@ -206,7 +208,7 @@ class OriginalOutput:
         cleared = wrong & ~self._implausible(unfused) & self._agrees(unfused)
         doubtful = self._implausible(self.own, 4.0) & ~cleared
         sizes = self._relative(cleared), self._relative(doubtful)
-        if self.error is None:
+        if self.error is None:  # integers
             if doubtful.any():
                 self.reference = np.where(doubtful, self.own, self.reference)
             old, kept = self.own, self.accepted[1:]
@@ -215,11 +217,11 @@ class OriginalOutput:
             self.accepted = [self.reference, *(np.where(cleared & (n == old), self.own, n) for n in kept)]
             self.miscomputed = cleared if cleared.any() else None
             return sizes
-        if doubtful.any():
+        if doubtful.any():  # errors there may be as large as the distance between both runs
             self.reference = np.where(doubtful, self.own.astype(np.float64), self.reference)
             wider = _elementwise_max(self.spread, _distance(unfused, self.own))
             self.error = np.where(doubtful, wider, self.error)
-        if cleared.any():
+        if cleared.any():  # allow the unfused run's errors, and note where the usual run exceeds them
             old, self.own = self.own, np.where(doubtful, self.own, unfused)
             right = _elementwise_max(self.spread, _distance(self.own, self.reference))
             self.error = np.where(doubtful, self.error, right)
@@ -293,7 +295,7 @@ class OriginalOutput:
     def _judge_floats(self, candidate: Array, margin: float) -> Finding:
         reference = self.reference
         finite = np.isfinite(reference)
-        own_fine, fine = np.isfinite(self.own), np.isfinite(candidate)
+        own_fine, fine = np.isfinite(self.own), np.isfinite(candidate)  # `fine` is the candidate's
         limits = _float_limits(self.rounding_type or self.own.dtype)
         # near the largest number, rounding decides between it and infinity
         edge = self.unsteady | (np.abs(reference) > 0.99 * limits.max)

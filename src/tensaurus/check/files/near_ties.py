@@ -73,6 +73,7 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     kinds = [types.get(a.input[index], 0) for a, _, index in reads]
     if not reads or not all(kind in FLOATS for kind in kinds):
         return None
+    # names for the added inputs ("pinned") and outputs ("scores_of") that no value of either model has
     used = {name for model in (one, other) for name in _used_names(model)}
     inputs, outputs = (
         [_unused_name(f"{word}_{a.output[0]}_{index}", used) for a, _, index in reads]
@@ -82,7 +83,7 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     for model, side in ((one, 0), (other, 1)):
         scores_read = [((a, b)[side].output[0], index) for a, b, index in reads]
         pinned.append(_pin_model(model, scores_read, inputs, outputs, kinds))
-    scores = ModelProto()
+    scores = ModelProto()  # the original itself, with its scores as the only outputs
     scores.CopyFrom(one)
     del scores.graph.output[:]
     for (a, _, index), name, kind in zip(reads, outputs, kinds, strict=True):

@@ -1,7 +1,8 @@
 """Runs models in float64 in child processes: the reference with which results are compared.
 
-A model may need more memory than there is, and its nodes without an expression run other code, which may
-crash or hang: that ends a child process, and the search goes on.
+`Baseline` and `CandidateTrial` ask a `Reference` for outputs; it passes each request to a `ReferenceServer`
+in a child process.  A model may need more memory than there is, and its nodes without an expression run other
+code, which may crash or hang: that ends a child process, and the search goes on.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class NoReference(ChildError):
 
 
 class _Evaluator(Child):
+    """A child process with a `ReferenceServer`."""
+
     error_type = NoReference
     pauses_when_idle = True
 
@@ -196,7 +199,9 @@ class Reference:
     """Runs models in float64 for one comparison; use it in a `with`.
 
     Each child process computes on one thread.  Where runs are long and the memory suffices, as many processes
-    as threads compute at once.  The processes stay alive for the next comparison.
+    as threads compute at once: the caller announces runs (`plan_runs`) and then asks for them one by one
+    (`run`); while it waits for one, idle processes compute the next.  The processes stay alive for the next
+    comparison.
     """
 
     def __init__(self, threads: int, limit: float, answers: ReferenceAnswers | None = None) -> None:
@@ -208,7 +213,7 @@ class Reference:
         self._planned: deque[_Task] = deque()  # runs that will be asked for, in this order
         self._running: deque[tuple[_ReferenceProcess, _Task]] = deque()
         self._done: dict[str, list[Any] | NoReference] = {}  # by keys of tasks
-        self._runs_are_long = False
+        self._runs_are_long = False  # whether some planned run took LONG_RUN_SECONDS
         self._parallel = 1  # processes for which there is memory
 
     def run(
@@ -262,7 +267,7 @@ class Reference:
         if key not in self._done and all(task.key != key for task in planned):
             return False
         self._start_planned()
-        while key not in self._done:
+        while key not in self._done:  # the oldest run first; its process then takes the next
             process, task = self._running.popleft()
             start = monotonic()
             try:
@@ -316,6 +321,7 @@ class Reference:
         return branches
 
     def _child_with_model(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> _Evaluator:
+        """Return the first child process, holding this model; cancel the planned runs if it computes one."""
         if self._is_running(self._processes[0]):
             self._cancel_planned()
         return self._processes[0].child_with_model(build, shapes)

@@ -20,7 +20,8 @@ MAX_KEPT_BYTES = 1 << 28  # of outputs in memory; further outputs are computed a
 class ReferenceAnswers:
     """The reference outputs of one model, by its inputs.
 
-    least_seconds  the shortest time that any output took to compute, so far
+    least_seconds  the shortest time that one computation of all outputs took, so far: the optimizer estimates
+                   by it how long the check of a result takes
     """
 
     def __init__(self, build: Build) -> None:
@@ -40,7 +41,10 @@ class ReferenceAnswers:
         rounded: bool,
         compute: Callable[[], list[Any]],
     ) -> list[Any]:
-        """Return the outputs on these inputs, computed where they are not known; arrays are read-only."""
+        """Return the outputs on these inputs, those of `compute` if they are not known; arrays are read-only.
+
+        With `rounded` they are those of the reference that rounds every operator's result.
+        """
         key = _key(arrays, shapes, rounded)
         known = self._known.get(key)
         if known is None:
@@ -51,6 +55,7 @@ class ReferenceAnswers:
             for value in plain:
                 value.setflags(write=False)
             size = sum(value.nbytes for value in plain)
+            # outputs that are sequences are not kept
             if len(plain) == len(known) and self._bytes + size <= MAX_KEPT_BYTES:
                 self._known[key], self._bytes = known, self._bytes + size
         return list(known)

@@ -79,6 +79,8 @@ def adopt_unfused_results(
         return 0.0
     if original.error is None:
         return _adopt_own_integers(original, unfused, rounded, is_far)
+    # where one of the two reasons in the module's text holds (the first is `is_stable`) and both computations
+    # agree
     distance = _distance(unfused, original.reference)
     size = np.abs(np.where(np.isfinite(original.reference), original.reference, 0.0))
     scale = max(original.largest, original.scale)
@@ -92,6 +94,7 @@ def adopt_unfused_results(
     # once one element is far off, every agreeing element adopts the run's result, also those below
     # MIN_ERROR_ROUNDINGS: their neighbours were rounded in the same way
     largest = float(np.max(distance, where=agreed & np.isfinite(distance), initial=0.0))
+    # the original's error from now on: its distance from the new reference, and how far copies move it
     own = np.maximum(_distance(unfused, original.own), np.where(is_stable, original.spread, 0.0))
     original.reference = np.where(agreed, np.asarray(unfused, np.float64), original.reference)
     original.error = np.where(agreed, own, original.error)

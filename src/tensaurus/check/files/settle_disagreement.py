@@ -1,5 +1,8 @@
 """Decides whether the runtime or the float64 reference is right where rounding cannot explain the difference.
 
+`Baseline` calls `settle_disagreements` once the original has run on all inputs; it changes what candidates
+are compared with, in the outputs of the baseline's rows.
+
 First case: the model rounds on purpose (`rounded_meaning`), and the runtime is right.  Otherwise the model
 runs once more without the runtime's graph optimizations (unfused).  If that result agrees with the reference,
 the runtime is wrong.  If it does not, nobody can tell which is wrong, and a candidate must agree with both.
@@ -66,7 +69,7 @@ def settle_disagreements(comparison: BaselineView) -> None:
 def _settle_rounding(comparison: BaselineView) -> None:
     """Make the original's own results the reference of outputs whose meaning is rounding."""
     worst_rounding: dict[str, tuple[float, str]] = {}  # by output: (share of the largest element, kind)
-    rows: list[tuple[ComparisonRow, list[int]]] = []
+    rows: list[tuple[ComparisonRow, list[int]]] = []  # with the indices of outputs far from the exact result
     for row in comparison.rows:
         plausible = row.feed.is_plausible
         indices = _outputs_where(
@@ -101,8 +104,9 @@ def _settle_wrong(comparison: BaselineView) -> None:
     `OriginalOutput.compare_with_unfused` changes the output: what candidates are compared with, and how much
     they may differ.
     """
-    wrong: dict[str, tuple[float, str]] = {}
-    doubtful: dict[str, tuple[float, str]] = {}
+    # the largest error by output, relative to its largest element, with the kind of inputs that shows it
+    wrong: dict[str, tuple[float, str]] = {}  # where the runtime is wrong
+    doubtful: dict[str, tuple[float, str]] = {}  # where the runtime or the reference is wrong
     comparison.run_perturbed(row for row in comparison.rows if _implausible_outputs(row))
     for row in comparison.rows:
         if not _implausible_outputs(row):

@@ -97,7 +97,7 @@ def verify(
     limit    seconds that a run may take
     stage    is called with the name of each step
     answers  the float64 outputs of `a`, shared by the comparisons of several candidates
-    margin   how many times the usual limit the errors of `b` may be (`allowed_error`)
+    margin   how many times the usual limit the errors of `b` may be (`allowed_error.ERROR_FACTORS`)
 
     Raises TensaurusError where a file is no model, or the original does not run.
     """
@@ -129,6 +129,7 @@ def verify(
                 detail = f"{candidate.name} does not run: {error}"
                 notes, faults = tuple(base.notes), tuple(base.faults)
                 return Verdict(False, inputs=tried, detail=detail, field=field, notes=notes, faults=faults)
+    # the largest errors over plausible inputs on the runtime, then one line that explains the verdict
     plausible = [s.finding for s in findings if s.feed.is_plausible and not s.exact]
     max_abs, max_rel, own_abs, own_rel = (
         max((getattr(finding, key) for finding in plausible), default=float("nan"))

@@ -1,4 +1,7 @@
-"""Draws inputs to compare two models on: plausible ones, and others that overflow, underflow or are NaN."""
+"""Draws inputs to compare two models on: plausible ones, and others that overflow, underflow or are NaN.
+
+`draw_feeds` yields all inputs of a comparison (`files/baseline`), `draw_feed` one feed, for timing, too.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ KINDS = (
     *("random", "blocks", "negative", "zeros", "constant", "large", "tiny", "magnitudes"),
     *("edges", "nan", "infinite"),
 )
-"""What the values of a feed are like; docs/equivalence.md says which errors each kind shows."""
+"""What the values of a feed are like ("edges": near the models' constants); docs/equivalence.md says why."""
 GIVEN = "given"  # the kind of inputs that the caller gives
 PLAUSIBLE = frozenset({"random", "blocks", "negative", GIVEN})
 NONFINITE = frozenset({"nan", "infinite"})  # ONNX does not specify what a runtime's kernels compute of these
@@ -187,7 +190,7 @@ def _is_float(value: ValueInfoProto) -> bool:
 def _draw_integers(
     value: ValueInfoProto, shape: Shape, kind: str, part: int, values: InputValues, rng: np.random.Generator
 ) -> Array:
-    """Draw the integers of one input from its range or by its use; of "edges", from numbers near limits."""
+    """Draw the integers of one input from its range or by its use; of "edges", those of `near` in turn."""
     name, least, most = value.name, *integer_limits(dtype_name(value.type.tensor_type.elem_type))
     if name in values.ranges:
         low, high = values.ranges[name]
@@ -260,7 +263,7 @@ def _draw_edges(candidates: Sequence[float], shape: Shape, part: int, rng: np.ra
     """Return the numbers of one group, each at least once, at random positions."""
     groups = _group_by_feed(candidates, prod(shape))
     group = groups[part % len(groups)]
-    exact = max(map(abs, group)) >= 2**53  # floats would round it
+    exact = max(map(abs, group)) >= 2**53  # float64 would round the largest
     pool = np.asarray(group, object if exact else np.float64)
     return np.asarray(rng.permutation(pool[np.arange(prod(shape)) % len(pool)])).reshape(shape)
 
@@ -295,7 +298,7 @@ def _max_edge_feeds(shapes: Mapping[str, Shape]) -> int:
 
 
 def count_untried_constants(model: ModelProto, shapes: Mapping[str, Shape], values: InputValues) -> int:
-    """Return how many constants no edge feed comes near."""
+    """Return how many constants no edge feed comes near; each has NUMBERS_BESIDE_ONE numbers in groups."""
     most = _max_edge_feeds(shapes)
     over = (sum(map(len, groups[most:])) for groups in _edge_groups(model, shapes, values))
     return values.constants.omitted_count + -(-max(over, default=0) // NUMBERS_BESIDE_ONE)

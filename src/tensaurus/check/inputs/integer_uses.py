@@ -1,7 +1,8 @@
 """Finds how a program uses its integer inputs: as numbers to compute with, or as indices into other tensors.
 
 The operators' expressions show it: where an index of a read is itself read from a tensor, as in Gather, the
-elements of this tensor are indices, and the extent of the dimension that they index bounds them.
+elements of this tensor are indices, and the extent of the dimension that they index bounds them: of
+Gather(table[5, 8], i) the input i holds indices from -5 to 4.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def find_integer_uses(program: Program) -> IntegerUses:
     }
     analysis = _UseAnalysis()
     analysis.visit(program, {node: {node.attribute("name"): True} for node in program.inputs})
-    limits = {
+    limits = {  # an index into several tensors must be valid in all of them
         name: (max(low for low, _ in bounds), min(high for _, high in bounds))
         for name, bounds in analysis.limits.items()
         if name in names and name not in analysis.unknown
@@ -135,6 +136,7 @@ class _UseAnalysis:
         The condition of an If chooses a branch and holds no index; other inputs of unknown operators may.
         """
         form = node.attribute("form")
+        # the node's own inputs, then what its bodies read from the program around it
         own, captured = node.args[: form.inputs], node.args[form.inputs :]
         mixed = {name: False for arg in node.args if arg is not None for name in carried.get(arg, {})}
         if form.operator == "Loop" and own[0] is not None:
@@ -163,6 +165,7 @@ def _reads_of(scope: Scope) -> Iterator[_TensorRead]:
             case Read(source, _, _):
                 yield from read(source, is_unchanged)
             case Call(fn, args):
+                # conversions to integer types keep an index, all other functions change it
                 kept = is_unchanged and fn.startswith(("to_int", "to_uint"))
                 for arg in args:
                     yield from visit(arg, kept)

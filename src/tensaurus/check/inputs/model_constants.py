@@ -1,4 +1,7 @@
-"""Collects the numbers that models hold: near them a comparison, a clip or a rounding may turn."""
+"""Collects the numbers that models hold: near them a comparison, a clip or a rounding may turn.
+
+`draw_inputs` draws inputs near these numbers: of a model with Clip(x, 0, 6), numbers around 0 and 6.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class ModelConstants:
 def collect_constants(models: Sequence[ModelProto]) -> ModelConstants:
     """Return the finite numbers in small tensors and in attributes of all models."""
     arrays = [np.ravel(array) for model in models for array in _constant_arrays(model)]
-    arrays.sort(key=lambda array: array.size > 1)
+    arrays.sort(key=lambda array: array.size > 1)  # single numbers first: they are kept if there are many
     whole = [int(v) for array in arrays if array.dtype.kind in "iu" for v in array]
     values: dict[float, None] = {}
     for array in (*arrays, *(halves for model in models for halves in _rounding_thresholds(model))):

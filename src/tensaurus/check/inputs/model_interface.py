@@ -36,6 +36,7 @@ def interface_differences(a: ModelProto, b: ModelProto) -> list[str]:
 def _differences(
     what: str, left: Sequence[ValueInfoProto], right: Sequence[ValueInfoProto], strict: bool
 ) -> list[str]:
+    """Return in words how two lists of inputs, or of outputs, differ; for `strict` see `_types_agree`."""
     names, others = [v.name for v in left], [v.name for v in right]
     if names != others:
         if sorted(names) == sorted(others):

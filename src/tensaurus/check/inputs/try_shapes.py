@@ -1,4 +1,8 @@
-"""Proposes shapes for inputs whose sizes a model leaves open."""
+"""Proposes shapes for inputs whose sizes a model leaves open, to run it without asking the caller.
+
+An input of [N, 3, H, W] is tried at [1, 3, 32, 32], then at [2, 3, 64, 64], and so on; the caller, such as
+`files/baseline`, keeps the shapes at which the model runs.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +58,12 @@ def shape_assignments(
     if all(n is not None for sizes in known.values() for n in sizes):
         yield {name: tuple(n for n in sizes if n is not None) for name, sizes in known.items()}, ""
         return
+    # by input a name for every dimension; names of first dimensions, and of all dimensions but the last
     labels = {value.name: _dimension_names(value) for value in entries}
     firsts = {labels_of_one[0] for labels_of_one in labels.values() if labels_of_one}
     inner = {label for labels_of_one in labels.values() for label in labels_of_one[:-1]}
     for (batch, other), batches in (
-        (guess, labels_of_one) for labels_of_one in (firsts, firsts | inner) for guess in SIZE_GUESSES
+        (guess, batch_labels) for batch_labels in (firsts, firsts | inner) for guess in SIZE_GUESSES
     ):
         filled: dict[str, Shape] = {}
         words: list[str] = []

@@ -35,8 +35,9 @@ class Rewritten:
 class Candidate:
     """A program that a search proposes, with the step that made it; the original has no step.
 
-    It comes after `Extracted`, a saturation's program without a proof, and before `Contender`, which is
-    written as a model and measured beside the original.
+    It comes after `Extracted` (`optimizer/search/program_pool`), a saturation's program without a proof, and
+    before `Contender` (`optimizer/result/contenders`), which is written as a model and measured beside the
+    original.
 
     cost      the sum of the costs of its operators, in seconds
     measured  seconds of a run of the whole program, where there was one
@@ -76,7 +77,10 @@ class Candidate:
 
 
 def prepend_chain(candidate: Candidate, first: Candidate) -> Candidate:
-    """Return the candidate, whose chain began at the program of `first`, with the chain of `first` before."""
+    """Return the candidate, whose chain began at the program of `first`, with the chain of `first` before.
+
+    The chains original -> p (of `first`) and p -> q (of the candidate) make original -> p -> q.
+    """
     if candidate.step is None:
         return replace(candidate, step=first.step, by=candidate.by | first.by)
     before = prepend_chain(candidate.step.before, first)

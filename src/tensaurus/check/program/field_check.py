@@ -4,6 +4,8 @@ A false equality passes one trial with probability at most (1 + m d) (d / p)^2, 
 the polynomials between unknown functions (exp, opaque operators) and m counts the values that unknown
 functions took.  Either the outputs' difference, a polynomial in inputs and values of unknown functions,
 vanishes at both points, or one of the at most d values in a monomial of it equals another value by chance.
+
+`replay` compares the two sides of a rewrite like this, or whole programs.
 """
 
 from __future__ import annotations
@@ -136,6 +138,7 @@ def _check_with_laws(
     unknown: set[str] = set()
     for trial in range(trials):
         unspecified = {name for name, _ in a.outputs}  # outputs of which no draw has compared all elements
+        # drawn again while some output has differed in unspecified elements only, in all draws
         for redraw in range(1 + PLAIN_DRAWS):
             field = Pairs(seed * 1_000_003 + trial, laws)
             try:
@@ -158,10 +161,10 @@ def _check_with_laws(
         bound *= field.error(degree) if found.drawn else 1.0
     if unknown:
         return _not_compared(degree, f"nothing specifies what output {min(unknown)} is")
-    vast = "" if bound < 1 or laws.order else "of a degree too large for a bound"
+    no_bound = "" if bound < 1 or laws.order else "of a degree too large for a bound"
     if draws.has_integers and not any(_is_float(node) for node in a.inputs):
-        vast = "" if laws.order else "of integers alone, for which there is no bound"
-    return FieldCheck(True, trials, degree, bound, vast, draws.has_integers)
+        no_bound = "" if laws.order else "of integers alone, for which there is no bound"
+    return FieldCheck(True, trials, degree, bound, no_bound, draws.has_integers)
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class _Trial:
 
     difference   the first difference in words, "" where there is none
     unspecified  outputs that differ in unspecified elements only (`unspecified_elements`)
-    drawn        how many elements of the field were drawn
+    drawn        how many elements of the field were drawn for inputs; 0: the trial improves no bound
     """
 
     difference: str
@@ -239,7 +242,7 @@ def _draw_input(
 
 
 def _difference(left: Any, right: Any, excluded: Any = False) -> str:
-    """Return in words how two outputs differ, the `excluded` elements aside; "" where they do not."""
+    """Return in words how two outputs differ, the `excluded` elements (True: all) aside; "": not at all."""
     if np.ndim(excluded) == 0 and excluded:
         return ""
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):

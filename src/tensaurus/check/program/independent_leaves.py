@@ -1,4 +1,7 @@
-"""Restricts equations to those of their leaves that are not computed from other leaves."""
+"""Restricts equations to those of their leaves that are not computed from other leaves.
+
+`replay` tries such an equation where the one over all leaves does not hold.
+"""
 
 from __future__ import annotations
 

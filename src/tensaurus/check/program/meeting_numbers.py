@@ -74,6 +74,7 @@ def unspecified_elements(
             value = evaluate_all([alone], feeds, field, sizes=sizes)[0][name]
         except BackendError:  # the unspecified number is an index that does not exist
             return np.asarray(True)
+        # each later result is compared with the first one
         if first is None:
             first = value
         elif not isinstance(value, np.ndarray) or not isinstance(first, np.ndarray):

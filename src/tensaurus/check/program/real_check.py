@@ -55,6 +55,8 @@ def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
     ]
     near = find_meeting_numbers([a, b], names, seed)
     for draw in range(DRAWS):
+        # evaluate both programs at the first sizes that fit; by `bool(draw)` all draws but the first take
+        # integers of the whole type, and numbers near turning points
         outputs: list[dict[str, Any]] = []
         reason = ""
         for sizes in size_choices([a, b]):
@@ -69,6 +71,7 @@ def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
             return FieldCheck(False, 0, 0, 1.0, reason)
         if not outputs:  # the integers drawn are indices that do not exist
             continue
+        # compare output by output; elements that nothing specifies may differ
         left, right = outputs
         for name, value in left.items():
             shapes = np.shape(value), np.shape(right[name])

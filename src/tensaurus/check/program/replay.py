@@ -155,6 +155,7 @@ def _check_run(
 
     `report_start` is called with the number of each rewrite in the run.
     """
+    # whole programs if that is cheaper; else each step must follow from its equations, and all of these hold
     applied = list(_equations_of(run))
     if (check := _check_whole_programs(run, tally, seed, report_start)) is not None:
         tally.add(check)
@@ -229,10 +230,11 @@ def _check_equation(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
     if key not in tally.known:
         is_exact = _holds_in_every_field(equation)
         check = _check_sides(sides, is_exact, seed)
-        if not check.passed:
+        if not check.passed:  # the law may need the values of large constants
             check = _check_sides(_sides_to_replay(equation, keep_values=True), is_exact, seed)
         tally.known[key] = check
     check = tally.known[key]
+    # it may hold only because one leaf is computed from another
     if not check.passed and (fewer := over_independent_leaves(equation)) is not None:
         return _check_equation(fewer, seed, tally)
     return check
@@ -313,7 +315,7 @@ def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
     leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # a law may depend on constants
     computed = (kind for node in topological_order([*equation.left, *equation.right]) for kind in node.types)
     most = max((_count_elements(kind) for kind in computed if isinstance(kind, TensorType)), default=0)
-    has_large_result = most > LARGE_RESULT_ELEMENTS
+    has_large_result = most > LARGE_RESULT_ELEMENTS  # then all leaves count as large
     large = [
         leaf for leaf in leaves if has_large_result or _count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS
     ]
@@ -323,13 +325,15 @@ def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
     ]
     if keep_values or not any(_count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS for leaf in weights):
         weights = []
+    # first choice: all dimensions are cut, weights among the inputs, if both sides type like that
     if (large or weights) and (
         sides := _sides_over(equation, _cut_all_sizes([*leaves, *weights]))
     ) is not None:
         return sides
     widest = max((n for leaf in large for n in leaf.tensor.shape[2:] if isinstance(n, int)), default=0)
     cut_sizes = takewhile(lambda size: size < widest, (CUT_SIZE * CUT_GROWTH**power for power in count()))
-    # long windows need larger sizes; a reshape may fix the sizes of one leaf, which is not cut then
+    # else only spatial dimensions are cut: (size, leaf that is not cut).  Long windows need larger sizes; a
+    # reshape may fix the sizes of one leaf
     ways = [*((size, None) for size in cut_sizes), *((CUT_SIZE, leaf) for leaf in large)]
     typed = list[Sides]()
     for size, uncut in ways:
@@ -340,7 +344,7 @@ def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
             typed.append(sides)
             if _most_elements(sides) <= LARGE_LEAF_ELEMENTS:
                 break
-    if not typed:
+    if not typed:  # no smaller leaves fit
         whole = _sides_over(equation, {leaf: leaf.tensor for leaf in leaves})
         assert whole is not None
         return whole

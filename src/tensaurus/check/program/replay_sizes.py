@@ -19,7 +19,7 @@ __all__ = ["Sizes", "shape_at", "size_choices"]
 Sizes = Mapping[Symbol, int]
 
 LEAST_SIZE = 4  # the smallest of the numbers that open sizes get at first
-LARGER_LEAST_SIZES = (13, 40)  # tried where programs do not run at these: a window may be wider than four
+LARGER_LEAST_SIZES = (13, 40)  # tried where programs do not run at LEAST_SIZE: a window may be wider
 DISTINCT_SIZES = 4  # open sizes that differ; a fifth is as large as the first
 MAX_ELEMENTS = 1 << 22  # of one tensor, at numbers other than the smallest
 
@@ -41,8 +41,8 @@ def size_choices(programs: Sequence[Program]) -> Iterator[Sizes]:
     plans += [{s: least + k % DISTINCT_SIZES for k, s in enumerate(symbols)} for least in LARGER_LEAST_SIZES]
     inputs = [node.types[0] for program in programs for node in program.inputs]
     yielded: list[Sizes] = []
-    for least in (1, 0):
-        for place, plan in enumerate(plans):
+    for least in (1, 0):  # plans without empty inputs first
+        for place, plan in enumerate(plans):  # two are tried however large the tensors are
             shapes = [shape_at(kind, plan) for kind in inputs if isinstance(kind, TensorType)]
             fits = all(n >= least for shape in shapes for n in shape)
             if fits and plan not in yielded and (place < 2 or _is_small(programs, plan)):

@@ -33,7 +33,7 @@ def check(graph: EGraph, refutation: Refutation) -> None:
         if types != known:
             raise NotEqualError(f"e-node {number}, {head}, is {types}, its class {known}")
     for source in graph.sources:
-        for equation in source.evidence(graph)[0]:
+        for equation in source.evidence(graph)[0]:  # [1]: equalities that other sources give
             if (reason := refutation(equation)) is not None:
                 left, right = (", ".join(map(format_nodes, side)) for side in (equation.left, equation.right))
                 raise NotEqualError(f"rule {equation.name}: {left} is not {right}: {reason}")

@@ -1,4 +1,7 @@
-"""Keeps what is known of each e-class beside its e-nodes: egg's e-class analysis (POPL'21, section 4)."""
+"""Keeps what is known of each e-class beside its e-nodes: egg's e-class analysis (POPL'21, section 4).
+
+`EGraph` makes an `Analysis` for each new class and joins two at a union; conditions of rules ask for facts.
+"""
 
 from __future__ import annotations
 

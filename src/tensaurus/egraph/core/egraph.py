@@ -4,6 +4,10 @@ Every e-node has a number; the number of one of its e-nodes, the root of union-f
 Each number names one term, too: the operator over the e-nodes that were its arguments when it was inserted
 (`original_args`).  Arguments have smaller numbers than their readers, so every number stands for one
 concrete, acyclic program, whatever classes are merged later.  Proofs speak of these terms (`egraph_proof`).
+
+    0: x    1: one    2: Mul(0, 1)    3: Relu(2)
+
+Once 2 and 0 are merged, e-node 3 reads the class {0, 2} (`args`), but its term is still Relu(Mul(x, one)).
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ class EGraph:
         self.original_args: list[tuple[int, ...]] = []  # the e-nodes over which it was inserted
         self.args: list[tuple[int, ...]] = []  # the classes of its arguments, as of the last rebuild
         self.is_live: list[bool] = []  # False where an older e-node became equal to it
-        self.parents: list[int] = []  # union-find: nearer to the root of the class, which is its own parent
+        # union-find, not egg's parents (here `readers`): nearer to the root, which is its own parent
+        self.parents: list[int] = []
         self._proof_links: list[tuple[int, int] | None] = []  # (next e-node, index of source or CONGRUENT)
         # Of each class, by the number of its root:
         self.analyses: dict[int, Analysis] = {}
@@ -142,6 +147,7 @@ class EGraph:
 
         `key`, (head, *classes of `original_args`), must not be in `known`; `analyses` are those of `add`.
         """
+        # the e-node begins as a class of its own
         number = len(self.parents)
         head: Head = key[0]
         classes = key[1:]
@@ -155,6 +161,7 @@ class EGraph:
         self.members[number] = [number]
         readers, known = self.readers, self.analyses
         readers[number] = []
+        # it is static if its operator may be folded and all its arguments are static
         static = not (isinstance(head.op, Op) and head.op.is_never_folded)
         for read in classes if len(classes) < 2 else set(classes):
             if read != ABSENT:
@@ -184,7 +191,7 @@ class EGraph:
         """Merge classes `a` and `b`, with a proof edge for `why` between their terms `left` and `right`."""
         members, readers = self.members, self.readers
         if len(members[a]) + len(readers[a]) < len(members[b]) + len(readers[b]):
-            a, b, left, right = b, a, right, left
+            a, b, left, right = b, a, right, left  # the smaller class, `b`, joins `a`: less is moved
         self._link(right, left, why)
         self.parents[b] = a
         members[a] += members.pop(b)
@@ -195,7 +202,7 @@ class EGraph:
         if old is not other:
             both = self.analyses[a] = old.join(other)
             self.analysis_version += 1
-            if both.static and not (old.static and other.static):
+            if both.static and not (old.static and other.static):  # its readers may be static by now
                 self._newly_static.append(a)
         self.dirty_classes.discard(b)
         self.dirty_classes.add(a)
@@ -238,7 +245,7 @@ class EGraph:
         self.is_live[younger] = False
         a, b = find(number), find(twin)
         if a == b:
-            self.dirty_classes.add(a)
+            self.dirty_classes.add(a)  # so that the index of matches drops `younger`
         else:
             self._merge(a, b, number, twin, CONGRUENT)
 

@@ -1,7 +1,10 @@
 """Extracts from an e-graph a proof that two terms are equal: a list of equations between concrete programs.
 
-Most equations are instances of rules.  That the equality of the two terms follows from the equations is
-checked by a second congruence closure (`_CongruenceClosure`), which shares no code with the e-graph.
+Most equations are instances of rules; finders make the others.  A search proves its results by `prove` and
+keeps those whose proof `holds`: that the equality of the two terms follows from the equations is checked by a
+second congruence closure (`_CongruenceClosure`), which shares no code with the e-graph.
+
+    Relu(x * 1) = Relu(x)   follows from   x * 1 = x
 """
 
 from __future__ import annotations
@@ -63,24 +66,25 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
     edge of a source needs its equations, and the equalities on which these rely; an edge by congruence needs
     equal arguments.
     """
-    numbers = [graph.insert_term(right) for _, right in pairs]
+    numbers = [graph.insert_term(right) for _, right in pairs]  # the e-nodes of the programs
     if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
         raise ValueError("the terms are of different classes")
     wanted: dict[int, Sequence[Equation]] = {}  # by the index of the source from which they come
-    todo: list[tuple[int, int]] = []
-    seen: set[tuple[int, int]] = set()
+    todo: list[tuple[int, int]] = []  # pairs of e-nodes whose terms must be proved equal
+    seen: set[tuple[int, int]] = set()  # pairs that are or were in `todo`
 
     def need(asked: Iterable[tuple[int, int]]) -> None:
         fresh = [pair for pair in asked if pair[0] != pair[1] and pair not in seen]
         seen.update(fresh)
         todo.extend(fresh)
 
+    # each e-node equals the e-node of its program, and the term of that e-node equals the program
     need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
     for node in topological_order(right for _, right in pairs):
         # the e-node that stands for this node may have been inserted over other, equal arguments
         args = [ABSENT if arg is None else graph.insert_term(arg) for arg in node.args]
         need(zip(graph.original_args[graph.insert_term(node)], args, strict=True))
-    while todo:
+    while todo:  # explain each pair, which may need further pairs
         for a, b, why in graph.proof_path(*todo.pop()):
             if why == CONGRUENT:
                 need(zip(graph.original_args[a], graph.original_args[b], strict=True))

@@ -16,7 +16,10 @@ Kind: TypeAlias = str  # operator and number of arguments, by which patterns fin
 
 
 class Head:
-    """An e-node without its arguments: an operator with attributes, or a leaf.  Heads are interned."""
+    """An e-node without its arguments: an operator with attributes, or a leaf.  Heads are interned.
+
+    Transpose(x, perm=(1, 0)) has the head (Transpose, (("perm", (1, 0)),), 1), as it has 1 output.
+    """
 
     __slots__ = ("op", "attrs", "outputs", "node")
 
@@ -60,6 +63,6 @@ def output_head(place: int) -> Head:
 def enode_kind(op: Op | Leaf, arguments: int, index: int | None = None) -> Kind:
     """Return the kind of the e-nodes of an operator; of an ITEM, `index` is the place of its output.
 
-    Kinds are texts, as Python computes the hash of a text only once.
+    Such as "Add/2" or "item/1 0".  Kinds are texts, as Python computes the hash of a text only once.
     """
     return f"{op.name}/{arguments}" if index is None else f"{op.name}/{arguments} {index}"

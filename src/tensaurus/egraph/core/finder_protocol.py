@@ -42,7 +42,10 @@ MAX_PROPOSALS = 20_000  # of one call of a finder; a finder with more is not cal
 
 
 class Proposal(NamedTuple):
-    """An equation, and the e-nodes for which its leaves stand, in the order of the leaves."""
+    """An equation, and the e-nodes for which its leaves stand, in the order of the leaves.
+
+    Concat(Concat(x, y), z) = Concat(x, y, z) with terms (4, 9, 2) has e-nodes 4, 9 and 2 for x, y and z.
+    """
 
     equation: Equation
     terms: tuple[int, ...]
@@ -91,13 +94,14 @@ class TimedFinder:
     def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
         """Return the proposals that the finder makes in time."""
         began, proposals = monotonic(), list[Proposal]()
-        left, granted, self._granted = self.deadline - began, self._granted, 0.0
+        left, granted, self._granted = self.deadline - began, self._granted, 0.0  # a grant is for one call
         if left <= 0 or self.ended:
             return proposals
         with DeadlineBlock(began + min(left, TIME_SHARE * left + granted)) as call:
             for proposal in islice(self.finder(graph, room), MAX_PROPOSALS):
                 proposals.append(proposal)
         spent = monotonic() - began
+        # two reasons not to call it again: it did not end in a fair share of time, or it proposes too much
         if call.ended and spent > self._little or len(proposals) == MAX_PROPOSALS:
             name = getattr(self.finder, "__name__", type(self.finder).__name__)
             what = f"{spent:.1f} s" if call.ended else f"{MAX_PROPOSALS} proposals"
@@ -207,7 +211,7 @@ def _insert_sides(graph: EGraph, equation: Equation, terms: tuple[int, ...], roo
         return None
     if not new and all(graph.find(numbers[a]) == graph.find(numbers[b]) for a, b in zip(*sides, strict=True)):
         return None
-    needs: dict[tuple[int, int], None] = {}
+    needs: dict[tuple[int, int], None] = {}  # insert what is new, and note where an e-node reads other terms
     for node in order:
         args = _argument_enodes(node, numbers)
         assert args is not None
@@ -226,7 +230,7 @@ def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -
     static = {leaf: number for leaf, number in leaves if graph.analyses[graph.find(number)].static}
     if not static:
         return False
-    # of each node of the equation that depends on constants only: the node over the e-graph's constants
+    # for each node of the equation that depends on constants only, that node over the e-graph's constants
     made = {leaf: graph.term(graph.constant_of(number)) for leaf, number in static.items()}
     before, after = (topological_order(side) for side in (equation.left, equation.right))
     if any(is_large_constant(made[leaf]) for leaf in static.keys() - set(after)):  # a dropped constant

@@ -1,12 +1,15 @@
-"""Finds Chvatal-Gomory cuts: seven products that are merged by up to four take 2 merges, not 7/4.
+"""Finds Chvatal-Gomory cuts: rows that every program satisfies, but not a solution of the linear relaxation.
 
-Every program of a class takes one of the class's *leaves*: the sum of x of its leaves is at least y.  Such
-rows of a set S of classes are added up and divided by d, and all coefficients and the right side are rounded
-up, as variables are 0 or 1 (Chvatal, 1973; Gomory, 1958); n classes of S have a choice as their leaf:
+Of seven products of which any four may be merged, a program needs 2 merged products; the relaxation takes
+parts of several that overlap, 7/4 in all.  `linear_relaxation.relax` passes its solution, x of each choice
+and y of each class (see `formulation`), and adds the rows that the solution violates.
+
+Every program of a class takes one of the class's *leaves*, choices that `Covers` finds: the sum of x of its
+leaves is at least y, that is sum of x + (1 - y) >= 1.  Such rows of a set S of classes are added up and
+divided by d, and all coefficients and the right side are rounded up, as variables are 0 or 1 (Chvatal, 1973;
+Gomory, 1958).  Where n classes of S have a choice as their leaf, its coefficient is ceil(n / d):
 
     sum over choices of ceil(n / d) x + sum over S of (1 - y) >= ceil(|S| / d)
-
-Overlapping merged operators leave the linear relaxation such gaps.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ class Covers:
         self._known: dict[int, frozenset[int]] = {}  # the leaves of each class
         roots = set(problem.roots)
         # For each choice the child at which a path down its program goes on: the most expensive one that is
-        # no root.  A choice that costs at least as much as this child is a leaf (None).
+        # no root.  A choice that costs at least as much as this child is a leaf (None).  So a path passes the
+        # cheap Split of a merged product and goes on to the product.
         self._below: list[int | None] = []
         for number, children in enumerate(problem.children):
             most = max((c for c in children if c not in roots), key=lambda c: (totals[c], -c), default=None)
@@ -70,7 +74,7 @@ class Covers:
         for group, leaves in taken.items():
             for number in leaves:
                 readers[number].append(group)
-        excesses: dict[tuple[int, frozenset[int]], float] = {}
+        excesses: dict[tuple[int, frozenset[int]], float] = {}  # {(d, S): by how much the row is violated}
         for group, leaves in taken.items():
             if len(leaves) > 1:
                 most = max(len(readers[number]) for number in leaves)
@@ -89,7 +93,7 @@ class Covers:
         taken: dict[int, list[int]],
         readers: dict[int, list[int]],
     ) -> Iterator[tuple[frozenset[int], float]]:
-        """Yield sets grown from `start`, with their violations.
+        """Yield sets S grown from `start`, with their violations; for `taken`, `readers` see `violated_rows`.
 
         Each step adds the class that adds least to the row's left side (`total`).  Only sets of
         k * divisor + 1 classes are yielded: rounding raises their right side most.
@@ -103,7 +107,7 @@ class Covers:
             near.discard(group)
             total += 1 - y[group]
             for number in taken[group]:
-                if counts[number] % divisor == 0:
+                if counts[number] % divisor == 0:  # ceil(n / d) grows by 1 with this class
                     total += x[number]
                 counts[number] += 1
                 near.update(other for other in readers[number] if other not in inside)

@@ -1,4 +1,7 @@
-"""Solves an extraction formulation by CP-SAT, with booleans, clauses, and integer orders."""
+"""Solves an extraction formulation by CP-SAT, with booleans, clauses, and integer orders.
+
+`exact` calls it for what the linear relaxation leaves open, and gets an `Answer`: a choice and a lower bound.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class CpSat:
         t = {group: model.new_int_var(0, count - 1, "") for group, count in form.ranges.items()}
         for number, upper, lower in form.orders:
             model.add(t[upper] >= t[lower] + 1).only_enforce_if(x[number])
-        for number, group in enumerate(problem.groups):
+        for number, group in enumerate(problem.groups):  # the search begins at `start`
             model.add_hint(x[number], start.get(group) == number)
         for group, height in order_values(form, start).items():
             model.add_hint(t[group], height)

@@ -1,7 +1,9 @@
 """Finds the strongly connected components of an extraction problem's e-classes.
 
 Every cycle lies within one component, so that cycles need to be excluded only there.  An e-class on no cycle
-is a component of its own, and is returned, too.
+is a component of its own, and is returned, too.  If classes 0 and 1 read each other, and 2 reads 0:
+
+    [[1, 0], [2]]
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ def strong_components(problem: Problem, among: Iterable[int] | None = None) -> l
 
     `among` are the e-classes to look at, by default all; it must contain the children of each of its members.
     """
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
+    index: dict[int, int] = {}  # the place of each visited class in the order of first visits
+    low: dict[int, int] = {}  # the least index on `stack` that is known to be reached from the class
     on: set[int] = set()  # the classes on `stack`
     stack: list[int] = []
     parts: list[list[int]] = []
     starts = list(range(len(problem.members)) if among is None else among)
-    below = {
+    below = {  # the children of each class, by any of its choices
         g: list(dict.fromkeys(c for n in problem.members[g] for c in problem.children[n])) for g in starts
     }
     for start in starts:
@@ -33,19 +35,19 @@ def strong_components(problem: Problem, among: Iterable[int] | None = None) -> l
         work = [(start, 0)]  # in place of recursion: (class, number of its children that were visited)
         while work:
             group, place = work.pop()
-            if not place:
+            if not place:  # the first visit
                 index[group] = low[group] = len(index)
                 stack.append(group)
                 on.add(group)
             for position in range(place, len(below[group])):
                 child = below[group][position]
-                if child not in index:
+                if child not in index:  # visit the child, then go on with the next
                     work += [(group, position + 1), (child, 0)]
                     break
                 if child in on:
                     low[group] = min(low[group], index[child])
-            else:
-                if low[group] == index[group]:
+            else:  # all children were visited
+                if low[group] == index[group]:  # it reaches no older class: its component is complete
                     part: list[int] = []
                     while not part or part[-1] != group:
                         part.append(stack.pop())

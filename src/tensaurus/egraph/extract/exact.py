@@ -6,6 +6,9 @@
 3. Choices that the bound shows to be too expensive are dropped.  If they are many, the rest begins at 1
    again; else CP-SAT solves the part (`cpsat`).
 
+A `_Division` is a problem after step 1, with a `_Part` for each part; a part whose rest begins at 1 again has
+a division of its own (`cheaper`), and so on.
+
 A *choice* of a class is one of its e-nodes; a `Choice` names one for each class that is needed.
 
 E-graphs may have cycles: none needs to be filtered during exploration, as TENSAT does (section 5.2).
@@ -106,12 +109,13 @@ class _Division:
         cls, problem: Problem, start: Choice | None, cycles: Cycles, shrink_first: bool, deadline: float
     ) -> _Division:
         """Shrink and split the problem.  Raises ValueError where the roots have no program."""
+        # shrinking may take half of the time
         smaller = shrink(problem, (monotonic() + deadline) / 2) if shrink_first else unshrunk(problem)
         small = smaller.problem
         # unsplit, the problem is one part that occurs once and keeps its numbers
         places = [[list(range(len(small.costs)))], [list(range(len(small.members)))]]
         parts = blocks(small) if shrink_first else [Block(small, *places)]
-        first = smaller.adopted(
+        first = smaller.adopted(  # the choice to beat, as far as the smaller problem still has it
             improve_choice(problem, greedy(problem), deadline) if start is None else start
         )
         return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in parts])
@@ -175,7 +179,7 @@ class _Part:
 
     @property
     def is_solved(self) -> bool:
-        """Whether the bound has met the cost."""
+        """Whether the gap is within a tenth of `PROOF_GAP`: then a whole of such parts is optimal."""
         return self.bound >= self.cost * (1 - PROOF_GAP / 10)
 
     def take_choice(self, choice: Choice) -> None:
@@ -212,12 +216,14 @@ class _Solver:
     def improve(self, part: _Part, deadline: float) -> None:
         """Raise the bound and lower the cost of a part until they meet or the time is over."""
         problem = part.block.problem
+        # an earlier call has dropped choices: go on with the rest
         if part.cheaper is not None:
             part.cheaper.improve(self, deadline)
             part.take_choice(part.cheaper.choice())
             # a program with a dropped choice costs at least `cheaper_limit`
             part.take_bound(min(part.cheaper_limit, part.cheaper.bound()))
             return
+        # the linear relaxation, once, in half of the time; "order" and "none" do without its rows
         if self.cycles in ("components", "cuts") and not part.is_relaxed:
             half = (monotonic() + deadline) / 2
             relaxed = relax(part.form, part.choice, part.cost, half)
@@ -232,6 +238,7 @@ class _Solver:
                 part.drop_choices(relaxed.too_expensive, self.cycles, deadline)
                 self.improve(part, deadline)
                 return
+        # CP-SAT: once, or with "cuts" until an answer has no cycle
         while not part.is_solved and monotonic() < deadline:
             part.rounds += 1
             solver = CpSat(self.workers, self.seed)

@@ -3,6 +3,8 @@
 A class that depends on constants only is computed ahead of time, by one program chosen beforehand.  It costs
 the bytes of its elements, once for each kind of kernel that reads them, as each kind packs a copy in a layout
 of its own.
+
+A search prices the `pieces`, has an extractor solve the `problem`, and makes its answer a `program`.
 """
 
 from __future__ import annotations
@@ -44,11 +46,11 @@ class _FusedMatch:
 class Choices:
     """The choices of each class below the roots.  Classes are numbered anew here, as in `problem`.
 
-    keys      for each choice an index into `pieces`, -1 for inputs, constants, opaque nodes, outputs of calls
+    keys      for each choice an index into `pieces`; -1 for inputs, constants, opaque nodes and outputs of
+              calls, which take no time
     pieces    for each key one piece, whose time is the cost of all choices of this key
     kept      for each choice the bytes of the constant that it is, or 0
-    stored    the bytes of the constant in a file: at most those of the constants from which the model itself
-              computes it, as it may be saved so
+    stored    the bytes of the constant in a file: where the model computes it from smaller ones, their bytes
     packed    the bytes that kernels read of the constant; where several kinds of kernels read it, each kind
               reads a copy, which is a choice of its own
     """
@@ -63,8 +65,9 @@ class Choices:
         own: int = 0,
         packing: Callable[[Piece], str] = lambda piece: "",
     ):
-        """List the choices among e-nodes numbered below `before`; the model itself has those below `own`.
+        """List the choices among e-nodes numbered below `before`.
 
+        The model itself has those below `own`: where both are equal, only its own e-nodes are choices.
         Kernels of pieces with one `packing` share a copy of a constant.
         """
         self.graph, self._before, self._own, self._packing = graph, before, own, packing
@@ -107,11 +110,11 @@ class Choices:
         append, sources = self._add_choice, self._sources
         while todo:
             group = todo.pop()
-            if graph.analyses[group].static:
+            if graph.analyses[group].static:  # computed ahead of time: one choice, which reads nothing
                 self._add_constant(group)
                 continue
             own, live = numbers[group], graph.live_members(group)
-            seen: dict[Any, int] = {}
+            seen: dict[Any, int] = {}  # the first choice of the class with this cost and these reads
             for node in live:
                 if node >= before:
                     continue
@@ -129,7 +132,7 @@ class Choices:
                 head = heads[node]
                 if isinstance(head.op, Op):
                     signature = (head, *[-1 if read == ABSENT else codes[read] for read in classes])
-                    if len(reads) < len(classes):
+                    if len(reads) < len(classes):  # some arguments may be equal: another piece
                         signature += (_equal_args(classes),)
                     key = known.get(signature, -1)
                     if key < 0:
@@ -140,7 +143,7 @@ class Choices:
                 if len(live) > 1:
                     alike = seen.setdefault((key, head if key < 0 else None, *reads), len(sources))
                     if alike < len(sources):
-                        if node < sources[alike]:  # type: ignore[operator]
+                        if node < sources[alike]:  # type: ignore[operator]  # keep the oldest
                             sources[alike] = node
                         continue
                 append(own, node, tuple(reads), key)
@@ -158,7 +161,7 @@ class Choices:
         self.packed.append(kept)
 
     def _add_constant(self, group: int) -> None:
-        size = self._size(group)
+        size = self._size(group)  # any e-node stands for the class: `_choose_constants` finds its program
         self._add_choice(self._numbers[group], min(self.graph.live_members(group)), (), -1, size)
         self.stored[-1] = int(min(size, self._unfolded_bytes(group)))
 
@@ -262,10 +265,7 @@ class Choices:
         return sum(self.packed[number] for number in choice.values())
 
     def place(self, number: int) -> Place:
-        """Return the e-nodes of a choice, which are the same in every extraction from the e-graph.
-
-        Returns () for a copy of a constant.
-        """
+        """Return the e-nodes of a choice, () for a copy of a constant: the same in every extraction."""
         source = self._sources[number]
         return () if source is None else (source,) if isinstance(source, int) else source.match
 
@@ -319,6 +319,7 @@ class Choices:
             else ()
             for source in chosen
         ]
+        # programs of the constants, which the problem holds only as choices without reads
         wanted = {find(term) for read in terms for term in read if term != ABSENT}
         wanted |= {find(source) for source in chosen if isinstance(source, int)}
         self._choose_constants([group for group in wanted if graph.analyses[group].static])
@@ -336,7 +337,7 @@ class Choices:
             read = [None if term == ABSENT else node_of(find(term)) for term in reads]
             if isinstance(source, int):
                 built[number] = graph.heads[source].build(read)
-            elif source is None:
+            elif source is None:  # copies exist for costs only
                 (constant,) = self._children[choice[number]]
                 built[number] = built[constant]
             else:
@@ -380,8 +381,8 @@ class Choices:
         choices.sort()
         members: list[list[int]] = [[] for _ in below]
         children: list[tuple[int, ...]] = []
-        owners: list[int] = []
-        nodes: list[int] = []
+        owners: list[int] = []  # the class of each choice
+        nodes: list[int] = []  # its e-node
         for node, group in choices:
             reads = {read for read in graph.args[node] if read != ABSENT}
             if group not in reads and reads <= numbers.keys():

@@ -3,6 +3,9 @@
 Variables are x of each choice (1: taken), y of each class (1: computed) and, where an order excludes cycles,
 t of each class: its place in the order.  The paper has x(n) <= y(c) for each choice n and each class c that n
 reads; here all choices of one class that read c share one row, as only one of them is taken.
+
+`formulate` makes the first rows of a problem.  `linear_relaxation` and `cpsat` solve them, with rows added
+that forbid cycles (`supports`, `exclusion_rows`) or are rounded up (`cover_cuts`).
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ __all__ = [
     "supports",
 ]
 
-Cycles: TypeAlias = Literal["components", "order", "cuts", "none"]
+Cycles: TypeAlias = Literal["components", "order", "cuts", "none"]  # how to exclude cycles, see `exact.solve`
 
 
 class Support(NamedTuple):
-    """The row: y of the class is at most the sum of x of the choices."""
+    """The row: y of the class is at most the sum of x of the choices, which lead out of a set around it."""
 
     group: int
     choices: list[int]
@@ -138,7 +141,8 @@ def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
 def exclusion_rows(problem: Problem) -> Iterator[Cover]:
     """Yield rows for classes A and B of one component where some choices of A need B in every program.
 
-    The sum of x of these choices is at most the sum of x of the choices of B that do not need A in turn.
+    The sum of x of these choices is at most the sum of x of the choices of B that do not need A in turn:
+    where one of the former is taken, B is computed before A.
     """
     groups = range(len(problem.members))
     needs = required_classes(problem.children, problem.members, groups)
@@ -153,7 +157,7 @@ def exclusion_rows(problem: Problem) -> Iterator[Cover]:
                     below[number] |= needs[child] & inside
                 for other in _bits(below[number]):
                     above[other] |= 1 << group
-        for group in part if inside else ():
+        for group in part if inside else ():  # A, with each B that may need it: {B: choices of A that need B}
             excluded: dict[int, list[int]] = defaultdict(list)
             for number in problem.members[group]:
                 for other in _bits(below[number] & above[group]):
@@ -173,6 +177,7 @@ def _bits(mask: int) -> Iterator[int]:
 
 def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
     """Yield the components of the chosen e-nodes, and a shortest cycle through each of their classes."""
+    # `own` is the problem with the chosen e-nodes as the only choices
     groups = range(len(problem.members))
     members = [[choice[group]] if group in choice else [] for group in groups]
     own = Problem(problem.costs, problem.children, problem.groups, members, problem.roots)

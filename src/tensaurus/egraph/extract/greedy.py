@@ -14,12 +14,13 @@ __all__ = ["greedy", "greedy_dag", "tree_costs"]
 def greedy(problem: Problem) -> dict[int, int]:
     """Return the cheapest tree of each class, in which a shared class counts several times (TENSAT's greedy).
 
-    Trees are found cheapest first, so no choice is ever cyclic, even with costs of 0.
+    Trees are found cheapest first, as in Knuth's generalization of Dijkstra's algorithm, so no choice is ever
+    cyclic, even with costs of 0.  The result is in the order in which trees were found: children first.
     """
     groups = problem.groups
     left = [len(children) for children in problem.children]  # children of each choice without a tree
     readers: list[list[int]] = [[] for _ in problem.members]
-    best: dict[int, int] = {}
+    best: dict[int, int] = {}  # the result: the root of each class's tree
     totals = list(problem.costs)  # for each choice, its cost and those of its children's trees so far
     leader: dict[int, tuple[float, int]] = {}  # for each class, its cheapest choice with a tree so far
     for group, members in enumerate(problem.members):  # dropped choices are only gone from `members`
@@ -35,11 +36,11 @@ def greedy(problem: Problem) -> dict[int, int]:
         group = groups[number]
         if group in best:
             continue
-        best[group] = number
+        best[group] = number  # no later entry is cheaper
         for reader in readers[group]:
             left[reader] -= 1
             totals[reader] += total
-            if not left[reader]:
+            if not left[reader]:  # all children have trees: the reader has one, too
                 above = groups[reader]
                 if above not in best:
                     entry = totals[reader], reader
@@ -74,7 +75,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
             readers[child].add(problem.groups[number])
 
     def merged_program(number: int) -> dict[int, int]:
-        """Return a choice over its children's programs merged ({} if cyclic); the larger one counts first."""
+        """Return a choice over its children's programs merged, the larger program first; {} if cyclic."""
         group, merged = problem.groups[number], {problem.groups[number]: number}
         for child in sorted(problem.children[number], key=lambda c: -len(programs[c])):
             for below, choice in programs[child].items():
@@ -88,6 +89,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
         programs[group] = merged_program(trees[group])
         totals[group] = _total(problem, programs[group])
     waiting = set(queue)  # classes that are still to be improved
+    # try each choice of a class over the best programs of its children; readers of a better class come again
     while queue:
         later: list[int] = []
         for group in queue:
@@ -103,7 +105,7 @@ def greedy_dag(problem: Problem, deadline: float = inf) -> dict[int, int]:
                         waiting.update(fresh)
                         later += fresh
         queue = later
-    chosen: dict[int, int] = {}
+    chosen: dict[int, int] = {}  # the programs of all roots merged, which may be cyclic
     for root in problem.roots:
         for group, number in programs.get(root, {}).items():
             chosen.setdefault(group, number)

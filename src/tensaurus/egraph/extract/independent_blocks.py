@@ -1,4 +1,8 @@
-"""Splits an extraction problem into parts that share no class, so that equal parts are solved only once."""
+"""Splits an extraction problem into parts that share no class, so that equal parts are solved only once.
+
+Twelve equal layers become one `Block`, with a problem of its own and the numbers of each of its twelve
+occurrences in the whole problem.  `exact` solves the small problem and translates the choice twelve times.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,11 @@ def blocks(problem: Problem) -> list[Block]:
     `shrink_problem` cuts them apart: it makes the classes that every program needs roots, and drops reads of
     roots.
     """
-    blocks_of: dict[Any, Block] = {}
+    blocks_of: dict[Any, Block] = {}  # by all that the part's problem consists of
     parts = _connected(problem)
     for groups in parts:
         order = _canonical(problem, groups) if len(parts) > 1 else groups  # a single part equals no other
-        place = {group: k for k, group in enumerate(order)}
+        place = {group: k for k, group in enumerate(order)}  # the number of each class in the part
         rows = []  # for each class its choices: (cost, children as places in `order`, number), sorted
         for group in order:
             members = [
@@ -59,10 +63,11 @@ def blocks(problem: Problem) -> list[Block]:
         roots = [place[root] for root in problem.roots if root in place]
         choices = [number for row in rows for _, _, number in row]
         key = (tuple(tuple((cost, reads) for cost, reads, _ in row) for row in rows), tuple(sorted(roots)))
-        if key in blocks_of:
+        if key in blocks_of:  # another occurrence of a known part
             blocks_of[key].choices.append(choices)
             blocks_of[key].classes.append(order)
             continue
+        # a new part, whose choices are numbered row by row
         starts = [sum(len(row) for row in rows[:k]) for k in range(len(rows))]
         part = Problem(
             [cost for row in rows for cost, _, _ in row],
@@ -101,7 +106,7 @@ def _canonical(problem: Problem, groups: Sequence[int]) -> list[int]:
     stay in the order of their numbers; so two equal parts may go unnoticed, and both are solved.
     """
     roots = set(problem.roots)
-    colours = {group: int(group in roots) for group in groups}
+    colours = {group: int(group in roots) for group in groups}  # equal for classes not yet told apart
     count = 0
     while count < len(set(colours.values())):
         count = len(set(colours.values()))

@@ -2,6 +2,9 @@
 
 Without these rows the bound is next to nothing on e-graphs with cycles: classes that read each other support
 each other, and pay for nothing else.  GLOP solves the linear programs.
+
+`relax` takes the rows of a `Formulation` and a choice to beat, and returns a lower bound, the rows that prove
+it, and the best choice seen.  `exact` calls it before CP-SAT.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
     """
     problem = form.problem
     linear = _LinearProgram(form, 2 * cost, 10 - frexp(cost)[1])  # scaled, `start` costs 2^9 to 2^10
-    inner = {group for part in strong_components(problem) if len(part) > 1 for group in part}
+    inner = {group for part in strong_components(problem) if len(part) > 1 for group in part}  # on cycles
     covers, exclusions = Covers(problem), list(exclusion_rows(problem))
     best, bound, rounds = dict(start), 0.0, 0
     least = [0.0] * len(problem.costs)  # for each choice a lower bound of the programs that take it
@@ -67,12 +70,14 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
         objective, with_each = linear.bounds()
         bound, least = max(bound, objective), list(map(max, least, with_each))
         x, y = linear.x, linear.y
+        # the solution rounded to a program may be cheaper than the best known one
         rounded = _round_greedily(problem, x)
         price = dag_cost(problem, rounded)
         if price < cost:
             best, cost = needed(problem, rounded), price
         if bound >= cost * (1 - CLOSED_GAP):
             break
+        # the rows that this solution violates: exclusions, supports of cycles and of other sets, covers
         fresh: list[Support | Cover] = [
             row
             for row in exclusions
@@ -219,7 +224,7 @@ def _violated_supports(
             outer = support_choices(problem, loop)
             leaving = sum(x[number] for number in outer)
             for group in sorted(loop, key=lambda group: (-y[group], group))[:rows]:
-                if y[group] > leaving + MIN_VIOLATION / 2:
+                if y[group] > leaving + MIN_VIOLATION / 2:  # half: `leaving` also adds up each x below TINY
                     yield Support(group, outer)
 
 
@@ -256,7 +261,8 @@ def _growing_sets(
     best set is hard, as a choice leaves the set only if none of its children is inside.  A set grows by a
     child of one of the largest choices that leave it: the child that closes most and opens least.
     """
-    acyclic_roots = inner.symmetric_difference(problem.roots) & set(problem.roots)  # no set grows by them
+    # roots on no cycle: no set grows by them
+    acyclic_roots = inner.symmetric_difference(problem.roots) & set(problem.roots)
     starts = [
         group
         for group, part in enumerate(y)
@@ -268,7 +274,7 @@ def _growing_sets(
         # the choices that leave the set, and the children by which it may grow
         outer = {number for number in problem.members[start] if x[number] > TINY}
         reads = {n: [c for c in problem.children[n] if c not in acyclic_roots] for n in outer}
-        for _ in range(MAX_SET_STEPS):
+        for _ in range(MAX_SET_STEPS):  # rate the children of the largest choices, and take the best child
             ways = sorted((n for n in outer if reads[n]), key=lambda number: (-x[number], number))[
                 :MAX_WAYS_OUT
             ]

@@ -3,7 +3,7 @@
 Two products that a merged product could replace gain nothing one by one: the first to change pays for the
 whole merged product, so no greedy choice ever takes it.  A *move* therefore brings a shared class into the
 program by several *turns* at once: each class in use that could read the shared class gets a choice that
-does.
+does.  `turns` and other choices are {class: number of its e-node}, as in `problem`.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ class _ProgramState:
         now: dict[int, int] = {}  # present reads of classes that were touched
         current: dict[int, int] = {}  # choices of classes that were turned or came in
         change = 0.0
-        read: list[int] = []
-        release: list[int] = []
+        read: list[int] = []  # classes with one more read, once for each
+        release: list[int] = []  # classes with one read less
         for group, number in turns.items():
             old = best[group]
             if old != number:
@@ -252,6 +252,7 @@ class _ProgramState:
                     change += costs[number]
                     read += children[number]
         reads = self.reads
+        # reads before releases, so that no class goes that a turn still needs
         while read:
             child = read.pop()
             count = now.get(child)
@@ -271,7 +272,7 @@ class _ProgramState:
             if count is None:
                 count = reads[child]
             now[child] = count - 1
-            if count == 1:
+            if count == 1:  # the last read: the class goes, and its own reads
                 gone = current.get(child)
                 if gone is None:
                     gone = best[child]

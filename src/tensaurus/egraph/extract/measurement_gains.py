@@ -23,7 +23,7 @@ def measurement_gains(problem: Problem, chosen: Choice, is_measured: Sequence[bo
         return {}
     costs = [cost if known else inf for cost, known in zip(problem.costs, is_measured, strict=True)]
     trees = greedy(replace(problem, costs=costs).without_infinite_costs())
-    found: dict[int, float] = {}
+    found: dict[int, float] = {}  # the cost of what the tree adds to the program, less that of the e-node
     for group, number in unmeasured.items():
         found[number] = -problem.costs[number] if group in trees else problem.costs[number]
         waiting, seen = [group] if group in trees else [], {group}

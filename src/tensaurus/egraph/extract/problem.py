@@ -2,6 +2,9 @@
 
 A `Problem` is an e-graph as extraction sees it: numbered choices with costs, grouped into classes.  A
 solution has no cycle.  Costs are not negative, and a class is paid for once, however often it is read.
+
+A *choice* of a class is one of its e-nodes (in code a `number`, its class a `group`).  A `Choice` is a
+solution or a part of one: {class: its chosen e-node}.
 """
 
 from __future__ import annotations
@@ -69,6 +72,8 @@ def format_problem(problem: Problem, choice: Choice | None = None, names: Sequen
     """Return one line for each choice of each class: its cost, and the classes that it reads.
 
     Roots are marked with ^, what `choice` chose with *; `names` are those of the choices.
+
+        ^* class 0: 1.5  Split  (1)
     """
     lines = []
     for group, numbers in enumerate(problem.members):

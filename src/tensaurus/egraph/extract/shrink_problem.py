@@ -33,7 +33,7 @@ class Shrunk:
     choices  for each choice of the smaller problem its number in the larger one
     classes  for each class of the smaller problem its number in the larger one
     given    choices of classes of the larger problem that are decided
-    paid     the cost of a program of the larger problem beyond that of its program of the smaller one
+    paid     the cost that is not in the smaller problem: paid by every program of the larger one
     """
 
     problem: Problem
@@ -184,10 +184,11 @@ class _ShrinkingProblem:
             (number,) = self.members[group]
             reads, above = self.children[number], readers[group]
             root = group in self.roots
-            if group in reads:
+            if group in reads:  # its only choice reads the class itself: no program has it
                 continue
             if self.costs[number] and (root or len(above) != 1):  # no single reader can take over the cost
                 continue
+            # a reads of this class and r by it become a * r reads: (a - 1) * (r - 1) - 1 more
             if (len(above) + root - 1) * (len(reads) - 1) > MAX_ADDED_READS:
                 continue
             for reader in above:
@@ -213,10 +214,11 @@ class _ShrinkingProblem:
         Such a read costs nothing more, and lies on no cycle.
         """
         needs = required_classes(self.children, self.members, self.reached)
-        forced = 0
+        forced = 0  # the classes that every program needs, as bits
         for root in self.roots:
             forced |= needs[root]
         self.roots.update({group: None for group in self.reached if forced >> group & 1})
+        # the number of each class's component
         part = {g: k for k, p in enumerate(strong_components(self._problem(), self.reached)) for g in p}
         changed = False
         for group in self.reached:
@@ -308,6 +310,7 @@ class _ShrinkingProblem:
                     rows.append((self.costs[number], own.bit_count(), number, own, below))
             rows.sort(key=lambda row: row[:3])
             kept: list[tuple[float, int]] = []  # (cost, reads) of possible substitutes, cheapest first
+            # drop a choice if a cheaper one reads only what this one needs too, or pays for trees of the rest
             for cost, _, number, own, below in rows:
                 if any(not other & ~below for _, other in kept) or any(
                     self._can_replace(group, price, other & ~below, cost, part, totals)

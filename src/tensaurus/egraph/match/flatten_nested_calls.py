@@ -1,6 +1,7 @@
 """Adds to the e-graph one flat call for nested calls of an operator, see `rules/language/nested_calls`.
 
-    Concat(Concat(x, y), z)   ->   Concat(x, y, z)
+    Concat(Concat(x, y), z)                 ->   Concat(x, y, z)          in an argument (`_VariadicCall`)
+    Split(Split(x, (1, 4))[1], (1, 3))[0]   ->   Split(x, (1, 1, 3))[1]   in an output (`_SplittingCall`)
 
 Rules merge many tensors two by two, which leaves chains of Concat and Split with a kernel for every link; a
 flat call is one kernel.  All orders of merging lead to the same flat call, so congruence merges them.
@@ -64,6 +65,7 @@ class _NestedCalls:
         graph = self.graph
         kept = (n for n, alive in enumerate(graph.is_live) if alive)
         nesting = {op: _nests_in_argument(op) for op in {head.op for head in graph.heads}}
+        # live calls of operators that nest: (e-node, whether they nest in arguments)
         calls = [(n, way) for n in kept if (way := nesting[graph.heads[n].op]) is not None]
         read = {
             graph.args[part][0]
@@ -103,7 +105,7 @@ class _NestedCalls:
         leaves = set[int]()
         opened.add(own := graph.find(number))
         room = MAX_ARGUMENTS - len(args)
-        for group in args:
+        for group in args:  # in its place goes the fitting call with most arguments that reads no open class
             alike = () if group in opened else self._by_head(group).get(head, ())
             calls = [call for other in alike if isinstance(call := self._call(other, depth), _VariadicCall)]
             fitting = [call for call in calls if call.count - 1 <= room and call.leaves.isdisjoint(opened)]
@@ -129,7 +131,7 @@ class _NestedCalls:
         if not isinstance(op, Op) or len(kinds) != 1 or len(op.types(kinds, attrs)) != head.outputs:
             return None
         inside: list[_SplittingCall | None] = [None] * head.outputs
-        for place in reversed(range(head.outputs)):
+        for place in reversed(range(head.outputs)):  # from the last: places before it keep their numbers
             part = graph.peek(output_head(place), (number,))
             if part is None:
                 continue
@@ -146,7 +148,7 @@ class _NestedCalls:
 
 @dataclass(frozen=True)
 class _VariadicCall:
-    """A variadic call, with the nested call that is each of its arguments, or None."""
+    """A variadic call, e-node `number`, with the nested call that is each of its arguments, or None."""
 
     number: int
     inside: tuple[_VariadicCall | None, ...]
@@ -209,7 +211,10 @@ class _Link(NamedTuple):
 
 @dataclass(frozen=True)
 class _SplittingCall:
-    """A splitting call, with the nested call that reads each output, or None; `attrs` of the flat call."""
+    """A splitting call, e-node `number`, with the nested call that reads each output, or None.
+
+    attrs  the attributes of the flat call
+    """
 
     number: int
     inside: tuple[_SplittingCall | None, ...]
@@ -222,7 +227,7 @@ class _SplittingCall:
 
     @cached_property
     def leaves(self) -> tuple[tuple[_Link, ...], ...]:
-        """For each output of the flat call, the links that lead to it."""
+        """For each output of the flat call, the links that lead to it, from this call inwards."""
         return tuple(
             (_Link(self.number, place), *below)
             for place, call in enumerate(self.inside)
@@ -256,6 +261,7 @@ def _splitting_equation(
     for call, output in links:
         nested = item(call.build([nested]), output)
     flat = item(operator_head(head.op, attrs, outputs).build([leaf]), place)
+    # an output of the outer call that no nested call reads moves to another place in the flat call
     name = f"{'nested' if len(links) > 1 else 'beside-nested'}-{str(head.op).lower()}"
     return nested_equation(name, nested, flat, [leaf])
 

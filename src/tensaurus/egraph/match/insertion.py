@@ -44,7 +44,19 @@ def _compile_inserter(
     """Compile code that inserts steps of this form: the arguments of each step, None for a constant.
 
     In the code h1, a1, f1, n1 are the fields of step 1, m1 is its e-node and d1 its class; t1 is the term of
-    variable 1 and c1 its class.
+    variable 1 and c1 its class.  Add(x, 1), with step 0 for the constant, becomes inside of `over`:
+
+        def insert(graph, terms, classes):
+            known, parents = graph.known, graph.parents
+            t0, = terms
+            c0, = classes
+            m0 = graph.insert_term(n0)
+            d0 = parents[m0]
+            if parents[d0] != d0: d0 = graph.find(m0)
+            key = (h1, c0, d0,)
+            m1 = known.get(key)
+            if m1 is None: m1 = graph.insert(key, (t0, m0, ), f1)
+            return (m0, m1, )
     """
     named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
     lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]

@@ -36,7 +36,7 @@ class MatchIndex:
             for number in graph.live_members(group):
                 key = (heads[number], len(args[number]))
                 known = kinds.get(key)
-                if known is None:
+                if known is None:  # the kinds of e-nodes of this head
                     head, count = key
                     known = kinds[key] = (enode_kind(head.op, count),)
                     if head.op is ITEM:  # a pattern asks for this output, or for any
@@ -73,7 +73,7 @@ class MatchIndex:
         """
         rows = [self.rows.get(wanted, {}) for wanted in pattern.kinds]
         matches: list[Match] = []
-        if all(rows):
+        if all(rows):  # else an operator of the pattern is nowhere in the e-graph
             if among is None:
                 among = self._every.get(pattern.root)
                 if among is None:
@@ -91,7 +91,10 @@ class CandidateRoots:
         self._readers_by_argument: dict[tuple[int, Kind], list[int]] | None = None
 
     def reading(self, below: Sequence[tuple[int, Kind]]) -> list[int]:
-        """Return a superset of the e-nodes that read all these kinds: those with the rarest (place, kind)."""
+        """Return a superset of the e-nodes that read all these kinds: those with the rarest (place, kind).
+
+        `below` is that of the pattern: [(0, "Mul/2")] for Add(Mul(x, y), z).
+        """
         if not below:
             return self.nodes
         if self._readers_by_argument is None:
@@ -100,7 +103,7 @@ class CandidateRoots:
 
     def _sort_by_argument(self) -> dict[tuple[int, Kind], list[int]]:
         args, kinds = self._args, self._kinds
-        places: list[dict[Kind, list[int]]] = []
+        places: list[dict[Kind, list[int]]] = []  # for each argument {kind in its class: readers}
         for number in self.nodes:
             read = args[number]
             while len(places) < len(read):

@@ -1,5 +1,8 @@
 """Joins the matches of a multi-pattern rule's roots that agree on shared variables (TENSAT, section 4).
 
+    MatMul(x, y), MatMul(x, z) => Split(MatMul(x, Concat(y, z)))[0], Split(MatMul(x, Concat(y, z)))[1]
+
+Each match of MatMul(x, y) is joined with each match of MatMul(x, z) whose x is of the same class.
 Whether a rule applies depends only on the *sort* of each match: the heads of its e-nodes (operators with
 attributes) and what is known of its variables.  There are many matches but few sorts, so the combinations of
 sorts to which the rule applies are found once, and only matches of such sorts are joined.
@@ -154,18 +157,19 @@ class _Join:
         """Yield all joint matches that begin with `chosen`; `bound` are the classes of its variables."""
         place = len(chosen)
         slots = self.entry.slots[place]
-        if not place:
+        if not place:  # the first root: nothing is bound yet
             for row in self._root_matches(0):
                 yield from self.extend((row,), dict(zip(slots, row.classes, strict=True)))
             return
         shared = tuple([k for k, slot in enumerate(slots) if slot in bound])
         agreed = tuple([bound[slots[k]] for k in shared])
-        if place < len(self.entry.patterns) - 1:
+        if place < len(self.entry.patterns) - 1:  # a root in the middle: of any sort
             for alike in self._buckets_at(place, shared).get(agreed, {}).values():
                 for row in self._may_follow(chosen, alike):
                     now = bound | dict(zip(slots, row.classes, strict=True))
                     yield from self.extend((*chosen, row), now)
             return
+        # the last root: only of sorts with which the rule has a plan
         unbound = [k for k, slot in enumerate(slots) if slot not in bound]
         matches = tuple([row.match for row in chosen])
         terms = self._merge_by_slot(chosen, [row.terms for row in chosen])
@@ -237,7 +241,7 @@ class _Join:
                 known = [analyses[group].content if asks else analyses[group].code for group in classes]
                 types = root.types if literals else ()
                 sort = sorts.setdefault((*[heads[number] for number in match], *known, types), len(sorts))
-                if self._attribute_values(place, sort, match, classes) is None:
+                if self._attribute_values(place, sort, match, classes) is None:  # fits to no match of others
                     continue
                 roots = merged.get(match[0], match[:1])
                 bits, ages = (needs.own(roots), needs.below(roots)), [needs.age(root) for root in roots]

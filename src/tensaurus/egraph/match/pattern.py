@@ -48,6 +48,8 @@ Match = tuple[int, ...]  # the e-nodes that a pattern's operators matched, outer
 OriginalArgs = Sequence[tuple[int, ...]]  # `EGraph.original_args`
 Rows = Mapping[int, list[int]]  # for each class its e-nodes of one kind
 Guard = Mapping[int, bool]  # whether conditions on one variable hold, by `Analysis.code` of its class
+# takes roots, the rows of each kind, `EGraph.args`, `EGraph.analyses`, where to append matches, their limit,
+# and the deadline
 Search = Callable[[Sequence[int], Sequence[Rows], Any, Any, list[Match], float, float], None]
 Bind = Callable[[OriginalArgs, Match], tuple[int, ...]]
 PlanLookup = Callable[..., None]  # a function that `compile_plan_lookup` compiles
@@ -187,8 +189,8 @@ class _Writer:
             self.write_line("if now() > deadline: return")
         self.write_line(f"a{number} = args[n{number}]")
         parts: tuple[Term | None, ...] = (term.term,) if isinstance(term, Item) else term.args
-        fresh: list[tuple[str, str]] = []
-        inner: list[tuple[Apply | Item, str, Position]] = []
+        fresh: list[tuple[str, str]] = []  # (name, code of its class) of variables that are bound here
+        inner: list[tuple[Apply | Item, str, Position]] = []  # operators among the arguments
         for place, part in enumerate(parts):  # the cheapest checks come first
             code = f"a{number}[{place}]"
             match part:

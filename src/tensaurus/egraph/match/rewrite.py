@@ -53,7 +53,8 @@ class Plan:
     insert    the compiled steps
     combined  the steps that compute from constants only
     dropped   the constant variables that the right-hand side does not read
-    rigid     the constant variables that meet other partners in its sums or products, see `loses_rounding`
+    rigid     (variable, where: "sum", "product") of the constant variables that meet other partners there, as
+              the factor a in (x * a) * b => (x * b) * a; see `loses_rounding`
     """
 
     steps: tuple[Step, ...]
@@ -91,6 +92,7 @@ class Plan:
         rigid = ((graph.term(graph.constant_of(terms[place])), kinds) for place, kinds in self.rigid)
         if any(must_keep_operand(node, kinds) for node, kinds in rigid):
             return True
+        # the constants that the steps would make, by ~number of the step; existing e-nodes as their terms
         made: dict[int, Node] = {}
         numbers: dict[int, int | None] = {}  # of steps whose e-nodes exist already
         for number in self.combined:
@@ -130,6 +132,7 @@ class Rewrite:
         written = [tree for root in roots for tree in occurrences.attribute_expressions(root)]
         self.asks_content = any(called_functions(tree) & ASKS_CONTENT for tree in (*rule.where, *written))
         self.once = "once" in rule.tags  # whether one order of the roots is enough
+        # variables that the left side alone reads
         gone = {name for root in rule.lhs for name in occurrences.variables(root)}
         gone -= {name for root in rule.rhs for name in occurrences.variables(root)}
         gone -= {n.id for tree in written for n in ast.walk(tree) if isinstance(n, ast.Name)}
@@ -196,6 +199,7 @@ class Rewrite:
         variables: Sequence[str],
         operators: Sequence[Sequence[Term]],
     ) -> Plan | None:
+        # do the element types allow the rule?
         known = dict(zip(variables, analyses, strict=True))
         kinds = [analysis.tensor for analysis in analyses]
         if any(kind is None or (self.dtypes is not None and kind.dtype not in self.dtypes) for kind in kinds):
@@ -203,6 +207,7 @@ class Rewrite:
         types = dict(zip(variables, kinds, strict=True))
         if any(is_integer(kind.dtype) for name in self.divisors if (kind := types[name])):
             return None
+        # do the attributes match, and the conditions hold?
         names: dict[str, Any] = {name: ClassFact(analysis) for name, analysis in known.items()}
         values: dict[str, Any] = {}
         flat = [term for group in operators for term in group]
@@ -212,6 +217,7 @@ class Rewrite:
                 return None
         if not all(holds(condition, {**names, **values}) for condition in self.rule.where):
             return None
+        # write the steps: the right-hand sides must have the types of the roots, by evidence or a proof here
         dtype = next((kind.dtype for kind in kinds if kind is not None), "float32")
         writer = _Writer(
             graph, {name: place for place, name in enumerate(variables)}, known, names, values, dtype
@@ -221,6 +227,7 @@ class Rewrite:
             return None
         if not self.limits.covers(names, values) and not self._is_proved_at(names, values, dtype):
             return None
+        # note what the plan does to constants, for `loses_rounding`
         steps = tuple(writer.steps)
         static = {place for place, analysis in enumerate(analyses) if analysis.static}
         dropped = tuple(place for place in sorted(static) if variables[place] in self.dropped)

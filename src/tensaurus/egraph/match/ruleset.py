@@ -100,13 +100,13 @@ class Ruleset:
         for rule in self.rules:
             guarded = variable_guards(rule)
             for rewrite in commuted_rewrites(rule):
-                own, shared = [], []
+                own, shared = [], []  # patterns of the roots: with this rule's names, or shared
                 for term in rewrite.side:
                     names: dict[str, int] = {}
                     form = pattern_shape(term, names)
                     # patterns of one shape are shared if their variables have the same guard objects, too
                     asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
-                    pattern = compile_pattern(term, guarded)
+                    pattern = compile_pattern(term, guarded)  # its code is compiled at first use only
                     own.append(pattern)
                     shared.append(known.setdefault((form, asked), pattern))
                 entry = RuleEntry(rewrite, shared, own)

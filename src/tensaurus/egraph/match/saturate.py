@@ -75,6 +75,8 @@ class RuleMatch:
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
         """Return the instance of the rule over the terms."""
+        # the right side over the terms of the variables, the left side as it was matched; a proof needs that
+        # each occurrence of a variable equals the one term that the instance has for it
         entry, terms, rule = self.entry, self.terms, self.entry.rewrite.rule
         nodes = {name: graph.term(term) for name, term in zip(entry.names, terms, strict=True)}
         binding = Binding(nodes, dict(self.plan.values))
@@ -202,7 +204,7 @@ class Runner:
         """Run at most `count` rounds, until nothing is new."""
         graph = self.graph
         for _ in range(count):
-            if not graph.dirty_classes and not multi:
+            if not graph.dirty_classes and not multi:  # multi-pattern rules search the whole e-graph
                 return
             before = set(graph.dirty_classes)
             try:
@@ -222,6 +224,7 @@ class Runner:
     def round(self, multi: bool) -> None:
         """Search all patterns, then apply the rules to the matches."""
         graph, ruleset, index = self.graph, self.ruleset, self.index
+        # take over what has changed since the last round
         self.cut = False
         changed = {graph.find(group) for group in graph.dirty_classes}
         graph.dirty_classes.clear()
@@ -231,6 +234,7 @@ class Runner:
                 self.tried[family].difference_update(matches)
             self.refused.clear()
         index.update(graph, changed)
+        # search: rules of several roots everywhere, of one root only above changed classes
         joint: list[tuple[RuleEntry, list[list[Match]]]] = []
         if multi:
             wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
@@ -246,6 +250,7 @@ class Runner:
                 able = [family for family in families if present.issuperset(family.pattern.kinds)]
                 found = [(family, self._search(family.pattern, among)) for family in able]
                 singles += [(family, matches) for family, matches in found if matches]
+        # apply: what is equal is noted, and merged at the end of the round
         singles.sort(key=lambda single: len(single[1]))  # a limit then cuts the rules that match most
         for family, matches in singles:
             self._apply_to_matches(family, matches)
@@ -335,6 +340,7 @@ class Runner:
             raise _Stop("time")
         if entry.rewrite.asks_content:  # the instance must have the constants on which conditions depend
             terms = tuple(map(graph.constant_of, terms))
+        # refuse what has no room, and what loses rounding that a model needs
         room = self.room - len(graph.known)
         if len(plan.steps) > room and plan.missing(graph, terms) > room:
             raise _Full("nodes")
@@ -343,7 +349,7 @@ class Runner:
         made = plan.insert(graph, terms, classes)
         pairs = []
         for match, place in zip(matches, plan.roots, strict=True):
-            new = terms[place] if place >= 0 else made[~place]
+            new = terms[place] if place >= 0 else made[~place]  # see `Plan.roots`
             if find(match[0]) != find(new):
                 pairs.append((match[0], new))
         if pairs:

@@ -1,4 +1,8 @@
-"""Evaluates conditions of rules that depend on the types of one variable only, once for all equal types."""
+"""Evaluates conditions of rules that depend on the types of one variable only, once for all equal types.
+
+Searches of patterns ask a guard about each class before they bind a variable to it (`pattern`).  For a rule
+`where rank(x) == 2` that of x says True of the code of f32[3,4], False of that of f32[4].
+"""
 
 from __future__ import annotations
 
@@ -80,6 +84,7 @@ def variable_guards(rule: Rule) -> Mapping[str, Guard]:
     for condition in rule.where:
         bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
         names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
+        # one name, that of a tensor (not of an attribute), of which no elements are asked
         if (
             len(names) == 1
             and names <= rule.variables.keys()

@@ -90,7 +90,7 @@ def intersect_progressions(a: Progression, b: Progression) -> Progression | None
     if count == 0 or other_count == 0:
         return Progression(0, 0)
     # Chinese remainders: first + steps_to_common * a.step is an index of both, were they endless; the common
-    # indices recur at the least common multiple of the steps
+    # indices recur at the least common multiple of the steps; the result begins with the first from low on
     step_gcd = gcd(a.step, b.step)
     if (second - first) % step_gcd:
         return Progression(0, 0)
@@ -102,11 +102,14 @@ def intersect_progressions(a: Progression, b: Progression) -> Progression | None
 
 
 def subtract_progression(a: Progression, b: Progression) -> tuple[Progression, ...] | None:
-    """Return the indices of a that are not in b as disjoint sides; None where symbols do not decide."""
+    """Return the indices of a that are not in b as disjoint sides; None where symbols do not decide.
+
+    For example 0:10 without 2:9:3 (2, 5, 8) is 0:2, 3:7:3, 4:8:3 and 9:10.
+    """
     common = intersect_progressions(a, b)
     if common is None:
         return None
-    if not _have_numbers(a, b):
+    if not _have_numbers(a, b):  # then both are intervals: others have no known intersection
         head = interval_progression(a.start, smallest(a.stop, common.start))
         tail = interval_progression(largest(a.start, common.stop), a.stop)
         return tuple(s for s in (head, tail) if not is_same_size(s.count, 0))
@@ -200,6 +203,8 @@ def is_partition(boxes: Sequence[Box], box: Box) -> bool | None:
 
     None where symbols do not decide.
     """
+    # the boxes are a partition if all of these are empty: what no box covers, what boxes have outside `box`,
+    # and what two boxes share
     rest = subtract_boxes(box, boxes)
     outside = [subtract_boxes(piece, [box]) for piece in boxes]
     overlaps = [intersection(a, b) for a, b in combinations(boxes, 2)]
@@ -219,6 +224,7 @@ def split_into_progressions(indices: np.ndarray[Any, Any]) -> Iterator[Progressi
     ends = [*(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]  # position of each run's last index
     start = 0
     while start < len(indices):
+        # the run goes on to the first end beyond its start; the last index may be left alone
         stop = ends[bisect_left(ends, start + 1)] + 1 if start < len(steps) else start + 1
         step = int(steps[start]) if stop > start + 1 else 1
         if stop - start == 2 and step > 1 and stop < len(indices):

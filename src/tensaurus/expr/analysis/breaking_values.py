@@ -1,7 +1,8 @@
 """Draw integers at which a wrong equality of two expressions is likely to break.
 
 Such integers are small, or at the ends of their type, or around the constants of the expressions (`near`), or
-anywhere between those.
+anywhere between those.  `check/program` and `rules/test` give them to integer inputs of the programs that
+they compare: x < 71 and x <= 71 differ at 71 alone, the constant of both.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def draw_integers(
         return np.full(shape, draw_integers(dtype, (1,), rng, near)[0])
     low, high = integer_limits(dtype)
     given = sorted({n for n in near if low <= n <= high})
-    draws = [_small(low, high, shape, rng)]  # a tensor of each kind that is mixed
+    # One tensor for each kind that is mixed: small numbers and, by `chance`, ends (up to 0.3), ends and near
+    # (to 0.5), all three other kinds (to 0.7), or near and between.
+    draws = [_small(low, high, shape, rng)]
     if (chance := rng.random()) < 0.7:
         draws.append(_draw_from([low, low + 1, high - 1, high, high // 2, high // 2 + 1], dtype, shape, rng))
     if given and chance > 0.3:
@@ -45,7 +48,7 @@ def draw_integers(
         draws.append(_draw_from(sorted(n for n in neighbours if low <= n <= high), dtype, shape, rng))
     if chance > 0.5:
         draws.append(_between(sorted({low, 0, *given, high}), dtype, shape, rng))
-    if rng.random() < 0.5:
+    if rng.random() < 0.5:  # one kind alone
         draws = [draws[int(rng.integers(len(draws)))]]
     return np.asarray(np.choose(rng.integers(0, len(draws), shape), [k.astype(dtype) for k in draws]), dtype)
 
@@ -76,7 +79,7 @@ def _draw_from(numbers: Sequence[int], dtype: str, shape: tuple[int, ...], rng: 
 
 def _between(ends: Sequence[int], dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Draw from the whole range of the sorted `ends`: uniformly between two neighbours, or log-uniformly."""
-    low, high = ends[0], ends[-1]
+    low, high = ends[0], ends[-1]  # the limits of the type: `low` is 0 for unsigned types
     wide = np.uint64 if low >= 0 else np.int64
     if rng.random() < 0.5:
         intervals = rng.integers(0, len(ends) - 1, shape)

@@ -1,5 +1,7 @@
 """Evaluate conditions, conjunctions of sizes >= 0, at all points of axes.
 
+    i - 1 >= 0 and 3 - i >= 0,  over i:5      ->      False, True, True, True, False
+
 The regions of an output (`summation_regions`) are found by asking where the guards of its expression hold.  A
 *place* maps the axes of an output to the indices of one element.
 """
@@ -62,7 +64,10 @@ def collect_conditions(body: Body) -> tuple[Condition, ...]:
 
 
 def group_axes(axes: Sequence[Axis], all_conditions: Sequence[Condition]) -> list[tuple[Axis, ...]]:
-    """Return the axes in groups such that no condition has axes of two groups."""
+    """Return the axes in groups such that no condition has axes of two groups.
+
+    For example i, j, k with the conditions (i - j,) and (k - 2,) are (i, j) and (k,).
+    """
     groups = [{a} for a in axes]
     for condition in all_conditions:
         joined = [g for g in groups if depends_on(condition, g)]
@@ -105,7 +110,7 @@ def sorted_axes(*sizes: Size) -> list[Axis]:
 def truth_table(condition: Condition, axes: Sequence[Axis]) -> TruthTable:
     """Return whether all sizes are at least 0 at each point, with a dimension for each axis.
 
-    Raises Undecided.
+    Raises Undecided where an extent is open, there are too many points, or a tensor or symbols would decide.
     """
     shape = tuple(a.extent for a in axes if isinstance(a.extent, int))
     if len(shape) < len(axes) or prod(shape) > MAX_POINTS:
@@ -122,6 +127,7 @@ def _signs(size: Size, points: Mapping[Atom, Any]) -> TruthTable:
     """
     nested_atoms = atoms(size)
     if not any(isinstance(atom, Symbol) for atom in nested_atoms):
+        # an atom that is no quotient, no max and none of the axes, such as a Lookup, has no known value
         if any(not isinstance(atom, (Floor, Largest)) and atom not in points for atom in nested_atoms):
             raise Undecided(f"the sign of {size}")
         return np.asarray(evaluate(size, points.__getitem__) >= 0)

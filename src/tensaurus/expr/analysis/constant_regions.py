@@ -3,6 +3,7 @@
     L[i:5](x[i - 1] | 0)          x of 3 elements          0 for i in 0:1 and for i in 4:5
 
 Such boxes are the borders of a Pad, and the zeros that a transposed convolution puts between elements.
+`finders/derive/tighten_boundary` leaves out the boxes where the constant is 0.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def constant_boxes(scope: Scope) -> tuple[tuple[Box, Value], ...]:
     dtypes = dtype_of(scope), *(t.dtype for t in tensors(scope))
     has_floats_only = all(dtype.startswith(("float", "bfloat")) for dtype in dtypes)
     for region in summation_regions(scope):
-        if region.summations is None:
+        if region.summations is None:  # nothing is known about the region
             continue
         end_places_of_box = representative_places(scope, region.box)
         varying_axes = {
@@ -83,8 +84,10 @@ class _ConstantEvaluator:
     have a dimension for each reduced axis around the current body that some condition or size depends on, the
     inner ones first (`axes`, `shape`); their elements are None where the value is not known.
 
+    places           the first place of the box, and the last where the box may be empty
     varying_axes     the axes of the output with several indices in the box
     has_floats_only  whether only float types occur, so that no result wraps
+    relevant_atoms   what the conditions of the body, and the sizes in it that are used as numbers, depend on
     points           the index of each axis in `axes`, as an array that broadcasts to `shape`
     """
 
@@ -117,7 +120,8 @@ class _ConstantEvaluator:
         return _array(None)
 
     def number(self, size: Size) -> Objects:
-        """Return a size as a number, None where it is not constant."""
+        """Return a size as a number, None where it is not constant in the box."""
+        # constant means: without axes that vary, and without atoms such as lookups that no index is known of
         own_atoms = {a for a in atoms(size) if not isinstance(a, (Floor, Largest))}
         if not self.varying_axes.isdisjoint(own_atoms) or not own_atoms <= {*self.points, *self.places[0]}:
             return _array(None)
@@ -166,6 +170,7 @@ class _ConstantEvaluator:
         lengths = tuple(n for n in extents if isinstance(n, int))
         if len(lengths) < len(extents) or prod(lengths) * prod(self.shape) > MAX_POINTS:
             raise Undecided(f"a reduction over {axes}")
+        # evaluate the operand with a dimension more for each relevant axis, then restore the outer ones
         outer = self.shape, self.axes, dict(self.points)
         self.axes = (*(a for a in axes if a in self.relevant_atoms), *self.axes)
         self.shape = (*lengths, *self.shape)
@@ -173,7 +178,7 @@ class _ConstantEvaluator:
             self.points[a] = np.arange(self.shape[d]).reshape(-1, *[1] * (len(self.shape) - d - 1))
         values = np.broadcast_to(self.body(inner), self.shape)
         self.shape, self.axes, self.points = outer
-        rows = values.reshape(-1, *self.shape)
+        rows = values.reshape(-1, *self.shape)  # the new dimensions as one, which is reduced
         totals = np.apply_along_axis(
             lambda row: _array(self.reduce_values(monoid, list(row), count)), 0, rows
         )
@@ -192,7 +197,7 @@ class _ConstantEvaluator:
         if monoid in ("max", "min"):
             return (max if monoid == "max" else min)(values) if is_nonnegative(count - 1) else None
         if not isinstance(count, int) or monoid == "prod" and count * len(values) > len(SMALL_INTEGERS):
-            return None
+            return None  # the count is a symbol, or there are more than 128 factors
         return self.if_exact(sum(values) * count if monoid == "sum" else prod(values) ** count)
 
 
@@ -206,5 +211,5 @@ def _each(function: Any, *arrays: Objects) -> Objects:
 
 
 def _are_numbers(*values: Any) -> bool:
-    """Return whether all values are known numbers, infinities included, NaN excluded."""
+    """Return whether all values are known numbers, infinities included, NaN and bools excluded."""
     return all(isinstance(v, (int, float, Fraction)) and not isinstance(v, bool) and v == v for v in values)

@@ -5,6 +5,8 @@ occur as 3*h + d are the digits of one axis, and are merged into it.
 
     (i:6)  ->  (i // 3, i % 3)          with  i = 3*h + d         (h:2, d:3)  ->  (h, d)
     (h:2, d:3)  ->  (3*h + d) // 2      with  3*h + d = t         (t:6)  ->  t // 2
+
+`index_map` and `iterator_table` ask their questions of the linear forms over these digits.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def digit_form(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> DigitForm:
     """Return the indices over digits in which more of them are affine.
 
     Drops axes of one point, merges axes that are digits of one, rewrites quotients so that their dividends
-    are single axes, and splits the axes that are divided.
+    are single axes, and splits the axes that are divided, in this order.
     """
     axis_values: tuple[Size, ...] = tuple(map(polynomial, axes))
     if any(is_same_size(a.extent, 0) for a in axes):
@@ -124,6 +126,8 @@ def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
     """Return the form with an axis split into digits, one more than there are divisors of the axis.
 
     The form is unchanged unless the divisors form a chain in which each divides the next.
+
+        i:12 with i // 2 and i // 6     ->     i = 6*a + 2*b + c      with a:2, b:3, c:2
     """
     steps: list[Size] = []
     for index in form.indices:
@@ -131,7 +135,7 @@ def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
             if isinstance(atom, Floor) and terms_of(atom.top) == terms_of(a) and atom.bottom not in steps:
                 steps.append(atom.bottom)
     weights: list[Size] = [1]  # the axis is the sum of digit * weight: 1, 2, 6 for i // 2 and i // 6
-    while steps:
+    while steps:  # take the divisor that divides all that are left
         next_step = next((s for s in steps if all(is_same_size(t % s, 0) for t in steps)), None)
         if next_step is None or not is_same_size(next_step % weights[-1], 0):
             return form
@@ -140,7 +144,7 @@ def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
     if len(weights) == 1:
         return form
     counts = [floordiv(b, s) for s, b in zip(weights, weights[1:], strict=False)]
-    counts.append(0 - floordiv(0 - a.extent, weights[-1]))
+    counts.append(0 - floordiv(0 - a.extent, weights[-1]))  # rounded up: the last digit may leave the axis
     new_digits = [axis(count) for count in counts]
     value = sum((polynomial(d) * s for d, s in zip(new_digits, weights, strict=True)), start=polynomial(0))
     new_axes = [d for b in form.axes for d in (reversed(new_digits) if b == a else (b,))]
@@ -205,6 +209,8 @@ def order_by_slope(row: LinearForm, counts: Mapping[Axis, Size], *, dense: bool)
     smaller ones reach together.  With `dense`, the row's values must instead provably form one progression,
     and may be taken twice: each slope is a multiple of the least one, and at most that much greater than the
     span of the smaller ones.
+
+        4*h + d, d:3    no value twice, not dense        i + r, i:5, r:3    values twice, dense
     """
     magnitudes = {a: magnitude for a, s in row.slopes.items() if (magnitude := _magnitude(s)) is not None}
     if len(magnitudes) < len(row.slopes):

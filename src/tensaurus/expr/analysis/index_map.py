@@ -149,7 +149,7 @@ def place_of_number(number: Size, radices: Sequence[Size]) -> tuple[Size, ...]:
 
 def _matching_runs(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
     """Pair runs of dimensions of equal product, as short as possible; the last products may differ."""
-    runs: list[tuple[list[int], list[int]]] = []
+    runs: list[tuple[list[int], list[int]]] = []  # for (4, 6) and (2, 2, 6): ([0], [0, 1]), ([1], [2])
     i = j = 0
     while i < len(old) or j < len(new):
         old_run, new_run = ([i], [j]) if i < len(old) and j < len(new) else ([], [])
@@ -192,7 +192,7 @@ class Image:
 def image(f: IndexMap) -> Image | None:
     """Return a box that holds all values of the map; None where an index has no bounds."""
     if any(is_same_size(a.extent, 0) for a in f.axes):
-        return Image(full_box((0,) * len(f.indices)), bool(f.indices))  # of rank 0 no box is empty
+        return Image(full_box((0,) * len(f.indices)), bool(f.indices))  # the box of rank 0 is never empty
     form = digit_form(f.axes, f.indices)
     forms = linear_forms(form)
     if forms is None:
@@ -200,8 +200,9 @@ def image(f: IndexMap) -> Image | None:
         bounded_sides = [side for side in sides if side is not None]
         return Image(Box(tuple(bounded_sides)), False) if len(bounded_sides) == len(sides) else None
     rows, variables = forms
+    # exact: digits are points, indices are affine in digits, no two indices share one, no side has gaps
     exact = form.exact and set(variables) <= set(form.axes) and _have_own_variables(rows)
-    exact = exact and all(is_nonnegative(a.extent - 1) for a in f.axes)
+    exact = exact and all(is_nonnegative(a.extent - 1) for a in f.axes)  # an empty map has no values
     extents = {a: a.extent for a in form.axes}
     boxes = []
     for index, row in zip(f.indices, rows, strict=True):
@@ -377,9 +378,9 @@ def inverse(f: IndexMap) -> IndexMap | None:
     form = digit_form(f.axes, f.indices)
     forms, image_of_f = linear_forms(form), image(f)
     if (
-        forms is None
+        forms is None  # some index has a product of axes
         or image_of_f is None
-        or not image_of_f.exact
+        or not image_of_f.exact  # the image is no box
         or any(is_same_size(a.extent, 0) for a in f.axes)
     ):
         return None
@@ -394,5 +395,5 @@ def inverse(f: IndexMap) -> IndexMap | None:
         for a, digit in zip(reversed(order), digits_of_axis, strict=True):
             values[a] = digit if sign_of(row.slopes[a]) == 1 else a.extent - 1 - digit
     if set(values) != set(form.axes):
-        return None
+        return None  # some digit is in no index: its points have one value
     return IndexMap(axes, tuple(substitute(value, values) for value in form.axis_values))

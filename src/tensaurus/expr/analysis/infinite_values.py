@@ -27,7 +27,7 @@ LARGEST_FLOAT16 = 65504.0  # a conversion to float16 makes larger numbers infini
 
 
 class Infinities:
-    """Says which bodies of one operator may be infinite.
+    """Says which bodies of one operator may be infinite: `arise_in(body)`.
 
     tensor_bounds    bounds of the elements of the operator's tensors, for all inputs of the program
     may_be_infinite  whether a tensor may hold infinities while the program's inputs are finite
@@ -65,11 +65,13 @@ class Infinities:
             case Select(_, then, other):
                 return self.arise_in(then, reads_finite) or self.arise_in(other, reads_finite)
             case Reduce("sum", axes, inner) if any(axis.extent != 1 for axis in axes):
-                if self.arise_in(inner, reads_finite=True):
+                if self.arise_in(inner, reads_finite=True):  # a term is infinite by itself, such as exp(x)
                     return True
+                # else only infinities of the tensors are left: for these see the module's docstring
                 is_bounded_on_one_side = bounds_of(inner, self.tensor_bounds) != (-inf, inf)
                 return not reads_finite and is_bounded_on_one_side and self.arise_in(inner)
             case Reduce(monoid, _, inner):
+                # a max or a product, or a sum of one term; -inf beyond an edge does not change a max
                 return self._may(_without_edge(inner, NEUTRAL.get(monoid)), reads_finite)
             case Call(fn, args):
                 if fn in FUNCTIONS and FUNCTIONS[fn].result == "bool":

@@ -2,7 +2,8 @@
 
     1 / (1 + exp(-x))  from 0 to 1        max(0, min(1, x/6 + 1/2))  from 0 to 1        x + x  anything
 
-The bounds hold for real numbers: they do not account for integers that wrap.
+The bounds hold for real numbers: they do not account for integers that wrap.  `Bounds` are pairs (least,
+greatest), both included, -inf and inf where nothing is known.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def bounds_of(body: Body, tensor_bounds: Mapping[Source, Bounds]) -> Bounds:
             low, high = bounds_of(inner_body, tensor_bounds)
             if monoid in ("max", "min"):
                 return low, high
-            return (0.0 if low >= 0 else -inf, inf)
+            return (0.0 if low >= 0 else -inf, inf)  # the length may be open: only the sign is kept
         case Call("mul", (a, b)) if a == b:
             return _square_bounds(bounds_of(a, tensor_bounds))
         case Call(fn, args):

@@ -4,7 +4,8 @@
 
 `graph.analysis.constant_influence` proves by this that subnormal weights may be replaced by 0.
 
-An abstract interpretation.  `Influence` holds for each element bounds of its value (low, high), the largest
+An abstract interpretation: from the `Influence` of each tensor that a scope reads, `bound_influence` computes
+that of the scope.  An `Influence` holds for each element bounds of its value (low, high), the largest
 distance that it is moved (change), its size where all inputs are largest (scale), and its least distance from
 zero (least); an element is *moved* where its change is not 0.  A change is dropped where, for every input,
 another term of the same sum is so large that the change is below a fraction of half its ulp: floats cannot
@@ -108,7 +109,7 @@ class _InfluenceAnalysis:
         return self.sources.get(source) or Influence.within(-inf, inf, source.rank)
 
     def body(self, body: Body) -> BodyInfluence:
-        for size in sizes(body):
+        for size in sizes(body):  # an index or guard that is read from a moved tensor: any jump is possible
             if any(self.body(atom.read).is_moved for atom in lookups_in(size)):
                 raise Sensitive("a place is computed from it")
         match body:
@@ -119,10 +120,11 @@ class _InfluenceAnalysis:
             case Select(_, then, other):
                 return either_of(self.body(then), self.body(other))
             case Reduce(monoid, axes, inner):
-                operations = 1.0 if monoid in ("max", "min") else _terms(axes)
+                operations = 1.0 if monoid in ("max", "min") else _terms(axes)  # a maximum adds nothing
                 return self.with_flushing(
                     reduce_influence(monoid, self.term_influence(inner, operations), axes), operations
                 )
+            # a mean as a whole: a sum over an axis of unknown size alone would have very wide bounds
             case Call("div", (Reduce("sum", axes, inner), Const(count))) if is_same_size(_count(axes), count):
                 return self.with_flushing(
                     reduce_influence("mean", self.term_influence(inner, _terms(axes)), axes), 2.0
@@ -142,7 +144,7 @@ class _InfluenceAnalysis:
         """Raise Sensitive for 0 * infinity, and 0 / 0, where a 0 was another number before it was moved."""
         if self.infinities is None or fn not in ("mul", "div"):
             return
-        for part, arg, other in zip(parts, args, args[::-1], strict=True):
+        for part, arg, other in zip(parts, args, args[::-1], strict=True):  # each operand beside the other
             if not part.may_vanish or not self.reads_moved(arg):
                 continue
             if fn == "mul" and self.infinities.arise_in(other):
@@ -170,7 +172,7 @@ class _InfluenceAnalysis:
         """Return the influence of what is read: a dimension indexed by an axis stays, others are joined."""
         axes: list[Axis] = []
         arrays: list[Array] = list(np.broadcast_arrays(*self.source(read.source).arrays()))
-        for d in reversed(range(len(read.indices))):
+        for d in reversed(range(len(read.indices))):  # from the last: collapsing d keeps those before it
             length = arrays[0].shape[d]
             whole_axis = _axis(read.indices[d], length) if length > 1 else None
             if whole_axis is not None and whole_axis not in axes:
@@ -209,6 +211,7 @@ class _InfluenceAnalysis:
         target = cast_target(fn)
         if target is not None and target.startswith(("float", "bfloat")):
             return arguments[0]
+        # a comparison is not moved where rounding hides the change of the difference that it tests
         if fn in ("eq", "lt", "le") and not add(arguments[0], negate(arguments[1]), self.unit).is_moved:
             arguments = [replace(part, change=np.zeros_like(part.change)) for part in arguments]
         if any(part.is_moved for part in arguments):

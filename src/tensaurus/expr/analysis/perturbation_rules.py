@@ -1,4 +1,9 @@
-"""The rules of `perturbation_bounds`: how scalar functions and reductions propagate bounds and changes."""
+"""The rules of `perturbation_bounds`: how scalar functions and reductions propagate bounds and changes.
+
+Each rule takes the influences of its operands, whose arrays broadcast over the same axes, and returns that of
+the result; it raises Sensitive where a moved operand may move the result far.  For x in 2..3 moved by at most
+1e-9, and y in 4..5 not moved, x * y is in 8..15 and moved by at most 5e-9.
+"""
 
 from __future__ import annotations
 
@@ -157,6 +162,7 @@ def _limit_sizes(influences: Sequence[BodyInfluence]) -> Sequence[BodyInfluence]
                 lengths[a] = max(lengths.get(a, 1), n)
         if prod(lengths.values()) <= MAX_ARRAY_ELEMENTS:
             return influences
+        # collapse the longest axis that the largest operand lacks (else any): that operand keeps its detail
         largest = influences[max(range(len(influences)), key=lambda k: prod(shapes[k]))]
         others = {a: n for a, n in lengths.items() if a not in largest.axes and n > 1} or lengths
         longest = max(others, key=others.__getitem__)
@@ -210,6 +216,7 @@ def _moving_scale(a: BodyInfluence, b: BodyInfluence) -> Array:
 
 
 def multiply(a: BodyInfluence, b: BodyInfluence, *, is_square: bool = False) -> BodyInfluence:
+    """Return the product: |(x + d)(y + e) - x*y| <= |d|*|e| + |d|*|y| + |e|*|x|."""
     corners = [_replace_nan(x * y, 0.0) for x in (a.low, a.high) for y in (b.low, b.high)]
     low, high = reduce(np.minimum, corners), reduce(np.maximum, corners)
     if is_square:
@@ -234,7 +241,7 @@ def constant_exponent(other: BodyInfluence) -> float | None:
 
 def reduce_influence(monoid: str, part: BodyInfluence, axes: Sequence[Axis]) -> BodyInfluence:
     """Return the sum, mean, max, min or product over the axes; those that the part lacks repeat its value."""
-    present = tuple(part.axes.index(a) for a in axes if a in part.axes)
+    present = tuple(part.axes.index(a) for a in axes if a in part.axes)  # dimensions to reduce
     kept_axes = tuple(a for a in part.axes if a not in axes)
     low, high, change, scale, _ = np.broadcast_arrays(*part.arrays())
     if monoid == "mean":
@@ -243,6 +250,7 @@ def reduce_influence(monoid: str, part: BodyInfluence, axes: Sequence[Axis]) -> 
     if monoid in ("max", "min"):
         extremum = np.max if monoid == "max" else np.min
         low, high = (np.asarray(extremum(x, axis=present)) for x in (low, high))
+        # the scale is the least one of the terms, or of the moved terms where some are moved
         moved_scale = np.where(np.any(change != 0, axis=present, keepdims=True) & (change == 0), inf, scale)
         return BodyInfluence(
             low, high, change.max(axis=present), moved_scale.min(axis=present), axes=kept_axes
@@ -252,6 +260,7 @@ def reduce_influence(monoid: str, part: BodyInfluence, axes: Sequence[Axis]) -> 
             raise Sensitive("a product of many of it")
         low, high, change, scale = _anything(low.min(axis=present))
         return BodyInfluence(low, high, change, scale, axes=kept_axes)
+    # a sum: dimensions of length 1 and missing axes stand for as many equal terms as the axis has points
     lengths = {a: low.shape[part.axes.index(a)] for a in part.axes}
     alike = [a.extent for a in axes if lengths.get(a, 1) == 1]  # extents along which all terms are alike
     repeats = prod(float(n) if isinstance(n, int) else UNKNOWN_EXTENT for n in alike)
@@ -299,11 +308,12 @@ def _magnitude(a: BodyInfluence) -> BodyInfluence:
 
 
 def _quotient(a: BodyInfluence, b: BodyInfluence) -> BodyInfluence:
+    """Return the quotient x / y: with f the least |y|, it moves by at most |d| / f + |e| * |x| / f^2."""
     floor = b.floor - b.change
     if (a.is_moved or b.is_moved) and not floor.min() > 0:
         raise Sensitive("a quotient of it by what may be zero" if a.is_moved else "a quotient by it")
     inverse = np.where(floor > 0, 1 / floor, inf)
-    positive = (b.low > 0) & (floor > 0)
+    positive = (b.low > 0) & (floor > 0)  # the quotient is bounded where the divisor has one sign
     corners = [_replace_nan(x / y, 0.0) for x in (a.low, a.high) for y in (b.low, b.high)]
     low, high = reduce(np.minimum, corners), reduce(np.maximum, corners)
     least = np.where(positive | ((b.high < 0) & (floor > 0)), low, -inf)

@@ -3,6 +3,10 @@
 Two polynomials that differ agree at a random point of a finite field with probability at most their degree
 over the size of the field (Schwartz 1980, Zippel 1979).  A value of an unknown function counts as a fresh
 variable of degree 1: the bound needs the largest degree of a result, and of an argument of such a function.
+
+    exp(x*w + b) * y       has degree 2 (a variable times y); the argument of exp, of degree 2, is recorded
+
+`graph/analysis/program_degree` follows degrees through a program with `Degrees`, one scope after another.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ __all__ = ["DEGREE_0", "DEGREE_1", "Degree", "Degrees", "linear_inputs"]
 
 
 class Degree(NamedTuple):
-    """The degrees of numerator and denominator of a rational function."""
+    """The degrees of numerator and denominator of a rational function; bottom is 0 for a polynomial."""
 
     top: float = 0
     bottom: float = 0
@@ -83,10 +87,11 @@ class _DegreeAnalysis:
         match monoid:
             case "sum" if not inner.bottom:
                 return inner
-            case "sum":
+            case "sum":  # the terms over the product of all denominators
                 return Degree(inner.top + (count - 1) * inner.bottom, count * inner.bottom)
             case "prod":
                 return Degree(count * inner.top, count * inner.bottom)
+        # max or min: one of its elements by the law of order, else an unknown function of them
         return inner if self.degrees.laws.order else self.degrees.record(inner)
 
     def call_degree(self, fn: str, args: Sequence[Body], degrees: Sequence[Degree]) -> Degree:
@@ -176,7 +181,7 @@ class _HomogeneousDegree:
                 return self.common_degree(self.body(then), self.body(other))
             case Reduce(monoid, axes, inner):
                 degree = self.body(inner)
-                if monoid == "sum" or degree in (0, _ANY):
+                if monoid == "sum" or degree in (0, _ANY):  # the operand is constant in the tensor
                     return degree if monoid == "sum" else 0
                 count = prod(a.extent for a in axes)
                 return degree * count if monoid == "prod" and degree and isinstance(count, int) else None
@@ -190,7 +195,7 @@ class _HomogeneousDegree:
             return degrees[0]
         if fn in ("add", "sub"):
             return self.common_degree(*degrees)
-        if fn == "where" and degrees[0] == 0:
+        if fn == "where" and degrees[0] == 0:  # the condition does not depend on the tensor
             return self.common_degree(*degrees[1:])
         if fn == "mul" and None not in degrees:
             return _ANY if _ANY in degrees else sum(degrees)  # type: ignore[arg-type]
@@ -198,6 +203,7 @@ class _HomogeneousDegree:
             return degrees[0]
         if fn == "pow" and isinstance(args[1], Const) and args[1].value in (1, 2, 3, 4) and degrees[0]:
             return degrees[0] * int(args[1].value)  # type: ignore[arg-type]
+        # any function of what does not depend on the tensor
         return 0 if all(f in (0, _ANY) for f in degrees) else None
 
     def common_degree(self, a: int | None, b: int | None) -> int | None:

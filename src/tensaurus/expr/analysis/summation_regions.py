@@ -8,7 +8,8 @@ PET (OSDI'21), sections 5.1 and 5.2: two multilinear programs agree in a box of 
 of its corners and at that corner's neighbours (theorem 1), provided that the indices they read are affine
 there (`Region.affine`).  Scopes that are read are inlined first, so that one expression has all guards of a
 program.  The guards divide points inside an edge from those beyond it; at all places of a box, each guard
-holds for the same points of the reduced axes.
+holds for the same points of the reduced axes.  `finders/derive/tighten_boundary` and `constant_regions` find
+the zeros of an expression by its regions.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ def support_conditions(body: Body, value: Any) -> tuple[Size, ...]:
     return ()
 
 
-# ------------------------------------------------------------------------------------- partition
+# ------------- partition: cut axes apart where no condition joins them, each where a condition changes
 
 Cell = dict[Axis, Progression]  # a box, by axes
 Signs = tuple[bytes, ...]  # for each condition, the bytes of its truth table over the other axes
@@ -213,7 +214,7 @@ def _slices(
         raise Undecided("too many slices")
     shortest = axes[extents.index(min(extents))]
     rest = [a for a in axes if a != shortest]
-    values_by_cell: dict[Any, list[int]] = {}
+    values_by_cell: dict[Any, list[int]] = {}  # values of `shortest` by (cell, signs, remainder)
     for value in range(min(extents)):
         for cell, signs in _cells(
             rest, [substitute_place(test, {shortest: value}) for test in conditions], periods
@@ -235,14 +236,14 @@ def _sides(
     """Cut one axis into sides in which each condition holds for the same points of other axes."""
     (a,) = axes
     sizes = [size for test in conditions for size in test if a in atoms(size)]
-    if not sizes and periods[a] == 1:
+    if not sizes and periods[a] == 1:  # nothing changes along the axis
         return [({a: Progression(0, a.extent)}, ())]
     if not isinstance(a.extent, int) or any(isinstance(atom, Symbol) for s in sizes for atom in atoms(s)):
         if periods[a] != 1:
             raise Undecided(f"{a.extent} in steps of {periods[a]}")
         return [({a: side}, ()) for side in _symbolic_sides(a, sizes)]
-    values_by_signs: dict[tuple[int, Signs], list[Indices]] = {}
-    for members in _values_by_signs(a, a.extent, sizes, periods[a]):
+    values_by_signs: dict[tuple[int, Signs], list[Indices]] = {}  # by (remainder, signs)
+    for members in _values_by_signs(a, a.extent, sizes, periods[a]):  # the first of a class decides for it
         conditions_here = [substitute_place(test, {a: int(members[0])}) for test in conditions]
         signs = tuple(truth_table(test, sorted_axes(*test)).tobytes() for test in conditions_here)
         values_by_signs.setdefault((int(members[0]) % periods[a], signs), []).append(members)
@@ -257,16 +258,16 @@ def _sides(
 def _values_by_signs(a: Axis, extent: int, sizes: Sequence[Size], period: int) -> list[Indices]:
     """Return classes of the axis' values that are alike by `period` and in the signs of every size."""
     cuts = [_cuts(size, a) for size in sizes]
-    if period == 1 and None not in cuts:
+    if period == 1 and None not in cuts:  # all sizes are affine: the classes are stretches between cuts
         inner_cuts = {cut for changes in cuts for cut in changes or () if 0 < cut < extent}
         return [np.arange(*stretch) for stretch in pairwise(sorted({0, *inner_cuts, extent}))]
     values = np.arange(extent)
     class_numbers = values % period
     for size, changes in zip(sizes, cuts, strict=True):
-        if changes is None:
+        if changes is None:  # label each value by its row of signs
             rows = truth_table((size,), [a, *(b for b in sorted_axes(size) if b != a)]).reshape(extent, -1)
             labels = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
-        else:
+        else:  # by the number of cuts up to it
             labels = np.searchsorted(np.unique(changes), values, side="right")
         class_numbers = np.unique(class_numbers * (extent + 1) + labels, return_inverse=True)[1].reshape(-1)
     order = np.argsort(class_numbers, kind="stable")
@@ -339,7 +340,7 @@ def _summations(
 def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
     """Return the points of the axes where all sizes are >= 0; None if they are no product of progressions."""
     sides = {a: Progression(0, a.extent) for a in axes}
-    if not all(truth_table((g,), ()) for g in guards if not depends_on((g,), axes)):
+    if not all(truth_table((g,), ()) for g in guards if not depends_on((g,), axes)):  # no point is left
         return full_box((0,) * len(axes))
     for group in group_axes(axes, [(g,) for g in guards]):
         own_guards = tuple(g for g in guards if depends_on((g,), group))
@@ -349,11 +350,11 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
         for d, a in enumerate(group):
             indices = np.flatnonzero(is_inside.any(axis=tuple(e for e in range(len(group)) if e != d)))
             sides_found = list(split_into_progressions(indices)) or [Progression(0, 0)]
-            if len(sides_found) > 1:
+            if len(sides_found) > 1:  # the indices of the points along this axis are no progression
                 return None
             sides[a] = sides_found[0]
         if not is_same_size(product(sides[a].count for a in group), int(is_inside.sum())):
-            return None
+            return None  # the box of these sides has other points, too
     return Box(tuple(sides[a] for a in axes))
 
 
@@ -375,7 +376,7 @@ def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
         others = [atom for atom in factors if atom not in dependent]
         if not dependent:
             continue
-        step, growth = 1, 1
+        step, growth = 1, 1  # of the axis itself; for a quotient see the docstring
         if isinstance(atom := dependent[0], Floor):
             inner = _growth(atom.top, a)
             if inner is None or not isinstance(inner[1], int) or not isinstance(atom.bottom, int):
@@ -383,7 +384,7 @@ def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
             repetitions = atom.bottom // gcd(atom.bottom, inner[1])
             step, growth = inner[0] * repetitions, inner[1] * repetitions // atom.bottom
         if len(dependent) > 1 or not isinstance(atom, (Axis, Floor)):
-            return None
+            return None  # a product of two that vary, or a max or lookup
         if not all(isinstance(other, Symbol) for other in others):
             return None
         step_growths.append((step, growth * coefficient * product(others)))

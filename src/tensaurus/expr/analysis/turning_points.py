@@ -5,6 +5,10 @@ compared with 100, only by those around 31.  Some functions *turn* at a number: 
 roundings, conversions, sums of integers that wrap.  `GapRecorder` records the *gaps*, the distances of their
 arguments from such numbers.  A tensor that is filled with one number makes each gap a function of that
 number, and secants find where the gap is zero, without knowing how it is computed.
+
+    x * 3 + 5 < 100      its gap at x is 3*x - 95, zero at 31.7      ->      31, 32, 30, 33  for integers
+
+`rules/test/draw_elements` and `check/program/meeting_numbers` then draw inputs around these numbers.
 """
 
 from __future__ import annotations
@@ -110,6 +114,7 @@ def turning_points(
         gaps_by_number[number] = gaps
         return True
 
+    # First probe a few numbers.  Where all gaps are linear, their zeros are known already.
     for number in START_NUMBERS:
         probe(number)
     if len(gaps_by_number) < 2:
@@ -117,7 +122,7 @@ def turning_points(
     is_linear = _are_linear(gaps_by_number)
     for number in () if is_linear else START_NUMBERS:
         probe(-number)
-    while not is_linear:
+    while not is_linear:  # probe the zeros of secants and the middles, until no new probe is possible
         candidates = [*islice(_zeros(gaps_by_number), ZEROS_PER_ROUND), *_middles(gaps_by_number)]
         numbers = [float(floor(n)) if whole else n for n in candidates if low <= n <= high]
         # a close neighbour of each gives the slope there
@@ -126,6 +131,7 @@ def turning_points(
         ]
         if not sum(probe(one) + probe(other) for one, other in pairs):
             break
+    # the zeros of the last secants are the result
     zeros = [n for n in _zeros(gaps_by_number) if low - 1 <= n <= high + 1]
     if not whole:
         return list(dict.fromkeys(zeros))[:MAX_POINTS]

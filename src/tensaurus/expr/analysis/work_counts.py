@@ -1,4 +1,9 @@
-"""Count the work of an expression, from which times are estimated, and list the functions that it calls."""
+"""Count the work of an expression, from which times are estimated, and list the functions that it calls.
+
+    L[m:M, n:N](sum[k:K](a[m, k] * b[k, n]))      flops 2*M*N*K,  multiply-adds M*N*K,  functions mul, sum
+
+Counts are sizes: numbers, or polynomials where the expression has open sizes.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +78,7 @@ def _factors(term: Body) -> tuple[Read, ...] | None:
 
 def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
     """Return how many of the products at these points count: not those with zeros, and no pair twice."""
-    amounts = []
+    amounts = []  # of each factor the elements that are not zeros put in between
     for read in factors:
         density = _density(read.source) if isinstance(read.source, Scope) else Fraction(1)
         points = points * density
@@ -85,7 +90,7 @@ def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
     shared = product(extent for index, extent in first.items() if second.get(index) == extent)
     counts = [*amounts, shared, points]
     if not all(isinstance(amount, int | Fraction) for amount in counts) or not shared:
-        return points
+        return points  # with symbols, or without elements, there is no smaller number
     return min(points, amounts[0] * amounts[1] / Fraction(shared))
 
 

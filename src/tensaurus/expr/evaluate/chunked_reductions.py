@@ -29,6 +29,7 @@ def split_reduction(
 
     None where the terms of all results fit, or there is only one result.
     """
+    # the axes of the largest array that would be computed
     computed_axes = max(map(_computed_axes, parts), key=_point_count, default=frozenset[Axis]())
     results = [a for a in computed_axes if a not in reduced_axes and length(a) > 1]
     if _point_count(computed_axes) <= MAX_COMPUTED_ELEMENTS or not results:
@@ -42,7 +43,7 @@ def _computed_axes(body: Body) -> frozenset[Axis]:
     """Return the axes of the array that is computed for a body; inner reductions are split by themselves."""
     if isinstance(body, (Const, Reduce)):
         return frozenset()
-    if isinstance(body, Read) and not any(map(lookups_in, body.indices)):
+    if isinstance(body, Read) and not any(map(lookups_in, body.indices)):  # a view of its source
         return frozenset()
     return frozenset(
         atom

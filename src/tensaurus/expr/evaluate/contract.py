@@ -151,15 +151,16 @@ class _Contraction(ArrayOperations):
 
     def _strategies(self, a: Labelled, b: Labelled, roles: _Roles) -> list[_Strategy]:
         """Return the strategies that can contract the pair, with estimates of their cost and memory."""
-        # the number of terms in each sum, and the number of sums
-        depth, kept = _size(roles.inner), _size([*roles.batch, *roles.rows, *roles.columns])
-        folded = kept * depth * ADDED + CALL * min(depth, MAX_ADDED_TERMS) * (1 + kept // CACHED_ELEMENTS)
+        # `depth`: the number of terms in each sum; `sums`: the number of sums, elements of the result
+        depth, sums = _size(roles.inner), _size([*roles.batch, *roles.rows, *roles.columns])
+        folded = sums * depth * ADDED + CALL * min(depth, MAX_ADDED_TERMS) * (1 + sums // CACHED_ELEMENTS)
         strategies = [_Strategy("folded", folded, 0, ())]
+        # the operands as batches of matrices m x depth and depth x n
         inner = _by_stride(a if a.data.size >= b.data.size else b, roles.inner)
         first, second = _matrix_view(a, roles.rows, inner), _matrix_view(b, roles.columns, inner)
         m, n, copied = first.size, second.size, first.copied + second.copied
         element_cost = NARROW if min(m, n) < 4 else PRODUCT
-        cost = kept * depth * element_cost + copied * COPIED + MATRIX * (kept // (m * n)) + CALL
+        cost = sums * depth * element_cost + copied * COPIED + MATRIX * (sums // (m * n)) + CALL
         # a product over GF(p) (kind "u") copies its operands, elements in several windows several times
         repeated = (_repeated_elements(a), _repeated_elements(b)) if self.field.kind == "u" else (0, 0)
         held_by_operand = first.copied + repeated[0], second.copied + repeated[1]
@@ -175,7 +176,7 @@ class _Contraction(ArrayOperations):
                 if windows and depth > taps:  # so that each element of y is a sum, too
                     # how many times as many elements the axes u have as the kept axes i that they replace
                     growth = prod(_span(item, i, r)[1] / length(i) for i, r in windows)
-                    terms = int(kept * taps * growth)  # elements of y
+                    terms = int(sums * taps * growth)  # elements of y
                     cost = terms * (depth // taps * PRODUCT + 2 * ADDED) + 2 * CALL
                     strategies.append(_Strategy(name, cost, terms, _by_stride(item, own_roles.kept)))
         return strategies

@@ -1,6 +1,9 @@
 """Fields whose elements are Python objects: fractions, polynomials, Z3 terms.  They are for small tensors.
 
+    max(x, 2) / 4      Rationals: 3/4 at x = 3      Symbols: (1/4)*max(2, x)      Terms: If(x >= 2, x, 2) / 4
+
 A function that a field lacks is an unknown function there: `unknown`, or `unknown_bool` for truth values.
+`rules/test/verify_rule` compares the two sides of a rule in Rationals and Terms.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class Exact(Field):
     unknown_bool: Callable[..., bool]
 
     def _each(self, run: Any, *args: Array) -> Array:
+        """Apply a function of Python objects to the elements of arrays, which broadcast."""
         return np.asarray(np.frompyfunc(run, len(args), 1)(*args), dtype=object)
 
     def _number(self, value: Any) -> Any:
@@ -129,6 +133,7 @@ class Rationals(Exact):
             return Fraction((args[0] > 0) - (args[0] < 0))
         if fn == "pow" and args[1] in (0, 1, 2, 3, 4):
             return args[0] ** int(args[1])
+        # a random fraction, fixed by the seed, the function and its arguments
         word = crc32(" ".join((fn, *map(str, args))).encode())
         mixed = int(self.prime.unknown(fn, [np.asarray(word, np.uint64)]))
         return Fraction(mixed % 4001 - 2000, 7)  # of either sign, rarely whole
@@ -169,7 +174,7 @@ class Symbols(Exact):
         return cells
 
     def quotient(self, a: Any, b: Any) -> Any:
-        if isinstance(b, Poly):
+        if isinstance(b, Poly):  # no polynomial has an inverse: an unknown function stands for 1/b
             return a * polynomial(UnknownCall("recip", (b,)))
         return a * (1 / Fraction(b)) if b != 0 else Fraction(0)
 
@@ -187,7 +192,7 @@ class Symbols(Exact):
                 return y if (x < 0) == (fn == "max") else x
         if not isinstance(a, Poly) and not isinstance(b, Poly):
             return max(a, b) if fn == "max" else min(a, b)
-        return self.unknown(fn, *sorted((a, b), key=str))
+        return self.unknown(fn, *sorted((a, b), key=str))  # sorted: max(a, b) is max(b, a)
 
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "pow" and args[1] in (1, 2, 3, 4):

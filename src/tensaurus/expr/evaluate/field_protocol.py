@@ -1,4 +1,9 @@
-"""What the evaluator needs of a field (`Field`), and the simplest field: float64 (`Reals`)."""
+"""What the evaluator needs of a field (`Field`), and the simplest field: float64 (`Reals`).
+
+The evaluator (`interpret`) holds tensors as numpy arrays of three sorts: elements of the field, told by its
+dtype `kind`, integers as int64, and bools.  `Field.call` applies a scalar function to any mixture of them;
+subclasses define functions of elements alone (`apply`).
+"""
 
 from __future__ import annotations
 
@@ -85,11 +90,12 @@ class Field:
             condition, then, other = args
             then, other = self._unify(then, other, dtype)
             return np.asarray(np.where(condition.astype(bool), then, other))
+        # functions of elements; integers beside them become elements, and for exp or sqrt integers alone, too
         if any(self.has_elements(a) for a in args) or FUNCTIONS[fn].result == "float":
             return self.apply(
                 fn, [a if self.has_elements(a) else self._lift_integers(a, dtype) for a in args]
             )
-        if fn in RING_FUNCTIONS:
+        if fn in RING_FUNCTIONS:  # +, -, * of integers, right modulo 2^64 whatever their type
             with np.errstate(all="ignore"):
                 return np.asarray(FUNCTIONS[fn].run(*args))
         return apply_to_integers(fn, FUNCTIONS[fn].run, args, dtype, self.strict, self.flipped_bits)
@@ -112,10 +118,11 @@ class Field:
         raise NotImplementedError
 
     def _cast(self, target: str, data: Array, dtype: str) -> Array:
+        """Return data of the type `dtype` converted to `target`."""
         if data.dtype.kind == "i" and is_integer(dtype):
             data = wrap_to_dtype(data, dtype)  # a sum of int32 wraps before another type is made of it
         if is_float(target):
-            if not self.has_elements(data):
+            if not self.has_elements(data):  # integers or bools to floats, rounded if the target is narrow
                 elements = self._lift_integers(data, dtype)
                 return (
                     self.lift(round_to_dtype(to_native(data, dtype), target))

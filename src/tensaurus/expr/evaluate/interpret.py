@@ -1,4 +1,4 @@
-"""Evaluate a scope in any field by array operations.
+"""Evaluate a scope in any field by array operations: `interpret(scope, {tensor: array}, field)` is an array.
 
 Arrays carry the axes of their dimensions (`Labelled`).  An affine read is a strided view of its source, so
 that the windows of a convolution are not copied before they are contracted by the field's matmul.  A guard on
@@ -70,7 +70,7 @@ class Evaluation:
             # no element is read; only the numpy type of the result matters
             unit = replace_axes(bound_scope.body, dict.fromkeys(bound_scope.axes, 0))
             return np.zeros(shape, self._empty_kind(unit))
-        split = split_axes(bound_scope)
+        split = split_axes(bound_scope)  # i // 4 and i % 4 become axes, of which strided views are made
         result = self.body(split.body)
         if result.data.dtype.kind == "i" and dtype_of(scope).startswith(("float", "bfloat")):
             # only literals were read: where(i >= 0, 1, x[i]) over a range that never reads x
@@ -175,6 +175,7 @@ class Evaluation:
             low, high = interval(size)
             if not isinstance(low, int) or not isinstance(high, int):
                 raise ValueError(f"the index {size} has no bounds")
+            # elements that the read needs beyond each edge
             missing_before, missing_after = max(0, -low), max(0, high - data.shape[place] + 1)
             if (missing_before or missing_after) and read.outside is None:
                 # bounds are not tight where an axis occurs twice: check every point
@@ -184,7 +185,7 @@ class Evaluation:
                 missing_before = missing_after = 0
             lows.append(missing_before)
             highs.append(missing_after)
-            indices[place] = size + missing_before
+            indices[place] = size + missing_before  # the index into the padded source
         if read.outside is not None and (any(lows) or any(highs)):
             data = self.pad(data, read.source, read.outside.value, lows, highs)
         return self.gather(data, indices)
@@ -193,12 +194,12 @@ class Evaluation:
         self, data: Array, source: Source, value: Any, lows: Sequence[int], highs: Sequence[int]
     ) -> Array:
         """Return the data of a source with this value before and after it, as many elements as given."""
-        fill = self.field.call("add", [self.const(value).data, np.asarray(0)])
-        if self.field.has_elements(data) and not self.field.has_elements(fill):
+        fill = self.field.call("add", [self.const(value).data, np.asarray(0)])  # a bool as 0 or 1
+        if self.field.has_elements(data) and not self.field.has_elements(fill):  # an integer literal
             fill = self.field.constant(value)
-        elif isinstance(source, Table) and self.field.has_elements(fill):
+        elif isinstance(source, Table) and self.field.has_elements(fill):  # 1/2 beyond a table of integers
             data = data if self.field.has_elements(data) else self.field.from_int(data)
-        elif not self.field.has_elements(data) and self.field.has_elements(fill):
+        elif not self.field.has_elements(data) and self.field.has_elements(fill):  # -inf: the least integer
             fill = to_int64(integer_literal(value, dtype_of(source)))
         result = np.empty([n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)], data.dtype)
         inside: list[slice] = []
@@ -211,8 +212,8 @@ class Evaluation:
 
     def gather(self, data: Array, indices: Sequence[Size]) -> Labelled:
         """Return data[indices]: strided views for affine indices, integer indexing for others."""
-        affine: dict[int, tuple[dict[Axis, Size], Size]] = {}
-        others: list[int] = []
+        affine: dict[int, tuple[dict[Axis, Size], Size]] = {}  # (slopes, rest) by dimension of the data
+        others: list[int] = []  # the dimensions with other indices
         for place, size in enumerate(indices):
             linear = affine_coefficients(size, [a for a in unnested_atoms(size) if isinstance(a, Axis)])
             if linear is not None and all(isinstance(c, int) for c in (linear[1], *linear[0].values())):
@@ -229,6 +230,7 @@ class Evaluation:
                 computed[place] = self.index(indices[place])
                 computed_axes.update(computed[place].axes)
                 del affine[place]
+        # a view of the data: the dimensions with computed indices, whole, then the axes of affine indices
         axes: list[Axis] = []
         offset: list[Any] = [slice(None)] * data.ndim
         steps: dict[Axis, int] = {}
@@ -252,7 +254,7 @@ class Evaluation:
             return Labelled(view, tuple(axes))
         front = union_of_axes([computed[p] for p in computed_places])
         positions: tuple[Any, ...] = tuple(computed[p].align(front) for p in computed_places)
-        selected = view[(*positions, ...)]
+        selected = view[(*positions, ...)]  # numpy's integer indexing: the axes of `front` come first
         front_shape = [length(a) for a in front]
         return Labelled(
             np.broadcast_to(selected, front_shape + list(selected.shape[len(front_shape) :])), (*front, *axes)
@@ -357,8 +359,7 @@ class Evaluation:
     def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
         """Return the sum without the terms that guards make zero (`strided_sums`).
 
-        None where there are few terms, or where a factor may be infinite or NaN, which zero does not
-        annihilate.
+        None where there are few terms, or a factor may be infinite or NaN: 0 times infinity is not 0.
         """
         atoms = {a for part in parts for size in sizes(part) for a in unnested_atoms(size)}
         if self.field.kind == "O" or prod(length(a) for a in atoms if isinstance(a, Axis)) < MIN_SPARSE_TERMS:
@@ -377,8 +378,7 @@ class Evaluation:
     def split_guard(self, part: Body) -> Sequence[Body]:
         """Return a part that is zero outside a guard as factors: (1 if guard else 0), and what it guards.
 
-        Returns the part alone where a guarded factor may not be finite, and where an index that is read may
-        be beyond the edge outside the guard.
+        Returns (part,) where a factor may be infinite, or reads an index that may be wrong outside the guard.
         """
         if self.field.kind != "O" and isinstance(part, Select) and part.other == Const(0):
             factors = [pad_reads(factor) for factor in operands(part.then, "mul")]

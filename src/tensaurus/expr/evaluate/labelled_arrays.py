@@ -1,4 +1,7 @@
-"""Arrays whose dimensions are axes, with functions and reductions of them in any field."""
+"""Arrays whose dimensions are axes, with functions and reductions of them in any field.
+
+    (i, j) of shape 3, 5   times   (j, k) of shape 5, 2      is      (i, j, k) of shape 3, 5, 2
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class ArrayOperations:
         """Reduce over axes; those the array lacks repeat its value."""
         present = tuple(item.axes.index(a) for a in axes if a in item.axes)
         data, kept_axes = item.data, tuple(a for a in item.axes if a not in axes)
-        if present:
+        if present:  # elements by the field's own arithmetic, integers and bools by numpy's
             if self.field.has_elements(data):
                 data = self.field.reduce(monoid, data, present)
             else:

@@ -120,6 +120,7 @@ class Prime(Field):
                 return np.asarray(args[0] == args[1])
             case "le":
                 return np.asarray(~self.apply("lt", [args[1], args[0]]))
+            # multiplied out up to a limit that `polynomial_degree` relies on
             case "pow" if args[1].size == 1 and int(args[1].flat[0]) <= 64:
                 result = self.product([args[0]] * int(args[1].flat[0]))
                 return np.broadcast_to(result, np.broadcast_shapes(*(a.shape for a in args)))
@@ -150,7 +151,7 @@ class Prime(Field):
 
     def _rank(self, a: Array) -> Array:
         """Return the elements' positions in the order that max and min follow; infinities are its ends."""
-        rank = scramble_words(a ^ self.seed) >> np.uint64(1)
+        rank = scramble_words(a ^ self.seed) >> np.uint64(1)  # below 2^63, and so below the rank of infinity
         rank = np.where(a == np.uint64(P) - self.infinity, np.uint64(0), rank)
         return np.asarray(np.where(a == self.infinity, np.uint64(2**64 - 1), rank))
 

@@ -56,7 +56,10 @@ class Phase:
 
 
 def inline_guarded_read(body: Body) -> Body:
-    """Return a read of a scope that is zero outside a guard as a guarded read; any other body unchanged."""
+    """Return a read of a scope that is zero outside a guard as a guarded read; any other body unchanged.
+
+        L[j:8](x[j // 2] if j % 2 == 0 else 0)[i + r]     ->     x[(i + r) // 2] if (i + r) % 2 == 0 else 0
+    """
     match body:
         case Read(Scope(axes, Select(guard, Read(_, _, None) as then, Const(0) as other)), indices, edges):
             pass
@@ -95,7 +98,8 @@ def _leaves_range_with(index: Size, extent: Size, a: Axis) -> bool:
 def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Phase]:
     """Yield the sum over the axes of the product of the factors as phases that are not zero.
 
-    One division in a guard splits the sum; its phases are split again by the divisions that are left.
+    One division in a guard splits the sum; its phases are split again by the divisions that are left.  A sum
+    without divisions is one phase, with the factors as given.
     """
     periods = next(_axis_periods(factors), None)
     if periods is None:
@@ -110,12 +114,12 @@ def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Ph
         values: dict[Atom, Any] = {a: polynomial(fresh[a]) * step + start for (a, step), start in steps}
         parts = [_factor_at(factor, values) for factor in factors]
         nonzero = [part for part in parts if part is not None]
-        if len(nonzero) < len(parts):
+        if len(nonzero) < len(parts):  # a factor is 0, and so is the whole phase
             continue
         for phase in split_phases(nonzero, tuple(fresh.get(a, a) for a in axes)):
             kept_slices = {a: one for a, one in phase.slices.items() if a not in fresh.values()}
             for (a, step), start in steps:
-                if a not in axes:
+                if a not in axes:  # an axis of the result; summed axes need no slice
                     # where the phase was split again, both strides are composed
                     inner_start, inner_step, counter = phase.slices.get(fresh[a], (0, 1, fresh[a]))
                     kept_slices[a] = start + step * inner_start, step * inner_step, counter
@@ -147,7 +151,7 @@ def _factor_at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
     if not isinstance(factor, Select) or factor.other != Const(0):
         return replace_axes(factor, values)
     guard = []
-    for size in factor.guard:
+    for size in factor.guard:  # the axes' ranges decide most guards of a phase
         guard_size = substitute(size, values)
         low, high = interval(guard_size)
         if isinstance(high, int) and high < 0:
@@ -160,11 +164,13 @@ def _factor_at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
 
 def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, Labelled]]) -> Labelled:
     """Return the results of all phases in one array; those of phases with the same slices are added."""
+    # the result's axes: `kept` are split in some phase, `others` in none
     kept = tuple(dict.fromkeys(a for phase, _ in phase_results for a in phase.slices))
     counters = {counter for phase, _ in phase_results for _, _, counter in phase.slices.values()}
     others = tuple(
         dict.fromkeys(a for _, item in phase_results for a in item.axes if a not in (*kept, *counters))
     )
+    # of elements and integers, the result has the type of the former
     arrays = sorted((item.data for _, item in phase_results), key=field.has_elements)
     result = np.zeros([length(a) for a in (*kept, *others)], arrays[-1].dtype)
     for phase, item in phase_results:

@@ -1,4 +1,7 @@
-"""Read arrays by index functions as strided views, without copying."""
+"""Read arrays by index functions as strided views, without copying.
+
+    x[i // 3, i % 3], i:6, of x[2, 3] in row-major order      reads element  3*(i // 3) + i % 3 = i
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ def strided_view(data: Array, indices: Sequence[Size]) -> Labelled | None:
     axes = [a for a in all_atoms if isinstance(a, Axis)]
     if len(axes) < len(all_atoms) or not data.size or not all(map(length, axes)):
         return None
+    # the address in bytes, relative to the first element of the data
     address = reduce(plus, (polynomial(i) * step for i, step in zip(indices, data.strides, strict=True)))
     linear = affine_coefficients(address, axes)
     if linear is None:
@@ -34,6 +38,7 @@ def strided_view(data: Array, indices: Sequence[Size]) -> Labelled | None:
     if len(steps) < len(axes):
         return None
     order = sorted(axes, key=lambda a: (-abs(steps[a]), a.name))  # memory order
+    # the part of the data that begins at the element where all axes are 0
     start = data[tuple(slice(evaluate(index, lambda atom: 0), None) for index in indices)]
     shape, strides = zip(*((length(a), steps[a]) for a in order), strict=True)
     return Labelled(np.lib.stride_tricks.as_strided(start, shape, strides, writeable=False), tuple(order))

@@ -19,10 +19,10 @@ from tensaurus.expr.evaluate.field_protocol import Array
 from tensaurus.expr.evaluate.prime_field import P, Prime, scramble_words
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
-_HALF = np.uint64(32)  # bits
+_HALF = np.uint64(32)  # bits: the first point's element is in the upper half of a word
 _BOTH = np.uint64((1 << 32) + 1)  # times this, a number below 2^32 stands in both halves of a word
 _LOW = np.uint64(2**32 - 1)
-_31 = np.uint64(2**31 - 1)
+_31 = np.uint64(2**31 - 1)  # 31 bits; also p
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64
 
 
@@ -95,7 +95,7 @@ class Pairs(Prime):
         return pairs
 
     def call(self, fn: str, args: Sequence[Array], dtype: str = "int64") -> Array:
-        if fn == "where" and self.has_elements(args[0]):
+        if fn == "where" and self.has_elements(args[0]):  # a truth value without an order, see `apply`
             return self.unknown(fn, [a if self.has_elements(a) else self.from_int(a) for a in args])
         return super().call(fn, args, dtype)
 
@@ -118,6 +118,7 @@ class Pairs(Prime):
                 if exponents[0] == exponents[1] <= 64:
                     result = self.product([args[0]] * exponents[0])
                     return np.broadcast_to(result, np.broadcast_shapes(*(a.shape for a in args)))
+        # truth values are bools with an order; without one they are unknown elements
         if FUNCTIONS[fn].result == "bool" and self.laws.order:
             if fn == "eq":
                 return np.asarray(args[0] == args[1])
@@ -170,6 +171,7 @@ class Pairs(Prime):
             return pack_halves(super().reduce("sum", first, axes), super().reduce("sum", second, axes))
         if monoid == "prod" or self.laws.order:
             return super().reduce(monoid, data, axes)
+        # max or min without an order: an unknown function of the elements in any order; one alone stays
         count = int(np.prod([data.shape[i] for i in axes]))
         if count == 1:
             return data.reshape([n for i, n in enumerate(data.shape) if i not in axes])
@@ -188,4 +190,4 @@ class Pairs(Prime):
         return super()._cast(target, data, dtype)
 
 
-assert P == 2**31 - 1
+assert P == 2**31 - 1  # `_31` is used as p

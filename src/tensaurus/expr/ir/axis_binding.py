@@ -1,6 +1,8 @@
 """Substitute sizes for symbols, and split axes that an index divides evenly into digits.
 
     L[i:12](x[i // 4, i % 4])   ->   L[i:3, j:4](x[i, j])        (mixed radix: a reshape is a change of axes)
+
+The evaluator (`interpret`) does both to each scope, since it reads affine indices without copying.
 """
 
 from __future__ import annotations

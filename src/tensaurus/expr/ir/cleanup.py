@@ -66,7 +66,7 @@ class Simplification(Rewriting):
         flat_args = [operand for arg in args for operand in operands(arg, fn)]
         if self.literals and fn in ("add", "mul"):
             flat_args = _fold_literals(operator.add if fn == "add" else operator.mul, flat_args)
-        if self.literals:
+        if self.literals:  # drop neutral operands; one stays if there is no other
             flat_args = [arg for arg in flat_args if not _is_literal(arg, NEUTRAL_ELEMENTS[fn])] or flat_args[
                 :1
             ]
@@ -96,7 +96,7 @@ class Simplification(Rewriting):
         is_never = any(isinstance(size, int) for size in undecided)
         if undecided and not is_never:
             return simplified
-        branch = other if is_never else then
+        branch = other if is_never else then  # the guard is decided: one branch replaces the select
         # where(0 >= 0, 7, x) has the integer type of x; 7 alone has no type, and 7 / 2 would not be truncated
         return branch if literal_dtype(branch) == literal_dtype(simplified) else simplified
 

@@ -1,4 +1,9 @@
-"""Infer the element type of an expression from the types of the tensors that it reads."""
+"""Infer the element type of an expression from the types of the tensors that it reads.
+
+    x[i] * 2 + 1   int8 for an int8 x: literals adapt     lt(x[i], y[i])   bool     to_float16(x[i])   float16
+
+`dtype_of` so gives the output type of every declared operator.
+"""
 
 from __future__ import annotations
 
@@ -110,10 +115,11 @@ def _raise_untypable(fn: str, dtype: str) -> str:
 
 def _unify_dtypes(a: str, b: str) -> str:
     """Return the common type of two operands: literals take that of the other.  Raises Untypable."""
+    # equal types, or a literal b beside a type that may take it
     if a == b or b in ("int", "real") and a not in ("int", "bool"):
         if b == "real" and not a.startswith(("float", "bfloat", "real")):
             raise Untypable(f"a real constant beside {a}")
         return a
-    if a in ("int", "real"):
+    if a in ("int", "real"):  # a literal first: exchanged; an "int" and a "real" are "real"
         return _unify_dtypes(b, a) if b not in ("int", "real") else "real"
     raise Untypable(f"{a} beside {b}")

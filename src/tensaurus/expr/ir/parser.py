@@ -37,10 +37,12 @@ _DECLARATION = re.compile(r"""((?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^;'"])+)"
 def parse(text: str, tensors: Mapping[str, Tensor]) -> Scope:
     """Return the scope with this text, with new axes.  Raises ValueError."""
     node = _parse_python(text)
+    # scopes that are named in the text, (A := L[...](...)), by name
     named = [item for item in ast.walk(node) if isinstance(item, ast.NamedExpr)]
     shared = {item.target.id: item.value for item in named}
     if len(shared) < len(named):
         raise ValueError(f"two scopes of one name: {text[:80]!r}")
+    # only tensors that the text reads: symbols in their shapes have the bounds that these state
     sources = [item.value for item in ast.walk(node) if isinstance(item, ast.Subscript)]
     names = [_identifier(source) for source in sources]
     used_tensors = {name: tensors[name] for name in names if name in tensors and name not in shared}
@@ -53,9 +55,9 @@ def parse_declarations(text: str) -> dict[str, Tensor]:
     reader = _Reader(text, {})
     for declaration in filter(None, map(str.strip, _DECLARATION.findall(text))):
         match _parse_python("{" + declaration + "}"):
-            case ast.Dict([name], [type_node]) if name is not None:
+            case ast.Dict([name], [type_node]) if name is not None:  # x: float32[3, N]
                 types[_identifier(name)] = type_node
-            case ast.Set([ast.Compare(left, [ast.GtE() | ast.LtE() as order], [bound])]):
+            case ast.Set([ast.Compare(left, [ast.GtE() | ast.LtE() as order], [bound])]):  # N >= 1
                 symbol = reader.symbols.get(_identifier(left)) or Symbol(_identifier(left))
                 side = "low" if isinstance(order, ast.GtE) else "high"
                 reader.symbols[symbol.name] = replace(symbol, **{side: reader.size(bound, {})})
@@ -88,7 +90,11 @@ def _parse_python(text: str) -> ast.expr:
 
 
 class _Reader:
-    """Reads one text: names of axes are lexical, others are names of tensors or of shared scopes."""
+    """Reads one text: names of axes are lexical, others are names of tensors or of shared scopes.
+
+    Methods take nodes of Python's syntax tree; `axes` gives the axes that are bound around a node, by name.
+    `scopes` has the shared scopes parsed so far; `symbols` those in the tensors' shapes, None if ambiguous.
+    """
 
     def __init__(
         self, text: str, tensors: Mapping[str, Tensor], shared: Mapping[str, ast.expr] | None = None

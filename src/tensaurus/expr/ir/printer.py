@@ -56,7 +56,7 @@ def _shared_digests(item: Scope | Body) -> set[str]:
 
 
 _digests: dict[int, tuple[Scope, str]] = {}  # by id; the entry holds the scope, so that its id stays its own
-_texts: dict[str, str] = {}  # by hash
+_texts: dict[str, str] = {}  # every hashed text by its hash, to notice two texts of one hash
 
 
 def scope_digest(scope: Scope) -> str:
@@ -80,7 +80,7 @@ def hash_text(text: str) -> str:
 
 
 def show_size(size: Any, names: Names) -> str:
-    """Return the text of a size under these names of axes, terms sorted by text."""
+    """Return the text of a size under these names of axes, terms sorted by text: i*n + 2*j - 1."""
     if not isinstance(size, (Poly, Atom)):
         return str(size)
     terms = terms_of(size)
@@ -174,6 +174,7 @@ class Printer:
         return f"L[{self.ranges(scope.axes, inner)}]({self.body(scope.body, inner)})"
 
     def ranges(self, axes: Sequence[Axis], names: Names) -> str:
+        """Return "i:3, j:N"; extents contain symbols, but no axes."""
         return ", ".join(f"{names[a]}:{show_size(a.extent, self.symbols)}" for a in axes) or "()"
 
     def body(self, body: Body, names: Names) -> str:
@@ -201,6 +202,7 @@ class Printer:
         return text if outside is None else f"{text} | {show_constant(outside.value, names)}"
 
     def source(self, scope: Scope) -> str:
+        """Return the text of a scope where it is read: a digest, its name, or the scope itself."""
         if self.brief:
             return f"{{{scope_digest(scope)}}}"
         if not self.shared or (key := scope_digest(scope)) not in self.shared:
@@ -248,6 +250,7 @@ class FreeNames(NamedTuple):
         """The texts of symbols whose bounds the shapes of the tensors do not state."""
         if not self.symbols:
             return {}
+        # the name alone is enough for a symbol of a tensor's shape, and for one with the default bounds
         stated_symbols = symbols_of(self.tensors)
         stated = {
             s
@@ -264,7 +267,7 @@ def free_names(item: Scope | Body, nested: bool = True) -> FreeNames:
     def add(sizes: Iterable[Size | None], bound: Container[Axis] = ()) -> None:
         for size in sizes:
             for atom in atoms(size) if isinstance(size, Poly) else ():
-                if isinstance(atom, Axis):
+                if isinstance(atom, Axis):  # free if not bound; its extent may have symbols
                     add((atom.extent,), bound)
                     if atom not in bound:
                         free.axes[atom] = None

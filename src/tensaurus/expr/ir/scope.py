@@ -5,6 +5,8 @@
     read  ::=  source[index, ...]    source is a tensor, a literal table or another scope; an index is a size
     guard ::=  size >= 0, ...        a conjunction
 
+    compute((M, N), lambda i, j: total((K,), lambda k: a[i, k] * b[k, j]))         is a matrix product
+
 Scopes are those of EINNET (section 3.1); the `outside` of a read is its value beyond the edge of its source,
 EINNET's padding.
 """
@@ -138,7 +140,8 @@ class Table(Indexed):
     def narrow(self, indices: Sequence[Size]) -> tuple[Table, Sequence[Size], Number | None]:
         """Return the sub-table at the indices that are numbers, the other indices, and its only value.
 
-        The only value is None where the sub-table holds different numbers, or part of it is beyond the edge.
+        For example [[1, 0], [2, 2]] at (1, j) gives [2, 2], (j,) and 2.  The only value is None where the
+        sub-table holds different numbers, or part of it is beyond the edge.
         """
         pairs = list(zip(indices, self.shape, strict=True))
         ranges = [(index,) if isinstance(index, int) else range(n) for index, n in pairs]

@@ -2,6 +2,8 @@
 
 Alpha-equal records, and records that differ in an order without meaning, have equal texts.  The normal form
 (`expr.normal.normal_form`) and interned scopes (`expr.normal.intern`) are made of such records.
+
+    sum[r:3, s:3](x[r, s] * w[s])  and  sum[a:3, b:3](w[a] * x[b, a])      both    S[3, 3]w[~0] * x[~1, ~0]
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ MAX_AXIS_ORDERS = 720  # 6! orders of indistinguishable axes are tried; where th
 
 
 class Record:
-    """Base of records: caches the free axes, the texts by naming, and the number of records inside."""
+    """Base of records: caches the free axes, the texts by naming, and the number of records inside.
+
+    Subclasses define `sizes`, `parts`, `bound` (the axes that they bind) and `_print`, of which `text` is the
+    cached result.
+    """
 
     __slots__ = ("_free", "_key", "_binder_depth", "_texts", "_weight")
 
@@ -101,8 +107,9 @@ def canonical_axis_order(
 ) -> tuple[Axis, ...]:
     """Return bound axes in an order that depends neither on their names nor on the order of parts.
 
-    Colours are refined by the texts of the parts in which an axis occurs; every order of the axes that still
-    have equal colours is tried, and the least text wins.
+    By colour refinement, as for graph isomorphism: colours (numbers) are refined by the texts of the parts in
+    which an axis occurs; every order of the axes that still have equal colours is tried, and the least text
+    wins.
     """
     if len(axes) < 2:
         return tuple(axes)
@@ -113,6 +120,7 @@ def canonical_axis_order(
         all_texts += [show_size(g, wider) for g in guards if marked is None or marked in axes_in(g)]
         return sorted(all_texts)
 
+    # axes of one extent begin with one colour; refine until all colours differ, or none is split any more
     signature: dict[Axis, Any] = {a: show_size(a.extent, names) for a in axes}
     colours = _colours_of(signature)
     while max(colours.values()) < len(axes) - 1:

@@ -9,6 +9,9 @@ read.  Equal functions need not have equal forms: laws of transcendental functio
 and of x * (1/x) = 1 are not used, products of more than `smart_constructors.MAX_PRODUCT_TERMS` terms are not
 multiplied out, large scopes (`MAX_INLINED_RECORDS`, `MAX_BINDER_DEPTH`, `MAX_TERMS`) are not inlined, and
 more than `canonical_record.MAX_AXIS_ORDERS` orders of indistinguishable axes are not tried.
+
+A body becomes a `Sum` of `normal_form`, built by `smart_constructors`; `normal_to_scope` writes it as a scope
+again.  `rules/prove` and `rules/language` compare expressions in this form.
 """
 
 from __future__ import annotations
@@ -111,6 +114,7 @@ def are_equal_expressions(first: Scope, second: Scope) -> bool:
         return False
     if _canonical_text(first) == _canonical_text(second) or canonicalize(first) == canonicalize(second):
         return True
+    # compare once more with larger limits, then in every order of the arguments of max and min
     token = _limit_factor.set(RETRY_FACTOR)
     try:
         if _canonical_text(first) == _canonical_text(second):
@@ -133,6 +137,7 @@ def _are_equal_in_orders(
         left, right = with_fresh_axes(left), with_fresh_axes(right)
     if left.key == right.key:
         return True
+    # else two arguments of a max or min are ordered in one way, then in the other
     pair = undecided_pair(left, order, frozenset(axes)) or undecided_pair(right, order, frozenset(axes))
     if pair is None:
         return False
@@ -238,7 +243,7 @@ def _normalize_read(source: Source, indices: tuple[Size, ...], outside: Const | 
     if not isinstance(source, Scope):
         return read_sum(source, indices, outside)
     axes, body = normal_form(source)
-    if body.weight > _inline_limit.get() or body.binder_depth > MAX_BINDER_DEPTH:
+    if body.weight > _inline_limit.get() or body.binder_depth > MAX_BINDER_DEPTH:  # too large to inline
         return read_sum(canonicalize(source), indices, outside)
     inner = instantiate(body, dict(zip(axes, indices, strict=True)))
     if outside is None:
@@ -247,12 +252,13 @@ def _normalize_read(source: Source, indices: tuple[Size, ...], outside: Const | 
 
 
 def _normalize_call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
-    if fn in ("add", "mul"):
+    if fn in ("add", "mul"):  # nested sums and products are flattened; those of bools stay as they are
         flat = [normalize_body(a, names) for a in operands(body)]
         if not any(_is_boolean(a) for a in flat):
             return plus(*flat) if fn == "add" else times(*flat)
         return apply_function(fn, [normalize_body(a, names) for a in args])
     inner = [normalize_body(a, names) for a in args]
+    # the other functions of a ring, and division, are written by +, * and 1/x
     if fn in FIELD_FUNCTIONS and not any(map(_is_boolean, inner)):
         if fn == "neg":
             return scale(-1, inner[0])

@@ -13,7 +13,10 @@ from tensaurus.expr.sizes.size import Size, interval, is_nonnegative, terms_of
 
 
 def range_guards(shape: Sequence[Size], indices: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the sizes that must be >= 0 for the indices to lie in the shape, where that is not certain."""
+    """Return the sizes that must be >= 0 for the indices to lie in the shape, where that is not certain.
+
+        x[i + r - 1] of 9 elements, i:9, r:3      ->      i + r - 1,  9 - i - r
+    """
     guards: list[Size] = []
     for index, extent in zip(indices, shape, strict=True):
         low, high = interval(index)

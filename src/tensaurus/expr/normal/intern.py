@@ -65,6 +65,7 @@ def _entry(scope: Scope) -> _Entry:
 
 def _fingerprint_and_scope(scope: Scope) -> tuple[str, Scope]:
     """Return the fingerprint, and the interned scope that has it."""
+    # simplify, with interned scopes in place of those that are read
     body = Simplification(intern_scope, scope.axes).body(scope.body)
     if literal_dtype(body) != literal_dtype(scope.body):
         # 1/2 + 1/2 is a real, 1 is an integer
@@ -72,6 +73,7 @@ def _fingerprint_and_scope(scope: Scope) -> tuple[str, Scope]:
     free = free_names(Scope(scope.axes, body), nested=False)
     if len({t.name for t in free.tensors}) < len(free.tensors):
         raise ValueError("two tensors have one name")
+    # the fingerprint is the hash of a text that has no names of bound axes and no order of operands
     term = UnorderedTerm(body)
     names = {**free.unbounded, **{a: f"${number}" for number, a in enumerate(scope.axes)}}
     shape = ", ".join(show_size(n, names) for n in scope.shape)

@@ -55,6 +55,7 @@ def assume_order(order: AssumedOrder) -> Iterator[None]:
 
 def max_or_min(fn: str, args: Iterable[Sum]) -> Sum:
     """Return max or min of the arguments, flat and without duplicates and absorbed arguments."""
+    # flatten: arguments of a nested call of the same function are arguments; equal ones have one key
     args_by_key: dict[str, Sum] = {}
     queue = list(args)
     while queue:
@@ -64,6 +65,7 @@ def max_or_min(fn: str, args: Iterable[Sum]) -> Sum:
             queue.extend(factor.args)
         else:
             args_by_key[arg.key] = arg
+    # an infinity is the result, or is dropped
     for key, arg in list(args_by_key.items()):
         factor = arg.factor
         if isinstance(factor, Literal) and factor.value in ABSORBING.values() and len(args_by_key) > 1:

@@ -119,7 +119,10 @@ class Apply(Record):
 
 
 class Choose(Record):
-    """The value `then` where all guards are >= 0, else `other`, for values that cannot be added to zero."""
+    """The value `then` where all guards are >= 0, else `other`.
+
+    Only for infinities, NaN and bools: of others a select is the sum  [guards] then + [not guards] other.
+    """
 
     __slots__ = ("guards", "then", "other")
 
@@ -279,7 +282,7 @@ def cancel_inverses(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Fa
     extent of a bound axis: without points the sum is empty.  Also x*x * (1/x) is x, and x * (1/x) * (1/x) is
     1/x, for x = 0 too, though not for an infinity.
     """
-    remaining = list(factors)
+    remaining = list(factors)  # in each round n and 1/n are removed once
     for inverse in [f for f in factors if isinstance(f, Inverse)]:
         divisor = inverse.sum.factor
         if divisor is None or not is_addable(inverse.sum):

@@ -1,4 +1,9 @@
-"""Write a normal form as a scope again, in the one order that its texts define."""
+"""Write a normal form as a scope again, in the one order that its texts define.
+
+    2*(sum over r:3 of x[i, r]) + 1*(y[i])      ->      add(mul(2, sum[r:3](x[i, r])), y[i])
+
+`canonicalize` calls `scope_of_sum`.  Guards become edges of reads (`x[i - 1] | 0`) where that is possible.
+"""
 
 from __future__ import annotations
 
@@ -60,17 +65,21 @@ class Writer(AxisNaming):
     def term(self, coefficient: Number, core: Core, names: Names, depth: int) -> Body:
         """Return coefficient * core: a product in which axes that share a factor or guard have one sum.
 
-        Factors without bound axes stand outside the sums.
+        Factors without bound axes stand outside the sums:  sum[r, s](a * x[r] * y[s])  is written
+        a * sum[r](x[r]) * sum[s](y[s]).
         """
+        # name the bound axes by position, and sort factors and guards by their texts under these names
         order = canonical_axis_order(core.axes, core.factors, core.guards, names, depth)
         wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
         inner = depth + len(order)
         factors = sorted(core.factors, key=lambda f: f.text(wider, inner))
         guards, is_padded = _guards_beyond_edges(core)
         guards.sort(key=lambda g: show_size(g, wider))
+        # group the axes that must be summed together
         axes_of_factor, has_guarded_axes = _axes_by_factor(order, factors, guards)
         is_padded = is_padded or has_guarded_axes
         groups = _connected_axes(order, [*axes_of_factor.values(), *map(axes_in, guards)])
+        # outside the sums: the coefficient, times the size atoms if it is whole, and factors without axes
         outer_factors = [f for f in factors if not axes_of_factor[f]]
         scale: Any = coefficient
         size_atoms = [f for f in outer_factors if isinstance(f, SizeAtom)]
@@ -94,6 +103,7 @@ class Writer(AxisNaming):
         return Select(outer_guards, result, Const(0)) if outer_guards else result
 
     def factor(self, factor: Factor, names: Names, depth: int, padded: bool) -> Body:
+        """Return the factor; with `padded`, a read that may leave its source has the value 0 outside."""
         match factor:
             case Leaf(source=source, indices=indices, outside=outside):
                 if outside is None and padded and range_guards(source.shape, indices):

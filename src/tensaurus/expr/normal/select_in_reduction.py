@@ -20,10 +20,12 @@ MAX_CASES = 4  # a function of selects with more independent guards is left as i
 def complementary_guard(args: Sequence[Sum], bound: Sequence[Axis] = ()) -> Size | None:
     """Return a guard that some terms stand under, and others under its negation; None if there is none.
 
-    The guard contains neither axes in `bound` (those that are reduced) nor axes of the terms' own sums.
+    The guard contains neither axes in `bound` (those that are reduced) nor axes of the terms' own sums.  The
+    normal form of a select, [g] x + [-1 - g] y, has such a guard g.
     """
     cores = [core for a in args for core in _cores(a)]
     guards = dict.fromkeys(g for core in cores for g in core.guards)
+    # guards that occur with their negation -1 - g; `is_negated_form` leaves one of the two
     pairs = [
         g for g in guards if is_negated_form(-1 - g) and -1 - g in guards and axes_in(g).isdisjoint(bound)
     ]

@@ -2,6 +2,7 @@
 
 Only laws that hold in every field are used: those of a commutative ring with 1/0 = 0, and max and min as a
 lattice.  The order of constants is not used (GF(p) has none), nor any law of a transcendental function.
+`canonicalize` builds each body with them:  times(x + 1, w)  is the sum  1*(x * w) + 1*(w).
 """
 
 from __future__ import annotations
@@ -170,19 +171,19 @@ def term_sum(
     if narrowed is None:
         return number_sum(0)
     axes, guards, values = narrowed
-    if values:
+    if values:  # axes are gone: the factors change, and so may the form of their product
         return sum_over(
             axes, guards, times(number_sum(coefficient), *(substitute_factor(f, values) for f in factors))
         )
     core = Core(tuple(axes), tuple(guards), cancel_inverses(factors, axes))
     change = split_digits(core, axes) or merge_digits(core, axes, substitute_core)
-    if change is not None:
+    if change is not None:  # the same with an axis that is split, or two that are merged
         axes, values = change
         inner = times(number_sum(coefficient), *(substitute_factor(f, values) for f in core.factors))
         return sum_over(axes, [substitute(g, values) for g in guards], inner)
     used = frozenset().union(*(f.free for f in core.factors), *(axes_in(g) for g in guards))
     unused_axes = [a for a in axes if a not in used]
-    if unused_axes:
+    if unused_axes:  # all terms are equal along them: one term times their extents
         used_axes = [a for a in axes if a in used]
         rest = Core(tuple(used_axes), core.guards, core.factors)
         return times(Sum(((coefficient, rest),)), *(size_sum(a.extent) for a in unused_axes))
@@ -228,12 +229,12 @@ def select_sum(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
     guards = narrowed[1]
     if not guards or then.key == other.key:
         return then
-    if not is_addable(then) or not is_addable(other):
+    if not is_addable(then) or not is_addable(other):  # a select must stay, written with one of g and -1 - g
         if len(guards) == 1 and is_negated_form(guards[0]):
             return factor_sum(Choose((-1 - guards[0],), other, then))
         return _as_padded_read(Choose(tuple(guards), then, other))
     first = sum_over((), guards, then)
-    if len(guards) > 1 and other.constant is not None:
+    if len(guards) > 1 and other.constant is not None:  # fewer terms than the cases below
         return plus(first, other, scale(-1, sum_over((), guards, other)))
     cases = [first]
     guards = sorted(guards, key=guard_order)
@@ -247,7 +248,7 @@ def inverse(inner: Sum) -> Sum:
     if not inner.terms:
         return number_sum(0)
     guard = complementary_guard((inner,))
-    if guard is not None:
+    if guard is not None:  # a select
         then, other = (inverse(_assume_guard(inner, g)) for g in (guard, -1 - guard))
         return select_sum((guard,), then, with_fresh_axes(other))
     if len(inner.terms) > 1:
@@ -316,10 +317,10 @@ def reduce_over(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     """Return the max, min or prod over axes."""
     neutral = {"max": float("-inf"), "min": float("inf")}
     narrowed = narrow_by_guards(axes, ())
-    if narrowed is None:
+    if narrowed is None:  # a range is empty
         return number_sum(1) if monoid == "prod" else literal_sum(neutral[monoid])
     axes, _, values = narrowed
-    if values:
+    if values:  # axes of one point are gone
         return reduce_over(monoid, axes, instantiate(body, values))
     change = split_digits(body, axes) or merge_digits(body, axes, _substitute_sum)
     if change is not None:
@@ -340,9 +341,9 @@ def reduce_over(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
         )
         return select_sum((guard,), then, other)
     factor = body.factor
-    if isinstance(factor, Fold) and factor.monoid == monoid:
+    if isinstance(factor, Fold) and factor.monoid == monoid:  # nested reductions are one
         return reduce_over(monoid, (*axes, *factor.axes), factor.body)
-    if isinstance(factor, Apply) and factor.fn == monoid:
+    if isinstance(factor, Apply) and factor.fn == monoid:  # max[r](max(x, y)) is max(max[r](x), max[r](y))
         return max_or_min(monoid, (reduce_over(monoid, axes, with_fresh_axes(a)) for a in factor.args))
     return factor_sum(Fold(monoid, tuple(axes), body))
 

@@ -91,7 +91,7 @@ def ask(kind: str, subject: Any) -> bool:
 
 
 def has_open_questions() -> bool:
-    """Return whether a question without an assumed answer was asked; note that the caller depends on it."""
+    """Return whether a question without an assumed answer was asked; if so, set `open_was_tested`."""
     record = _active_record.get()
     if record is None or not record.asked:
         return False
@@ -102,7 +102,8 @@ def has_open_questions() -> bool:
 def forget_open_questions() -> None:
     """Forget the open questions that were asked so far.
 
-    Correct where the code that asked them needed no answer, and no later code depends on them.
+    Correct where the code that asked them needed no answer, and no later code depends on them.  They stay in
+    `answers`, which caches need.
     """
     record = _active_record.get()
     if record is not None:
@@ -141,11 +142,12 @@ class CacheByAnswers(Generic[T]):
                 self._unconditional[key] = value
             return self._unconditional[key]
         assumed = active.assumed
+        # reuse a result if all its questions have the same answers now, or None as then
         for cached in self._conditional.get(key, ()):
             if all(assumed.get(question) is answer for question, answer in cached.answers.items()):
                 break
         else:
-            inner_record = QuestionRecord(assumed)
+            inner_record = QuestionRecord(assumed)  # finds out which questions this computation asks
             token = _active_record.set(inner_record)
             try:
                 cached = _CachedResult(

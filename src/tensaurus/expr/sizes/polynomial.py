@@ -3,7 +3,7 @@
     polynomial  ::=  sum of  coefficient * atom * atom ...          (n + 1)*(n - 1)   ->   n*n - 1
 
 Equal polynomials are therefore equal records, and can be hashed.  A polynomial without atoms *is* a number.
-`expr.sizes.size` defines the atoms of sizes.
+`expr.sizes.size` defines the atoms of sizes (floors, maxima) and exports all this, too.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ Monomial: TypeAlias = tuple[Atom, ...]
 
 
 class Poly(Arithmetic):
-    """A polynomial in atoms with at least one atom: immutable, expanded, sorted."""
+    """A polynomial in atoms with at least one atom: immutable, expanded, sorted.
+
+    terms   ((factors, coefficient), ...): 2*n*n - 1 is (((n, n), 2), ((), -1))
+    """
 
     __slots__ = ("terms", "_hash", "_text", "_atoms")
 
@@ -249,14 +252,14 @@ def divide_polynomial(a: Any, b: Poly) -> tuple[Any, Any]:
     leading_factors, leading_coefficient = b.terms[0]
     quotient: Any = 0
     rest: Any = 0
-    visited: set[Monomial] = set()
+    visited: set[Monomial] = set()  # monomials that have led: one that leads again would do so forever
     while terms := terms_of(a):
         factors, coefficient = terms[0]
         if factors in visited:
             break
         visited.add(factors)
         quotient_factors = divide_monomial(factors, leading_factors)
-        if quotient_factors is None or coefficient % leading_coefficient:
+        if quotient_factors is None or coefficient % leading_coefficient:  # the leading term joins the rest
             term = make_polynomial({factors: coefficient})
             rest = plus(rest, term)
         else:
@@ -291,13 +294,13 @@ def substitute(size: Any, values: Mapping[Atom, Any]) -> Any:
         return size
     total: Any = 0
     for factors, coefficient in size.terms:
-        product: Any = coefficient
+        term: Any = coefficient
         for atom in factors:
             value = values.get(atom)
             if value is None:
                 value = atom.rebuild(lambda inner: substitute(inner, values))
-            product = times(product, value)
-        total = plus(total, product)
+            term = times(term, value)
+        total = plus(total, term)
     return total
 
 
@@ -311,10 +314,10 @@ def evaluate(size: Any, lookup: Callable[[Atom], Any]) -> Any:
             return part
         total: Any = 0
         for factors, coefficient in terms_of(part):
-            product: Any = coefficient
+            term: Any = coefficient
             for atom in factors:
-                product = product * atom.value(lookup, evaluate_size)
-            total = total + product
+                term = term * atom.value(lookup, evaluate_size)
+            total = total + term
         return total
 
     return evaluate_size(size)

@@ -6,9 +6,9 @@
     (6*n + 4) // 2   ->   3*n + 2        (4*i + j) // 4 with axis j:4   ->   i
 
 `a % b` is `a - b * (a // b)`, and `min` is `-max(-...)`, so that equal expressions have one form.  A size
-without atoms *is* a Python int: the same function runs on ints in a concrete program, on symbols in a rule
-or a dynamic model, and on Z3 terms (`evaluate`).  Coefficients may be exact fractions, so that the same
-polynomials serve as elements of the field of rational functions (`expr.evaluate.fields`).
+without atoms *is* a Python int: the same function runs on ints in a concrete program, symbols in a rule or a
+dynamic model, and Z3 terms (`evaluate`).  `interval` and `is_nonnegative` prove bounds and signs.
+Coefficients may be fractions, for the field of rational functions (`expr.evaluate.fields`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Floor(Atom):
     def interval(self) -> tuple[Size | None, Size | None]:
         low, high = interval(self.top)
         if not isinstance(self.bottom, int) and low is not None and _nonnegative(low):
-            low = 0  # weaker, but a number: low // bottom may be another floor
+            low = 0  # weaker, but 0 // bottom is 0: low // bottom may be another floor
         below, above = (None if bound is None else floordiv(bound, self.bottom) for bound in (low, high))
         return below, above
 
@@ -132,8 +132,8 @@ def floordiv(a: Any, b: Any) -> Any:
     divisor = terms_of(b)
     if len(divisor) != 1:
         return _floor_by_sum(a, b)
-    divisor_factors, scale = divisor[0]
-    quotient: dict[Monomial, Number] = {}
+    divisor_factors, scale = divisor[0]  # b is scale times the product of divisor_factors
+    quotient: dict[Monomial, Number] = {}  # by monomial; together with `rest`: a == b * quotient + rest
     rest: dict[Monomial, Number] = {}
     for factors, coefficient in terms_of(a):
         ratio = divide_monomial(factors, divisor_factors)
@@ -149,15 +149,15 @@ def floordiv(a: Any, b: Any) -> Any:
     remainder = make_polynomial(rest)
     low, high = interval(remainder)
     if low is not None and high is not None and _nonnegative(low) and _nonnegative(b - 1 - high):
-        return make_polynomial(quotient)
+        return make_polynomial(quotient)  # the remainder is in [0, b)
     if low is not None and high is not None and _nonnegative(-1 - high) and _nonnegative(low + b):
         return plus(make_polynomial(quotient), -1)  # the remainder is in [-b, 0)
     reduced = _common_factor(rest, b) if isinstance(b, int) else _common_monomial(rest, divisor[0])
-    if reduced is not None:
+    if reduced is not None:  # remainder // b is another floor with a smaller divisor
         return plus(make_polynomial(quotient), floordiv(*reduced))
     remainder_terms = terms_of(remainder)
     if len(remainder_terms) == 1 and remainder_terms[0][1] == 1 and len(remainder_terms[0][0]) == 1:
-        only_atom = remainder_terms[0][0][0]
+        only_atom = remainder_terms[0][0][0]  # the remainder is this atom alone
         if isinstance(only_atom, Floor):  # x // m // b == x // (m*b)
             return plus(make_polynomial(quotient), floordiv(only_atom.top, only_atom.bottom * b))
     return plus(make_polynomial(quotient), Floor(remainder, b))
@@ -239,7 +239,7 @@ def smallest(a: Any, b: Any) -> Any:
 
 @lru_cache(maxsize=200_000)
 def interval(size: Any) -> tuple[Size | None, Size | None]:
-    """Return inclusive bounds in symbols alone, None where there is none; each term is bounded by itself."""
+    """Return inclusive (low, high) over symbols alone, None where unbounded: n + i, i:4 is in n..n + 3."""
     if not isinstance(size, Arithmetic):
         return size, size
     modulo = _split_modulo(size)
@@ -251,25 +251,25 @@ def interval(size: Any) -> tuple[Size | None, Size | None]:
         return None if first is None else first + below, None if last is None else last + above
     low: Any = 0
     high: Any = 0
-    for factors, coefficient in terms_of(size):
-        bottom, top = _interval_of_product(factors)
+    for factors, coefficient in terms_of(size):  # each term is bounded by itself
+        least, most = _interval_of_product(factors)
         if coefficient < 0:
-            bottom, top = top, bottom
-        low = None if low is None or bottom is None else low + coefficient * bottom
-        high = None if high is None or top is None else high + coefficient * top
+            least, most = most, least
+        low = None if low is None or least is None else low + coefficient * least
+        high = None if high is None or most is None else high + coefficient * most
     return low, high
 
 
 def _split_modulo(size: Any) -> tuple[Any, Any, Size] | None:
     """Return (m, k, rest) where size = m * (t % k) + rest with fewer terms in rest, None if there is none.
 
-    Bounding t % k by [0, k) is tighter than bounding t and t // k apart; t - t // 2 is t % 2 + t // 2.
+    Bounding t % k by [0, k) is tighter than bounding t and t // k apart: t - 4 * (t // 4) is 1 * (t % 4) + 0.
     """
     floors = {a for factors, _ in terms_of(size) for a in factors if isinstance(a, Floor)}
     for factors, coefficient in terms_of(size):
         own_floors = [a for a in factors if isinstance(a, Floor)]
         for top, bottom in _dividends(own_floors[0], floors) if len(own_floors) == 1 else ():
-            others = divide_monomial(factors, (own_floors[0],)) or ()
+            others = divide_monomial(factors, (own_floors[0],)) or ()  # the factors beside the floor
             (divisor_factors, scale), *more_terms = terms_of(bottom)
             ratio = None if more_terms else divide_monomial(others, divisor_factors)
             if ratio is None:
@@ -277,7 +277,7 @@ def _split_modulo(size: Any) -> tuple[Any, Any, Size] | None:
             m = make_polynomial({ratio: -(coefficient // scale)})  # since t % k == t - k * (t // k)
             rest = plus(size, times(times(-1, m), plus(top, times(times(-1, bottom), own_floors[0]))))
             has_sign = all(isinstance(a, Symbol) for a in atoms(m)) and (_nonnegative(m) or _nonnegative(-m))
-            if has_sign and len(terms_of(rest)) < len(terms_of(size)):
+            if has_sign and len(terms_of(rest)) < len(terms_of(size)):  # callers need the sign of m
                 return m, bottom, rest
     return None
 
@@ -297,16 +297,16 @@ def _interval_of_product(factors: Monomial) -> tuple[Size | None, Size | None]:
     high: Size | None = 1
     for atom in factors:
         if isinstance(atom, Symbol):
-            bottom: Size | None = polynomial(atom)  # bounds may contain symbols
-            top: Size | None = bottom
+            least: Size | None = polynomial(atom)  # bounds may contain symbols
+            most: Size | None = least
         else:
-            bottom, top = atom.interval()
-        if all(isinstance(n, int) for n in (low, high, bottom, top)):
-            corners = [low * bottom, low * top, high * bottom, high * top]  # type: ignore[operator]
+            least, most = atom.interval()
+        if all(isinstance(n, int) for n in (low, high, least, most)):
+            corners = [low * least, low * most, high * least, high * most]  # type: ignore[operator]
             low, high = min(corners), max(corners)
-        elif low is not None and bottom is not None and _nonnegative(low) and _nonnegative(bottom):
-            low = low * bottom
-            high = None if high is None or top is None else high * top
+        elif low is not None and least is not None and _nonnegative(low) and _nonnegative(least):
+            low = low * least
+            high = None if high is None or most is None else high * most
         else:
             return None, None
     return low, high
@@ -333,13 +333,13 @@ def _nonnegative(size: Any) -> bool:
         return bool(size >= 0)
     nested_atoms = atoms(size)
     if all(isinstance(a, Symbol) for a in nested_atoms):
-        # with s + low for each symbol, s >= 0, no term is negative
+        # each symbol becomes its low plus an s >= 0: if no coefficient is negative then, no value is
         lows: dict[Atom, Any] = {a: plus(a, a.low) for a in nested_atoms if isinstance(a, Symbol) and a.low}
         has_only_positive_terms = all(c >= 0 for _, c in terms_of(substitute(size, lows)))
         return has_only_positive_terms or _is_nonnegative_at_highs(size, nested_atoms)
     if not all(isinstance(a, (Symbol, Floor, Largest)) for a in nested_atoms):
         low, _ = interval(size)
-        return low is not None and low != size and _nonnegative(low)
+        return low is not None and low != size and _nonnegative(low)  # low == size would ask forever
     # `interval` is not used without axes: it would ask this function about the same floors again
     modulo = _split_modulo(size)
     if modulo is not None:
@@ -363,21 +363,21 @@ def _is_nonnegative_with_floors(size: Any) -> bool:
     """Return whether size >= 0 with 0 for each added floor t // b (t >= 0), t / b for a subtracted one."""
     total: Any = 0
     for factors, coefficient in terms_of(size):
-        product: Any = coefficient
+        bound: Any = coefficient  # a lower bound of the term
         for atom in factors:
             if isinstance(atom, Floor):
                 if not _nonnegative(atom.top):
                     return False
                 reciprocal = Fraction(1, atom.bottom) if isinstance(atom.bottom, int) else 1  # b >= 1
-                product = times(product, 0 if coefficient > 0 else times(reciprocal, atom.top))
+                bound = times(bound, 0 if coefficient > 0 else times(reciprocal, atom.top))
             elif isinstance(atom, Symbol) and atom.low >= 0:
-                product = times(product, atom)
+                bound = times(bound, atom)
             elif isinstance(atom, Largest) and coefficient > 0 and any(map(_nonnegative, atom.args)):
-                product = times(product, next(a for a in atom.args if _nonnegative(a)))
+                bound = times(bound, next(a for a in atom.args if _nonnegative(a)))  # max(a, ...) >= a
             else:
                 return False
-        total = plus(total, product)
-    return bool(total != size) and _nonnegative(total)
+        total = plus(total, bound)
+    return bool(total != size) and _nonnegative(total)  # total == size would ask the same again
 
 
 def is_same_size(a: Any, b: Any) -> bool:
@@ -393,7 +393,7 @@ def is_same_size(a: Any, b: Any) -> bool:
 
 @lru_cache(maxsize=100_000)
 def _undecided_difference(a: Any, b: Any) -> Poly | None:
-    """Return the difference with a positive leading coefficient, None where it is provably not 0."""
+    """Return a - b or b - a, so that both orders are one question; None where it is provably not 0."""
     difference = a - b
     if not isinstance(difference, Poly) or _nonnegative(difference - 1) or _nonnegative(-1 - difference):
         return None

@@ -1,4 +1,7 @@
-"""The atoms that stand for unknown integers: symbols, and iterators over a range."""
+"""The atoms that stand for unknown integers: symbols, and iterators over a range.
+
+    Symbol("n", 1)   any number from 1 on        Axis("i", n)   each of 0, ..., n - 1 in turn
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ class Symbol(Atom):
         return self.name
 
     def interval(self) -> tuple[Size | None, Size | None]:
-        return polynomial(self), None
+        return polynomial(self), None  # bounds are sizes over symbols: a symbol is its own lower bound
 
 
 @dataclass(frozen=True, repr=False)
 class Axis(Atom):
-    """An iterator over range(extent)."""
+    """An iterator over range(extent); `expr.ir.scope.axis` gives each a name of its own."""
 
     name: str
     extent: Size

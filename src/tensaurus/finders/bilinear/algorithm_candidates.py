@@ -1,4 +1,8 @@
-"""Chooses fast algorithms that may speed up a convolution, by arithmetic, traffic and rounding errors."""
+"""Chooses fast algorithms that may speed up a convolution, by arithmetic, traffic and rounding errors.
+
+Algorithms are one `BilinearAlgorithm` for each spatial dimension, or None for a dimension that stays a direct
+sum: (F(4, 3), None) transforms the rows of an image only.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +57,16 @@ def estimate_seconds(convolution: Convolution, algorithms: Algorithms, roofline:
     tilings = convolution.tilings(algorithms)
     fast = [tiling for tiling in tilings if tiling.is_fast]
     used = [a for a in algorithms if a]
+    # products: each position of each filter multiplies every product, channel and tap of its group
     taps = prod(tiling.window.taps for tiling in tilings if not tiling.is_fast)
     products = prod(tiling.products for tiling in fast)
     positions = convolution.batch * prod(tiling.product_positions for tiling in tilings)
     weights = products * convolution.filters * convolution.channels // convolution.groups * taps
+    # transforms: of each channel in each data tile, and of each filter at each position
     tiles = convolution.batch * prod(tiling.tiles for tiling in tilings)
     data = tiles * convolution.channels * _transform_work([a.data for a in used])
     output = positions * convolution.filters * _transform_work([a.output for a in used])
+    # traffic: elements of the data, of the transformed weights and of the result
     results = convolution.batch * convolution.filters * prod(w.outputs for w in convolution.windows)
     moved = prod(convolution.x.shape) + weights + results
     work = positions * weights + TRANSFORM_COST * (data + output)
@@ -82,6 +89,7 @@ def _all_algorithms(convolution: Convolution) -> Iterator[Algorithms]:
     """Yields every choice of an algorithm or None for each dimension, except None for all dimensions."""
     choices = []
     for window in convolution.windows:
+        # with one tap for each remainder modulo the step, an algorithm saves no product
         limit = min(MAX_TILE_OUTPUTS, window.outputs) if window.taps_per_residue > 1 else 0
         kinds = ((size, window.taps, window.step) for size in range(2, limit + 1))
         choices.append((None, *(best_algorithm(*kind) for kind in kinds if is_short(*kind))))

@@ -2,7 +2,7 @@
 
 F(m, r) computes m outputs of a correlation with r weights, y[k] = sum_i w[i] d[k + i], by m + r - 1 products:
 
-    y = AT ((G w) * (BT d))
+    y = AT ((G w) * (BT d))        * element by element; F(2, 3): 4 products where the direct sum takes 6
 
 The product of two polynomials of degrees m - 1 and r - 1 is determined by its values at m + r - 1 points, one
 of which may be infinity; F(m, r) is that interpolation, transposed (Winograd, Arithmetic Complexity of
@@ -153,7 +153,8 @@ def interpolation_matrices(
         output.append(_last_unit_vector(outputs))
         weights.append(_last_unit_vector(taps))
         data.append(_monic_polynomial(points, products))
-    for place in range(products):  # G takes both scales back: its effort does not count
+    # scale the rows of AT and BT to cheap numbers; G, whose effort does not count, takes both scales back
+    for place in range(products):
         scales = _cheapest_scale(output[place]), _cheapest_scale(data[place])
         output[place] = [a * scales[0] for a in output[place]]
         data[place] = [b * scales[1] for b in data[place]]
@@ -173,9 +174,7 @@ def find_wrong_product(output: Matrix, weights: Matrix, data: Matrix, step: int 
     """Returns why the matrices are no algorithm for the correlation, or "" if they are one.
 
     The condition is sum_p AT[k, p] G[p, i] BT[p, j] = 1 if j = step * k + i, else 0. Then the algorithm is
-    right over every commutative ring that contains its numbers. Matrices are multiplied by their
-    denominators; the products are computed in float64 where it is exact for every sum that may occur, else in
-    Python's integers.
+    right over every commutative ring that contains its numbers.
     """
     products, taps = len(weights), len(weights[0])
     elements = step * (len(output) - 1) + taps
@@ -185,11 +184,14 @@ def find_wrong_product(output: Matrix, weights: Matrix, data: Matrix, step: int 
     for what, rows, length in lengths:
         if other := next((row for row in rows if len(row) != length), None):
             return f"{what}: a row of {len(other)} numbers, not {length}"
+    # times their denominators the matrices are integers: computed in float64 where no sum can exceed what it
+    # holds exactly, else in Python's integers
     (a, a_scale), (g, g_scale), (b, b_scale) = map(_clear_denominators, (output, weights, data))
     scale, identity = a_scale * g_scale * b_scale, np.eye(taps, dtype=object)
     largest = products * int(abs(a).max() * abs(g).max() * abs(b).max())
     kind = np.float64 if max(largest, scale) < MAX_FLOAT64_INTEGER else object
     a, g, b, identity = (matrix.astype(kind) for matrix in (a, g, b, scale * identity))
+    # wrong[i, j] is the sum over p in the condition, minus the value that it should have
     for k, row in enumerate(a):
         wrong = (row[:, None] * g).T @ b
         wrong[:, step * k : step * k + taps] -= identity

@@ -1,4 +1,8 @@
-"""Proposes fast algorithms for the convolutions of the e-graph's programs."""
+"""Proposes fast algorithms for the convolutions of the e-graph's programs.
+
+For each convolution node come one or two equations: the node, and an eOperator that computes it by a fast
+algorithm (`fast_convolution_equation`). Those that should save most seconds come first, as room is limited.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,8 @@ class Bilinear:
     """Finds fast algorithms for convolutions, as a `Finder`, those with the largest estimated gain first.
 
     roofline  the machine's peaks
-    allowed   returns whether the errors of algorithms are small enough for a convolution
-    _known    the gain and the equations of each node over leaves x0, x1, ...: equal layers are searched once
+    allowed   returns whether errors are small enough: `optimizer/run/fast_algorithm_accuracy` measures them
+    _known    the gain in seconds and the equations of nodes over leaves x0, x1, ..., as many layers are equal
     """
 
     roofline: Roofline = ONE_CORE
@@ -44,7 +48,7 @@ class Bilinear:
         """Yields proposals that add about `room` e-nodes."""
         nodes = dict.fromkeys(node for program in graph.programs for node in program.active)
         ranked = [(node, *self._gain_and_equations(node)) for node in nodes]
-        ranked.sort(key=lambda each: -each[1])
+        ranked.sort(key=lambda each: -each[1])  # each: a node, its gain, its equations
         proposals = ((node, equation) for node, _, equations in ranked for equation in equations)
         # an equation adds two e-nodes, the transformed weights and the convolution by them
         for node, equation in islice(proposals, max(room // 2, 0)):
@@ -69,7 +73,7 @@ class Bilinear:
         return self._gain_and_equations(node)[1]
 
     def _gain_and_equations(self, node: Node) -> tuple[float, tuple[Equation, ...]]:
-        """Returns the seconds that the first equation may save by estimate, and the equations over x0, ..."""
+        """Returns the estimated seconds that the first equation saves, and the equations over x0, x1, ..."""
         piece = Piece.of(node)
         names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
         form = piece.with_leaves(names)

@@ -1,4 +1,4 @@
-"""States that a convolution equals its fast algorithm, as an equation."""
+"""States that a convolution equals its fast algorithm, as an equation (example: `finders/bilinear`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def fast_convolution_equation(node: Node, algorithms: Algorithms) -> Equation | 
     """Returns the equation of a convolution node and an eOperator of its data and its transformed weights.
 
     `algorithms` has one entry for each spatial dimension, None for no algorithm. Returns None where the node
-    is no convolution. Raises ValueError for an algorithm of other taps or steps than its dimension has.
+    is no convolution, or the eOperator would have another type. Raises ValueError for an algorithm of other
+    taps or steps than its dimension has.
     """
     recognized = recognize_convolution(node)
     if recognized is None:
@@ -38,6 +39,7 @@ def fast_convolution_equation(node: Node, algorithms: Algorithms) -> Equation | 
     leaves = tuple(dict.fromkeys(arg for arg in node.args if arg is not None))
     weights = apply(eop, [recognized.w], {"scope": transform_weights(recognized.convolution, algorithms)})
     args = [recognized.x, weights, *([recognized.b] if recognized.b is not None else [])]
+    # a scope over symbols: the eOperator can then be bound to data of other sizes (`ops/eop`)
     right = apply(eop, args, {"scope": fast_scope(recognized.convolution.over_any_sizes, algorithms)})
     if right.types != node.types:
         return None

@@ -1,7 +1,8 @@
 """Writes a convolution by fast algorithms along its dimensions as nested scopes.
 
 There are two expressions, each with its own inputs x0, x1, ...: the transform of the weights, which is
-computed once where they are constant, and the convolution of the data by the transformed weights.
+computed once where they are constant, and the convolution of the data by the transformed weights. A dimension
+is fast (it has an algorithm), summed (it has several taps and none) or plain; `tiling` says more.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Convolution:
 def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope:
     """Returns the transform of the weights x0: [products..., filters, channels / groups, taps...].
 
-    The taps are those of summed dimensions; `tiling.py` says which dimensions are fast and which are summed.
+    The products are those of fast dimensions, the taps those of summed dimensions.
     """
     tilings = convolution.tilings(algorithms)
     fast = [tiling for tiling in tilings if tiling.is_fast]
@@ -76,15 +77,18 @@ def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope
         places = (next(inner) if x.is_fast else next(outer) if x.is_summed else 0 for x in tilings)
         return convolution.w[(f, c, *places)]
 
+    # w as [filters, channels, taps of fast dimensions..., taps of summed dimensions...]
     depth = convolution.channels // convolution.groups
     shape = [convolution.filters, depth, *(tiling.window.taps for tiling in fast), *summed_taps]
     weights = compute(shape, tap)
+    # G along each fast dimension turns its taps into products, which then move to the front
     for place, tiling in enumerate(fast):
         shape[2 + place] = tiling.products
         weights = _apply_matrix(tiling.algorithm.weights, weights, 2 + place, shape)  # type: ignore[union-attr]
     rank = len(fast)
 
     def moved(*place: Size) -> Body:
+        """Reads the transformed weights, whose own order is filters, channels, products, taps."""
         return weights[(*place[rank : rank + 2], *place[:rank], *place[rank + 2 :])]
 
     return compute((*shape[2 : 2 + rank], convolution.filters, depth, *summed_taps), moved)
@@ -105,6 +109,7 @@ def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
     rank = len(tilings)
 
     def element(n: Size, c: Size, *rest: Size) -> Body:
+        """Reads D: `rest` is one tile number for each dimension, then one place for each fast one."""
         places = iter(rest[rank:])
         tiles = zip(tilings, rest[:rank], strict=True)
         spots = (t.element_index(tile, next(places) if t.is_fast else 0) for t, tile in tiles)
@@ -112,7 +117,7 @@ def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
 
     shape: list[Size] = [convolution.batch, convolution.channels, *(tiling.tiles for tiling in tilings)]
     shape += [tiling.elements for tiling in fast]
-    stage = compute(shape, element)
+    stage = compute(shape, element)  # D, then V, M and Z in turn
     for place, tiling in enumerate(fast, 2 + rank):
         shape[place] = tiling.products
         stage = _apply_matrix(tiling.algorithm.data, stage, place, shape)  # type: ignore[union-attr]
@@ -141,7 +146,7 @@ def _multiply(convolution: Convolution, tilings: Sequence[Tiling], data: Scope) 
     weights = Tensor("x1", (*products, convolution.filters, depth, *summed_taps), convolution.dtype)
 
     def element(n: Size, f: Size, *rest: Size) -> Body:
-        tiles, points = rest[:rank], rest[rank:]
+        tiles, points = rest[:rank], rest[rank:]  # positions, and which product of each fast dimension
 
         def term(c: Size, *taps: Size) -> Body:
             remaining_taps = iter(taps)

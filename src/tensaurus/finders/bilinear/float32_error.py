@@ -1,4 +1,7 @@
-"""Measures the float32 error of a fast algorithm beside that of the direct sum, on a sample of tiles."""
+"""Measures the float32 error of a fast algorithm beside that of the direct sum, on a sample of tiles.
+
+`optimizer/run/fast_algorithm_accuracy` decides by such samples which algorithms a model may use.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Searches the interpolation points that give a short convolution the least effort and small errors.
 
+In go the numbers of outputs and taps, out comes the algorithm: 2, 3 -> F(2, 3) at 0, 1, -1, inf.
 Zero and infinity give rows with one nonzero coefficient, and a number and its negative share the even and odd
 parts of their rows. So the sets of points that are searched consist of such pairs, of zero or infinity or
 both, and perhaps of one single number.
@@ -85,16 +86,18 @@ def _point_sets(products: int) -> Iterator[NDArray[Any]]:
     if products <= 2:  # too few for a pair: zero and one
         one = 1 + _positive_points().index(Fraction(1))
         yield np.array([[0, one][:products]])
+    # whether zero and infinity are in the set: 1 or 0; the other points are pairs and perhaps a single one
     for zero, infinity in ((1, 1), (1, 0), (0, 1)):
         pairs, single = divmod(products - zero - infinity, 2)
         # zero and infinity take less effort than a single number, which is only added to both of them
         if pairs < 0 or single and not (zero and infinity):
             continue
         places = range(1, len(_positive_points()) + 1)
+        # every choice of pairs, as a row k1, -k1, k2, -k2, ...
         chosen_places = [*combinations(places, pairs)]
         chosen = np.array(chosen_places, int).reshape(len(chosen_places), pairs)
         paired = np.stack([chosen, -chosen], axis=2).reshape(len(chosen), 2 * pairs)
-        if single:
+        if single:  # beside each choice, every positive point that is in none of its pairs
             singles = np.tile(places, len(chosen))[:, None]
             pair_rows = np.repeat(np.arange(len(chosen)), len(places))
             is_new = ~np.any(chosen[pair_rows] == singles, axis=1)
@@ -107,6 +110,7 @@ def _steadiest_points(outputs: int, taps: int) -> list[PointSet]:
     numbers = [Fraction(0), *_positive_points()]
     values = np.array(numbers, float)
     groups = [*_point_sets(outputs + taps - 1)]
+    # numbers of points become the points: -3 stands for minus the third positive one
     growths = [_squared_growth(outputs, taps, np.sign(g) * values[np.abs(g)]) for g in groups]
     growth, sets = np.concatenate(growths), [row for group in groups for row in group]
     order = np.argsort(growth, kind="stable")[:MAX_POINT_SETS]

@@ -58,7 +58,7 @@ def recognize_convolution(node: Node) -> RecognizedConvolution | None:
 
 
 def _split_sum(body: Body) -> Iterator[tuple[tuple[Read, Read], Read | None]]:
-    """Yields the two factors, and the added read or None, if the body is a sum of products."""
+    """Yields ((factor, factor), bias or None) if the body is a sum of products, plus perhaps one read."""
     parts = operands(body) if isinstance(body, Call) and body.fn == "add" else (body,)
     sums = [part for part in parts if isinstance(part, Reduce) and part.monoid == "sum"]
     added = [part for part in parts if isinstance(part, Read)]
@@ -75,9 +75,10 @@ def _match_convolution(scope: Scope, data: Read, weights: Read, bias: Read | Non
     w_shape: tuple[Any, ...] = weights.source.shape
     if not 3 <= len(x_shape) == len(w_shape) == len(scope.axes):
         return None
-    n, f, *places = map(polynomial, scope.axes)
+    n, f, *places = map(polynomial, scope.axes)  # the output's axes: batch, filter, spatial positions
     if bias is not None and (bias.indices != (f,) or bias.source.shape != (w_shape[0],)):
         return None
+    # batch, filters and channels: x[n, f // F * C + c, ...] * w[f, c, ...]
     if data.outside not in (None, Const(0)) or weights.outside is not None or x_shape[1] % w_shape[1] != 0:
         return None
     groups, c = x_shape[1] // w_shape[1], weights.indices[1]
@@ -86,6 +87,7 @@ def _match_convolution(scope: Scope, data: Read, weights: Read, bias: Read | Non
     channel = floordiv(f, w_shape[0] // groups) * w_shape[1] + c
     if weights.indices[0] != f or data.indices[:2] != (n, channel):
         return None
+    # each spatial dimension: x is read at y * stride + k * dilation - pad, w at k
     windows: list[ConvolutionAxis] = []
     for index, size, tap, taps, place, outputs in zip(
         data.indices[2:], x_shape[2:], weights.indices[2:], w_shape[2:], places, scope.axes[2:], strict=True

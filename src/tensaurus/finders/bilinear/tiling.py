@@ -4,6 +4,8 @@ Let a dimension have stride s and dilation d, and g = gcd(s, d). Tap k and outpu
 element d ((s/g) y' + k) + s q - pad. So for each output phase q the convolution is one without dilation, in
 steps of s/g, over every d-th element. A tile's number holds its phase, too: tile t is of phase t % (d/g).
 
+For s = 1 and d = 2 there are two phases in steps of 1: the even and the odd outputs.
+
 A dimension is fast (an algorithm transforms its tiles), summed (it has no algorithm, and the product adds up
 its taps) or plain (it has no algorithm and a single tap).
 """
@@ -40,12 +42,12 @@ class ConvolutionAxis:
 
     @property
     def step(self) -> int:
-        """The number of elements from one output of a phase to the next; every d-th element counts."""
+        """The elements from one output of a phase to the next, of every `dilation`-th element: s/g."""
         return self.stride // gcd(self.stride, self.dilation)
 
     @property
     def phase_count(self) -> int:
-        """The number of phases of the output."""
+        """The number of phases of the output: d/g."""
         return self.dilation // gcd(self.stride, self.dilation)
 
     @property
@@ -112,8 +114,9 @@ class Tiling:
     def element_index(self, tile: Size, position_in_tile: Size) -> Size:
         """Returns the index in the input of the element at this position in the tile."""
         window = self.window
-        if not self.is_fast:
+        if not self.is_fast:  # a tile of one element: any that a tap reads (summed), or an output's (plain)
             return tile - window.pad if self.is_summed else tile * window.stride - window.pad
+        # tile t: phase q = t % (d/g), and the (t // (d/g))-th tile of this phase
         within = window.step * self.outputs * (tile // window.phase_count) + position_in_tile
         return window.dilation * within + window.stride * (tile % window.phase_count) - window.pad
 

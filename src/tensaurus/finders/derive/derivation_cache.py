@@ -43,6 +43,7 @@ class DerivationCache:
 
     allows_kernels  whether trails may lead to expressions that only generated kernels compute
                     (`Search.allows_kernels`); the two kinds of trails are stored apart
+    _by_shape       {expressions' text without sizes: {text: trails}}, None until `_load` has read it
     """
 
     database: Database | None = None
@@ -75,6 +76,7 @@ class DerivationCache:
             seconds = min((one.seconds for one in programs), default=inf)
             row = json.dumps([stored.times, stored.trails])
             version = cache_version(self.allows_kernels)
+            # the row has the version in place of a backend, no device, and the trails in place of a schedule
             self.database.put(Measurement(f"{WORKLOAD_PREFIX}{text}", version, "", row, seconds))
 
     def _load(self) -> dict[str, dict[str, _StoredTrails]]:

@@ -1,6 +1,10 @@
 """Turns a derivation into an equation whose evidence is one equation for each step.
 
 The replay of a result (`check/program/replay`) then checks every step on its own, and names a wrong rule.
+
+    Conv(x0, w1) = eop(...)                  its expression
+                 = eop(...)                  summation splitting (r | c)
+                 = eop(MatMul(...))          operator matching (MatMul)
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Only regions are searched whose measured time is clearly more than their arithmetic should take, those that
 may save the most first, within a time budget.  A search that the budget cuts is resumed when more is granted.
+Regions with equal forms (`LinearRegion.forms`) compute the same of other leaves: they are searched once.  A
+`Program` is a whole model here, a `DerivedProgram` what a search has found for a region.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class Derive:
             if program.roots not in self._regions:
                 self._regions[program.roots] = tuple(find_linear_regions(program))
         # regions of earlier programs are looked at again: they may have been measured since, and in later
-        # programs they are hidden in fused kernels
+        # programs they are hidden in fused kernels.  By form, (region, its seconds now) of each region whose
+        # arithmetic alone should take clearly less
         by_forms: dict[tuple[Node, ...], list[tuple[LinearRegion, float]]] = {}
         possible_savings: dict[tuple[Node, ...], float] = {}
         for region in dict.fromkeys(region for regions in self._regions.values() for region in regions):
@@ -85,7 +88,7 @@ class Derive:
                 possible_savings[region.forms] = possible_savings.get(region.forms, 0.0) + now - least
         total = max((self._program_seconds(program) for program in graph.programs), default=0.0)
         promising = [forms for forms in by_forms if possible_savings[forms] >= MIN_SAVED_SHARE * total]
-        # single regions first: joint derivations begin at theirs
+        # single regions first: joint derivations begin at what was found for each of their products
         proposals = [
             (saved, region, equation)
             for forms in sorted(promising, key=lambda forms: (len(forms) > 1, -possible_savings[forms]))
@@ -121,6 +124,7 @@ class Derive:
         """Return (saved seconds, equation) pairs; a joint region must beat its single regions."""
         forms = region.forms
         matchable_operators()  # computed and cached here, so that no search is charged for it
+        # three cases: search now, note as unfinished what there is no time to begin, or answer from the table
         if (forms not in self._equations or forms in self._unfinished) and self.budget > 0:
             now = now if len(forms) == 1 else sum(map(self._best_seconds, region.single_regions))
             began = monotonic()
@@ -164,6 +168,7 @@ class Derive:
 
         Trails from other sizes suffice only where they lead to a faster program.
         """
+        # first case: a search was cut before, and goes on
         unfinished = self._unfinished.pop(region.forms, _UnfinishedSearch())
         if unfinished.search is not None:
             unfinished.search.deadline = deadline
@@ -173,6 +178,7 @@ class Derive:
             self.roofline, states=self.states, deadline=deadline, allows_kernels=self.cache.allows_kernels,
             weights=region.weights,
         )  # fmt: skip
+        # second case: stored trails, of these sizes or else of others, are followed
         known = self.cache.trails_at(roots)
         trails = self.cache.similar_trails(roots) if known is None else known
         ends = [search.follow_trail(roots, nodes, trail) for trail in trails]
@@ -186,6 +192,7 @@ class Derive:
         # too (a search found nothing); else the best trail must still lead to its end.
         if is_faster if known is None else not known or ends[0]:
             return found
+        # third case: a new search, which for a joint region begins at its products' own programs
         alone = [self._programs.get(single.forms, []) for single in region.single_regions]
         new = self._price(region, search_region(region, roots, nodes, search, alone), now)
         return self._store(region, roots, search, new, found)
@@ -194,7 +201,7 @@ class Derive:
         self, region: LinearRegion, roots: tuple[Scope, ...], search: Search, new: list[DerivedProgram],
         earlier: list[DerivedProgram]
     ) -> list[DerivedProgram]:
-        """Store a search's programs in the cache and return them; of one that was cut, with earlier ones."""
+        """Store a finished search's programs; keep one that was cut, and return earlier programs, too."""
         if search.is_late:
             self._unfinished[region.forms] = _UnfinishedSearch(search, earlier)
             return _sort_programs((*new, *earlier))
@@ -204,7 +211,7 @@ class Derive:
     def _price(
         self, region: LinearRegion, programs: list[DerivedProgram], now: float
     ) -> list[DerivedProgram]:
-        """Without kernels, replace the seconds by those of standard operators, inf for hopeless programs."""
+        """Without kernels, replace the seconds by those of standard operators, inf where not priced."""
         if self.cache.allows_kernels:
             return programs
         prices, limit = dict[int, float](), MAX_TIME_RATIO * now

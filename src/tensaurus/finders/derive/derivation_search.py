@@ -1,10 +1,10 @@
 """Distance-guided search for programs that compute an expression (EINNET, section 6.1).
 
-A state is a tuple of expressions that equals the original, with the operators found so far; its stages are
-the nested scopes.  Explorative derivation applies every rule to the compute-bound stages of a state.
-Converging derivation then turns these stages into operators; memory-bound expressions remain around them, as
-eOperators, for which kernels are generated.  The states that should cost least are explored first, so that a
-search that runs out of time has seen the best of them.
+A state (`derivation_state`) is a tuple of expressions that equals the original, with the operators found so
+far; its stages are the nested scopes.  Explorative derivation applies every rule to the compute-bound stages
+of a state.  Converging derivation then turns these stages into operators; memory-bound expressions remain
+around them, as eOperators, for which kernels are generated.  The states that should cost least are explored
+first, so that a search that runs out of time has seen the best of them.
 """
 
 from __future__ import annotations
@@ -172,12 +172,14 @@ class Search:
     def _enqueue(self, state: State, depth: int) -> None:
         """Queue a state that is `depth` explorative rules away from the start."""
         self._seen.add(state.key)
+        # start states have depth 0 and come before all others
         priority = DEPTH_PENALTY ** (depth - 1) * self.seconds(state) if self.is_guided and depth else 0.0
         heappush(self._waiting, (priority, depth, next(self._numbers), state))
 
     def _explore(self, priority: float, depth: int, number: int, state: State) -> None:
         """Collect the programs of a state and queue its neighbours; put it back if the deadline passes."""
         keys, neighbours = list[tuple[object, ...]](), list[State]()
+        # converging rules lead through ever nearer states; each may match operators in all its stages
         for nearer in self._approach_operators(state):
             if nearer is not state and nearer.key in self._seen and self.prunes_known:
                 break  # what follows from a known state is found from there
@@ -185,6 +187,7 @@ class Search:
             for final in self._match_all_stages(nearer):
                 if final.key not in self._programs:
                     self._programs[final.key] = DerivedProgram(final, self.seconds(final))
+        # neighbours follow from the state itself, not from the states nearer to operators
         if depth < self.depth:
             neighbours += takewhile(lambda _: not self._is_past_deadline(), self._neighbours(state))
         if self._is_past_deadline():
@@ -284,6 +287,7 @@ class Search:
 
     def seconds(self, state: State) -> float:
         """Return the seconds of the state's operators and stages by the roofline model."""
+        # operators, with those that only their operands need
         total = 0.0
         seen = set[Node]()
         waiting = [node for _, node in state.nodes]
@@ -297,6 +301,7 @@ class Search:
                 continue
             moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
             total += self.roofline.seconds(operations(node), moved) / PEAK_FRACTION
+        # stages that are expressions still: the roofline of their own arithmetic and traffic
         weights = {x for x, node in state.nodes if is_precomputed(node, self.weights)}
         for stage in state.stages:
             if is_reshape(stage) or weights.issuperset(tensors(stage)):

@@ -1,6 +1,9 @@
 """States of a derivation: the expressions that remain, and the operators that parts of them became.
 
-    roots  L[i](2 * y1[i])        nodes  x0: input, y1: Relu(x0)
+    roots  L[h, f](y2[h, f] + y2[h + 1, f])      nodes  x0: input, w1: input, y2: MatMul(x0, w1)
+
+The search (`derivation_search`) makes a new state by replacing a stage: by what a rule yields (`after_step`),
+by an operator (`with_operator`) or by an eOperator (`with_eop`).  `results` turns a state into nodes again.
 """
 
 from __future__ import annotations
@@ -83,7 +86,7 @@ class State:
 
     @cached_property
     def text(self) -> str:
-        """The expressions."""
+        """The expressions in one line."""
         return format_scopes(self.roots)
 
     @cached_property
@@ -140,7 +143,7 @@ class State:
     def _with_node(
         self, stage: Scope, node: Node, rule: str, indices: tuple[Size, ...], factor: Fraction = Fraction(1)
     ) -> State:
-        """Return the state with the stage as a read of the node's output, times the factor."""
+        """Return the state with the stage as a read of the node's output at `indices`, times the factor."""
         known = next((x for x, old in self.nodes if old is node), None)
         output = known or Tensor(f"y{len(self.nodes)}", node.tensor.shape, node.tensor.dtype)
         read: Body = Read(output, indices)
@@ -160,7 +163,8 @@ class State:
         if match.operator.is_unary:
             if (split := split_scale(scopes_of(node)[0])) is None:
                 return None
-            factor = match.number / split[1]  # split[1]: the operator's own factor, as of AveragePool
+            factor = match.number / split[1]  # split[1]: the operator's factor, 1/9 of a 3x3 AveragePool
+        # the operator must compute at least the elements that are read: one with windows may compute more
         shape = node.tensor.shape
         if len(shape) != len(match.shape) or not all(
             isinstance(n, int) and n >= needed for n, needed in zip(shape, match.shape, strict=True)
@@ -178,6 +182,7 @@ def make_node(scope: Scope, nodes: dict[Tensor, Node]) -> Node:
     used = tensors(scope)
     if not used:
         return constant(interpret(scope, {}, Reals()).astype(np.float32))
+    # an eOperator over reshaped arguments, whose tensors are named x0, x1, ... as an eOperator's inputs are
     flat, flat_tensors = flatten_dimensions(scope)
     args = [reshape_node(nodes[x], [number_of(n) for n in flat_tensors.get(x, x).shape]) for x in used]
     names: dict[Tensor, Source] = {
@@ -193,7 +198,7 @@ def format_scopes(scopes: Sequence[Scope]) -> str:
 
 
 def remove_sizes(text: str) -> str:
-    """Return the text without numbers and axes; sorted, as the order of a sum's axes depends on sizes."""
+    """Return the text's sorted characters, without numbers and axes: sizes decide a sum's order of axes."""
     return "".join(sorted(re.sub(r"\d+|\b[a-z]\b|\s", "", text)))
 
 

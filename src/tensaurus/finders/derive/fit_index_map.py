@@ -5,7 +5,8 @@
         i + 3                    i // 3 + 5*(i % 3)
 
 A place is a tuple of indices, one for each axis.  In large boxes the values at a sample of places are used;
-the replay of the equation checks the rest.
+the replay of the equation checks the rest.  `fold_move_chains` gives the values: which element of a tensor is
+at a place after all moves; it is "known" where an element is there, and no constant such as padding.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ IndexFunction = Callable[[Sequence[Integers]], tuple[Integers, Booleans]]
 """Maps places to the index at each place, and to whether that index is known."""
 
 MAX_PLACES = 1 << 16  # places of a box that are looked at: all of a small box, else a random sample
-LINES = 32  # lines along each axis on which differences of values are taken
+LINES = 32  # lines along each axis on which values are looked at
 
 
 def sample_places(shape: Sequence[int], seed: int = 0) -> list[Integers]:
@@ -52,10 +53,12 @@ def places_between(
         values = evaluate_at(form, axes, places)
         if not known.any():
             continue
+        # known values of the form reach from low to high; look below low, then above high
         low, high = values[known].min(), values[known].max()
         for beyond, end in ((values[values < low], low), (values[values > high], high)):
             if not beyond.size:
                 continue
+            # between this end and the sampled value next to it the form has values that no place showed
             other = beyond.max() if end == low else beyond.min()
             first, last = sorted((int(other), int(end)))
             if last - first < 2:
@@ -88,6 +91,7 @@ def fit_index(function: IndexFunction, axes: Sequence[Axis], seed: int = 0) -> S
     values, known = function(places)
     if not known.any():
         return None
+    # one form for each axis, from the differences along lines through known places
     chosen = np.flatnonzero(known)
     chosen = chosen[np.linspace(0, len(chosen) - 1, LINES).astype(int)]
     bases = [place[chosen] for place in places]
@@ -97,6 +101,7 @@ def fit_index(function: IndexFunction, axes: Sequence[Axis], seed: int = 0) -> S
         if axis_form is None:
             return None
         form = form + axis_form
+    # the offset makes the sum right at the first known place; then it must be right at all of them
     first = slice(int(np.argmax(known)), int(np.argmax(known)) + 1)
     value = evaluate_at(form, axes, [place[first] for place in places])
     form = form + int(values[first][0]) - int(value[0])

@@ -2,7 +2,7 @@
 
 Slices, concatenations, masks and skewed reshapes that assemble products of chunks to a band become
 
-    L[b, i, j](sum[k](q[b, i, k] * k[b, i + j - w, k]) if 0 <= i + j - w < n else -inf)
+    L[b, i, j](sum[c](q[b, i, c] * k[b, i + j - w, c]) if 0 <= i + j - w < n else -inf)
 
 Moves are operators that only move elements.  Rewrite rules would have to undo each exporter's way to write a
 band.  Here every element's number is traced through the moves, and an index expression is fitted to the
@@ -48,7 +48,7 @@ MOVE_FUNCTIONS = {"where"}  # functions that an expression that only moves eleme
 
 
 class MoveFinder:
-    """Finds the moves before and behind the products of one program."""
+    """Finds the moves before and behind the products of one program; nodes are numbered arguments first."""
 
     def __init__(self, program: Program):
         self.roots = frozenset(program.roots)
@@ -64,6 +64,7 @@ class MoveFinder:
         """Return the product of two tensors with the moves around it, None where there are none."""
         if _product_scope(product) is None or (root := self._last_move(product)) is None:
             return None
+        # no piece where nothing moves, or where both operands come from one tensor
         operands = tuple(_origin(arg) for arg in product.args if arg is not None)
         if root is product and operands == product.args or len(set(operands)) < 2:
             return None
@@ -71,6 +72,7 @@ class MoveFinder:
 
     def _last_move(self, product: Node) -> Node | None:
         """Return the last node whose elements are all the product's or constants, None for several."""
+        # in program order, so that all inputs of a node are decided before the node
         reached = {product}
         waiting = [self.position[node] for node in self._readers_of(product)]
         heapify(waiting)
@@ -83,6 +85,7 @@ class MoveFinder:
                 reached.add(node)
                 for reader in self._readers_of(node):
                     heappush(waiting, self.position[reader])
+        # ends: nodes of the moves that something else reads, or that are outputs
         ends = [
             node
             for node in reached
@@ -183,6 +186,7 @@ def _fold_operand(leaf: Node, arg: Node, x: Tensor) -> Scope | None:
 
         return function
 
+    # fit the index in each dimension of the leaf; it must be in range exactly where elements of the leaf are
     forms = [fit_index(index_function(d), axes) for d in range(len(shape))]
     indices = tuple(form for form in forms if form is not None)
     if len(indices) < len(forms):
@@ -206,6 +210,7 @@ def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product:
     Elsewhere the root must have one constant.  Where that is 0 and the operands are read beyond their edges
     exactly there, the sum is 0 by itself; else guards on the indices select the constant.
     """
+    # the factors as reads of the leaves, still over the product's axes
     body = scope.body
     assert isinstance(body, Reduce)
     _, factors = product_of(body.body)
@@ -219,6 +224,7 @@ def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product:
         reads.append(read)
     if root is product:
         return Scope(scope.axes, Reduce("sum", body.axes, reads[0] * reads[1]))
+    # the same reads over the root's axes
     axes = tuple(axis(n) for n in root.tensor.shape)
     moved = list[Read]()
     for read in reads:
@@ -236,6 +242,7 @@ def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product:
     other_constants = np.unique(constants[~is_product])
     if len(other_constants) > 1:
         return None
+    # first choice: the sum alone, which is 0 wherever an operand is read beyond an edge
     total: Body = Reduce("sum", body.axes, moved[0] * moved[1])
     indices = [(index, extent, evaluate_at(index, axes, places)) for index, extent in output_indices]
     is_outside = np.zeros(is_product.shape, bool)
@@ -243,6 +250,7 @@ def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product:
         is_outside |= (values < 0) | (values >= extent)
     if not other_constants.size or other_constants[0] == 0 and bool(is_outside[~is_product].all()):
         return Scope(axes, total)
+    # second choice: guards on the ranges of these indices, which must hold exactly at the product's elements
     guards, holds = list[Size](), np.ones(is_product.shape, bool)
     for index, extent, values in indices:
         low, high = _product_range(values, is_product, extent)
@@ -277,7 +285,7 @@ def _trace_root(
 
 
 def _product_range(values: Integers, is_product: Booleans, extent: int) -> tuple[int, int]:
-    """Return the range of an index where elements of the product are.
+    """Return (first, last) of the values that an index has where elements of the product are.
 
     The range is extended to 0 and to the extent where no place of the sample contradicts.
     """

@@ -6,7 +6,8 @@
 
 Several iterators of the scope may become one iterator of the operator.  The operands are expressions that
 only lay out elements: an eOperator each, unless the operand is the tensor itself.  A window, as of Conv,
-is a dimension whose index adds a place (a traversal iterator) and a tap (a summation iterator).
+is a dimension whose index adds a place (a traversal iterator) and a tap (a summation iterator).  A pattern
+says in which of data, weights and output an iterator is; a group is all iterators of one pattern: n, t above.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ WindowAxes: TypeAlias = tuple[Axis, Axis, int]
 
 @dataclass(frozen=True)
 class _Factors:
-    """A sum of products of two reads, `data` and `weights` in this order.
+    """A sum of products of two reads: the operator's first operand is `data`, its second one `weights`.
 
     guards  conditions under which the product is not 0: over the data's axes, over the weights' axes
     number  of a sum of single elements, whose weights are made up: their one value; None for real weights
@@ -145,6 +146,7 @@ def _factor_orders(scope: Scope) -> Iterator[_Factors]:
     body = scope.body
     if not isinstance(body, Reduce) or body.monoid != "sum":
         return
+    # the factors must be one or two reads; beside one read there may be numbers
     guards, factors = product_of(body.body)
     reads, others = list[Read](), list[Body]()
     for factor in factors:
@@ -162,6 +164,7 @@ def _factor_orders(scope: Scope) -> Iterator[_Factors]:
         return
     if len(reads) != 2:
         return
+    # each guard must depend on the axes of one of the two reads alone
     for data, weights in (reads, reads[::-1]):
         data_guards, weight_guards = list[Size](), list[Size]()
         for guard in guards:
@@ -214,6 +217,7 @@ def _match_operator(
     scope_axes: dict[Axis, tuple[Axis, ...]] = dict.fromkeys(operator.iterators, ())
     scope_axes |= {a: tuple(groups.get(pattern, ())) for pattern, a in operator.groups.items()}
     extents: dict[Axis, int] = {a: prod(numeric_extent(b) for b in axes) for a, axes in scope_axes.items()}
+    # what the operator's attributes must set: stride, dilation and padding of windows, extents
     numbers: dict[Role, int] = {}
     windows: dict[Window, _WindowLayout] = {}
     flipped = dict[Axis, bool]()
@@ -225,6 +229,7 @@ def _match_operator(
         flipped[tap] = layout.is_flipped
         extents[window.place], extents[window.tap] = numeric_extent(place), numeric_extent(tap)
         scope_axes[window.place], scope_axes[window.tap] = (place,), (tap,)
+        # elements that the windows span; what the operand lacks of them is padding at the end
         reach = layout.stride * (extents[window.place] - 1) + layout.dilation * (extents[window.tap] - 1) + 1
         numbers |= {
             Role("stride", window): layout.stride,
@@ -236,6 +241,7 @@ def _match_operator(
     attrs = operator.attributes(numbers)
     if attrs is None:
         return None
+    # lay out both operands, and find the scope's elements in the operator's output
     data = _lay_out(factors.data, factors.guards[0], operator.operands[0], scope_axes, windows, flipped)
     weights = _lay_out(factors.weights, factors.guards[1], operator.operands[1], scope_axes, {}, flipped)
     if data is None or weights is None:
@@ -280,6 +286,7 @@ def _lay_out_window(factors: _Factors, place: Axis, tap: Axis, d: int) -> _Windo
     Where the window begins at a fixed index and only lacks padding, it reads the source's dimension from
     there on.  Else an operand is laid out of exactly the elements that the windows reach, every `spacing`-th.
     """
+    # index = stride * place + dilation * tap + rest
     index, extent = factors.data.indices[d], factors.data.source.shape[d]
     form = affine_coefficients(index, [place, tap])
     assert form is not None
@@ -290,6 +297,7 @@ def _lay_out_window(factors: _Factors, place: Axis, tap: Axis, d: int) -> _Windo
         return None
     if place in guarded or tap in guarded:  # the operand has one axis for both, over which no guard can be
         return None
+    # taps in reverse order: the lowest index is that of the last tap
     if dilation < 0:
         rest = rest + dilation * (numeric_extent(tap) - 1)
     step = abs(dilation)

@@ -2,6 +2,7 @@
 
 A search over all expressions at once would spend its budget on each of them alone.  In the start
 states here expressions are merged as they are, or after the rules that helped each when it was derived alone.
+A root is one of the region's expressions; a path is the states from a root alone to a program for it.
 """
 
 from __future__ import annotations
@@ -56,11 +57,13 @@ def joint_start_states(
     tensors = {node: x for x, node in nodes}
     first = State(tuple(map(read_through, roots)), tuple(nodes))
     paths_by_rules = [_group_paths(programs) for _, programs in alone]
+    # all programs of one root begin at one state, whose tensors stand for the root's leaves in order
     names: list[Mapping[Tensor, Source]] = [
         {x: tensors[y] for one in programs[:1] for (x, _), y in zip(one.path[0].nodes, leaves, strict=True)}
         for leaves, programs in alone
     ]
     yield from map(first.after_joint_step, joined(first.compute_bound(min_intensity)))
+    # one path for each root, all by the same rules
     choices = (
         paths
         for rules in paths_by_rules[0]

@@ -1,5 +1,8 @@
 """Finds the regions of a program that are derived: products with the moves of elements around them.
 
+    y = Transpose(MatMul(Reshape(x), w))   ->   the region of the product MatMul, from leaves x, w to root y
+
+A product is a node such as MatMul or Conv: a sum of products, or any expression that is bound by arithmetic.
 A program is split at operators that are not linear (EINNET, section 6.3).  eOperators are in no region: their
 expressions were composed of operators that were derived before.  Where moves follow a product or mask it, its
 expression is fitted to the elements (`finders/derive/fold_move_chains`).  Regions that read one tensor, none
@@ -88,12 +91,14 @@ def find_linear_regions(program: Program) -> Iterator[LinearRegion]:
     """Yield a region for each product of the program, then joint regions of products that read one tensor."""
     moves = MoveFinder(program)
     single = list[LinearRegion]()
+    # single regions: a product with moves on both sides of it, else one with the moves before it
     for product in program.active:
         if product.op is eop:
             continue
         if (piece := moves.piece_around(product) or product_piece(product)) is not None:
             single.append(LinearRegion((piece,), (product,)))
     yield from single
+    # joint regions: single ones that read the same leaf, in groups of independent ones
     readers: dict[Node, list[LinearRegion]] = {}
     for region in single:
         for leaf in region.leaves:

@@ -90,7 +90,7 @@ class _View:
 
     data        a read whose indices depend on all summation iterators
     weights     the product of all other factors, with the guards
-    dimensions  the data's indices
+    dimensions  the data's indices, split: 2*h + r - 1 has places {h: 2}, taps {r: 1} and offset -1
     """
 
     stage: Scope
@@ -105,7 +105,7 @@ class _View:
 
 
 class _Dimension(NamedTuple):
-    """An affine index, split into traversal iterators (places), summation iterators (taps) and offset."""
+    """An affine index: slopes of traversal iterators (places), of summation iterators (taps), and offset."""
 
     places: dict[Axis, int]
     taps: dict[Axis, int]
@@ -159,7 +159,7 @@ class _Frame:
     """The common iterators of several views: the first view's places, and windows that contain all views'.
 
     places    for each view {its traversal iterator: the first view's}, for iterators in the data's indices
-    windows   for each dimension of the data
+    windows   for each dimension of the data the common windows, one for each tap in its index
     """
 
     views: tuple[_View, ...]
@@ -188,6 +188,7 @@ class _Frame:
         # one iterator k numbers the rows of all views, in place of the first view's private iterators
         k = axis(sum(self.counts), base_name(first.private[0]) if first.private else "k")
         taps = tuple(tuple(axis(w.extent, w.name) for w in dimension) for dimension in self.windows)
+        # the data's indices over fresh places and fresh taps, which begin at the common window's begin
         indices = []
         for dimension, windows, window_taps in zip(first.dimensions, self.windows, taps, strict=True):
             index: Size = polynomial(dimension.offset)
@@ -201,6 +202,7 @@ class _Frame:
             if view_weights is None:
                 return None
             rows.append(self._index_by_row(view, view_weights, k))
+        # axes in the first view's order, k where its first private iterator was, or first of all
         reduced = tuple(v for dimension in taps for v in dimension)
         order = tuple(fresh.get(a, k) for a in first.stage.axes if a in fresh or a == first.private[0])
         order = order if first.private else (k, *order)
@@ -220,6 +222,7 @@ class _Frame:
             guards, offsets = list[Size](), [0] * len(indices)
             for d, (windows, window_taps) in enumerate(zip(self.windows, taps, strict=True)):
                 for window, v in zip(windows, window_taps, strict=True):
+                    # `place` counts from the begin of the view's own window: beyond it the weights are 0
                     tap, extent = window.taps[number]
                     place = polynomial(v) + (window.low - window.begins[number])
                     guards += [g for g in within(place, 0, extent) if not is_nonnegative(g)]
@@ -316,7 +319,7 @@ def _common_windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] |
     """Return the windows of one dimension that contain those of all views, None where slopes differ."""
     max_taps = max(len(d.taps) for d in dimensions)
     offsets = [d.offset - dimensions[0].offset for d in dimensions]
-    if max_taps > 1:  # all views must have equal windows
+    if max_taps > 1:  # such as c and r in the index 3*c + r: all views must have equal windows
         ranked = [sorted((slope, numeric_extent(a), k, a) for k, (a, slope) in enumerate(d.taps.items()))
                   for d in dimensions]  # fmt: skip
         shapes = {tuple((slope, extent) for slope, extent, _, _ in taps) for taps in ranked}
@@ -327,6 +330,7 @@ def _common_windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] |
             _Window(column[0][0], 0, column[0][1], begins, tuple((a, extent) for _, extent, _, a in column))
             for column in zip(*ranked, strict=True)
         )
+    # no tap and no offset: no window; else one window, from the first to the last value that a view reads
     if not max_taps and not any(offsets):
         return ()
     slopes = {slope for d in dimensions for slope in d.taps.values()} or {1}

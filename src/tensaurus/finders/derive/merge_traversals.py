@@ -104,6 +104,7 @@ def _range_guards(read: Read, inner: Scope, body: Read) -> tuple[Size, ...]:
 
 def _leaves_with(a: Any, index: Size, extent: Size) -> bool:
     """Return whether the index is outside 0 <= index < extent wherever the axis is outside its own range."""
+    # with index = a + rest: rest <= 0 makes it negative where a is, a.extent + rest >= extent puts it beyond
     form = affine_coefficients(index, [a])
     if form is None or form[0].get(a) != 1:
         return False

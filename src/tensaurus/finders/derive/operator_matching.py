@@ -184,6 +184,7 @@ def _make_operator(
     op: Op, types: Sequence[TensorType], attrs: dict[str, Any], known: Container[Kind]
 ) -> Operator | None:
     """Return the operator; None where nothing can be matched to it, or it is binary and of a known kind."""
+    # each dimension must be digits or a window, windows in the first operand only
     table = _iterator_table(op, types, attrs)
     if table is None:
         return None
@@ -195,6 +196,7 @@ def _make_operator(
     windows = [d for operand in dimensions for d in operand if isinstance(d, Window)]
     if any(isinstance(d, Window) for operand in dimensions[1:] for d in operand):
         return None
+    # what remains outside of windows, by pattern: of two tensors one iterator for each pattern
     in_windows = {a for w in windows for a in (w.place, w.tap)}
     groups = {pattern: axes for pattern, axes in table.groups.items() if not in_windows.issuperset(axes)}
     free = {pattern: tuple(a for a in axes if a not in in_windows) for pattern, axes in groups.items()}
@@ -317,7 +319,7 @@ def _find_roles(
         return roles
     before = _window_quantities(unchanged)
     for (name, position), value in _numeric_entries(attrs):
-        for increase in CHANGES:
+        for increase in CHANGES:  # until a window shows the change; the operator may refuse it (None)
             changed: Any = value + increase
             if position is not None:
                 changed = (*attrs[name][:position], changed, *attrs[name][position + 1 :])

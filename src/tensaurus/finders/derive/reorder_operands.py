@@ -41,6 +41,7 @@ def reordered(scope: Scope) -> Reordered | None:
     layouts = {x: _rearrange(x, strides_of_x, scope) for x, strides_of_x in strides.items()}
     new = {x: Tensor(f"{x.name}'", layout.shape, x.dtype) for x, layout in layouts.items()}
     body = _Reordering(strides, new).body(scope.body)
+    # axes that choose the remainder come first, as in the rearranged operands
     first = [a for a in scope.axes if any(_is_in_remainder(read, strides, a) for read in reads(scope))]
     axes = (*(a for a in scope.axes if a in first), *(a for a in scope.axes if a not in first))
     return Reordered(Scope(axes, body), {new[x]: layout for x, layout in layouts.items()})

@@ -1,4 +1,4 @@
-"""What all derivation rules share: the records of one rewrite step, and functions on bodies and scopes."""
+"""Holds what derivation rules share: the records of a rewrite step, and functions on bodies and scopes."""
 
 from __future__ import annotations
 

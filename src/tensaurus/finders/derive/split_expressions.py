@@ -70,6 +70,7 @@ def _find_split_points(scope: Scope, a: Axis, cache: dict[tuple[int, Axis], froz
                 yield from _guard_change(guard, a)
         elif isinstance(body, Read) and isinstance(body.source, Scope):
             for inner, index in zip(body.source.axes, body.indices, strict=True):
+                # the nested scope's axis is a + offset: its split points are moved back by the offset
                 form = affine_coefficients(index, [a])
                 if form is not None and form[0] == {a: 1} and isinstance(form[1], int):
                     yield from (place - form[1] for place in _split_points(body.source, inner, cache))
@@ -106,6 +107,7 @@ def _simplify(body: Body) -> Body:
 
 def _shorten_sum(axes: tuple[Axis, ...], product: Product) -> Body | None:
     """Return the sum over the ranges to which guards of one axis restrict it, None where none does."""
+    # narrow (first, last) of each axis by the guards of that axis alone: slope * a + rest >= 0
     ranges = {a: (0, a.extent - 1) for a in axes if isinstance(a.extent, int)}
     other_guards = list[Size]()
     for guard in product.guards:
@@ -120,6 +122,7 @@ def _shorten_sum(axes: tuple[Axis, ...], product: Product) -> Body | None:
         ranges[alone[0]] = max(low, least), min(high, most)
     if len(other_guards) == len(product.guards) or any(low > high for low, high in ranges.values()):
         return None
+    # replace each axis by one that counts from its first value; an axis of symbolic extent stays
     values, fresh = dict[Atom, Any](), list[Axis]()
     for a in axes:
         low, high = ranges.get(a, (0, -1))

@@ -56,7 +56,12 @@ Values = tuple[Any, Any]  # numbers and constants, as in `TracedElements`
 
 
 class _Tracer:
-    """Evaluates expressions at positions."""
+    """Evaluates expressions at positions.
+
+    at      the value of each axis in scope, as one array over the positions
+    shape   of the arrays over the positions
+    args    the node for which each tensor of an operator's expression stands
+    """
 
     def __init__(self, leaf: Node):
         self.leaf = leaf

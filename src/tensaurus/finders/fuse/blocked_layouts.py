@@ -8,7 +8,7 @@
 K is a kernel, and K', K'' and K''' are its forms with blocked input, output or both. Conversions are
 eOperators like any other, so extraction decides where they stand; two kernels that both have the layout need
 none between them. A form has K's expression with rewritten indices: axes that are read by block and by
-position in the block are split in two.
+position in the block (lane) are split in two, a:96 into a high digit a1:6 and a low digit b:16.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Blocked:
 
     width    elements of a block
     seconds  returns the time of an operator, or None where it is not known
+    _known   the equation of each (kernel, numbers of its inputs in blocks, whether its output is)
     """
 
     width: int
@@ -87,6 +88,7 @@ class Blocked:
         for node in kernels:
             blocked_inputs = frozenset(k for k, arg in enumerate(node.args) if (arg, node) in pairs)
             is_read_blocked = any(arg is node for arg, _ in pairs)
+            # inputs and output in blocks, only inputs, or only the output
             choices = dict.fromkeys(
                 (
                     (blocked_inputs, is_read_blocked),
@@ -200,6 +202,7 @@ def block_scope(scope: Scope, inputs: Collection[str], output: bool, width: int)
 
     Returns None where a read would cross blocks.
     """
+    # read and write blocks, then split the axes that are read by block and lane
     blocked = {x: _blocked_tensor(x, width) for x in tensors(scope) if x.name in inputs}
     scope = _ReadBlockedTensors(blocked, width).scope(scope)
     if output:
@@ -300,7 +303,10 @@ class _SplitAxes(Rewriting):
         return bool(rest != 0 and floordiv(rest, self.width) * self.width == rest)
 
     def split_stage(self, scope: Scope) -> tuple[Scope, list[int]]:
-        """Returns an inner scope with split axes, and their numbers; the low digits become the last axes."""
+        """Returns an inner scope with split axes, and their numbers; the low digits become the last axes.
+
+        An axis is split where the scope reads by its quotient, or where readers give the scope both digits.
+        """
         if id(scope) not in self._stages:
             body = self.body(scope.body)
             split = [
@@ -325,6 +331,7 @@ class _SplitAxes(Rewriting):
         rewritten = super().read(read)
         if not isinstance(read.source, Scope):
             return rewritten
+        # read the split scope by quotients in place of the split axes, and by remainders behind all axes
         stage, split = self.split_stage(read.source)
         indices = list(rewritten.indices)
         lows = [mod(indices[k], self.width) for k in split]

@@ -81,6 +81,7 @@ class _Composition(Equation):
 
 def _compose_node(left: Node, leaves: tuple[Node, ...]) -> Node | None:
     """Composes the program over the leaves to one eOperator; returns None where it reads no leaf."""
+    # name tensors x0, x1, ... in the order of their first reads, so that equal expressions have equal names
     scope = _compose_scope(left, leaves)
     leaf_of = dict(zip(_leaf_tensors(leaves), leaves, strict=True))
     for _ in range(MAX_RENAMINGS):
@@ -106,6 +107,7 @@ def _compose_scope(root: Node, leaves: tuple[Node, ...]) -> Scope:
     """Returns the expression of the program over the leaves, which become tensors x0, x1, ..."""
     sources: dict[Node, Source] = dict(zip(leaves, _leaf_tensors(leaves), strict=True))
     values: dict[Tensor, Const] = {}
+    # constants within a region have one number (`is_literal`): each is a tensor until its number replaces it
     for node in topological_order([root], leaves):
         if node.op is CONSTANT:
             value = scalar_value(node)

@@ -12,7 +12,8 @@ that no value is computed twice, or if computing the value again takes less time
     gates       several small reductions and contractions, one after the other, and maps after them:
                 squeeze and excitation
 
-A region's core is its contraction, pooling or reduction.
+A region's core is its contraction, pooling or reduction. Maps after a core are its epilogue, maps before it
+its prologue. Regions overlap, and many are proposed for one operator: extraction chooses among them.
 """
 
 from __future__ import annotations
@@ -123,12 +124,14 @@ class _RegionFinder:
 
     def _candidate_regions(self) -> Iterator[Region]:
         """Yields the regions of each sort that the module's docstring lists; some more than once."""
+        # maps; the same with cheap values computed again; rows; gates
         trees = list(self._map_trees())
         yield from trees
         for tree in trees:
             yield self.grow(tree, self._is_map, repeating=True)
         yield from self._row_regions()
         yield from self._gate_regions(trees)
+        # each core alone, and which trees of maps may be its epilogue
         cores = [node for node in self._last_first() if not self.patterns[node].is_map]
         after: dict[Node, list[Region]] = {core: [] for core in cores}
         for core in cores:
@@ -137,6 +140,7 @@ class _RegionFinder:
                 if following := self._maps_following(tree, core):
                     after[core].append(tree)
                     self.epilogue_maps |= following
+        # products, attention and windows: cores with an epilogue or without, and with prologues
         for core in cores:
             if self.patterns[core].is_contraction:
                 for tree in (frozenset[Node](), *after[core]):
@@ -144,6 +148,7 @@ class _RegionFinder:
                     yield from self._attention_regions(tree | {core}, core)
             elif self.patterns[core].has_windows:
                 yield from self._with_prologues(frozenset([core]))
+        # windows with the maps after them: all poolings that one tree reads together
         for tree in trees:
             windows = [core for core in cores if self.patterns[core].has_windows and tree in after[core]]
             if windows:
@@ -202,6 +207,7 @@ class _RegionFinder:
         With `repeating`, values that others read, too, are taken in if computing them again is cheap. Nodes
         are visited from the last to the first, so that all readers of a node are decided before the node.
         """
+        # leaves: what the region reads at present; waiting: those of them that could join it, the last first
         region, repeated = set(start), set[Node]()
         waiting: list[tuple[int, Node]] = []
         leaves: set[Node] = set()
@@ -253,6 +259,7 @@ class _RegionFinder:
         """
         if not self._is_read_only_inside(core, tree):
             return set()
+        # carrying: the core and the values computed from it; reading: for each, which reads are pointwise
         carrying = {core}
         reading: dict[Node, list[bool]] = {}
         for node in sorted(tree, key=self.position.__getitem__):
@@ -260,6 +267,7 @@ class _RegionFinder:
                 if arg is None or arg not in carrying:
                     continue
                 pattern = self.patterns[node]
+                # no broadcast, and at most one element is read for each element of the output
                 if elements(node) > elements(arg) or number not in pattern.once_read_args:
                     return set()
                 carrying.add(node)
@@ -341,7 +349,7 @@ class _RegionFinder:
         )
 
     def _rows_of_one_length(self, rows: frozenset[int] = frozenset()) -> NodeTest:
-        """Returns a test for maps and for reductions of whole dimensions as long as the first one met."""
+        """Returns a test for maps, and for reductions of whole dimensions that all have one length."""
         length = max(rows, default=inf)
 
         def allowed(node: Node) -> bool:

@@ -69,10 +69,12 @@ class _StageInliner(Rewriting):
 
     def _inlined_read(self, read: Read, stage: Scope, is_only_read: bool) -> Body:
         """Returns the stage's body at the indices of the read, or the read if the stage must stay."""
+        # a body of literals alone takes its type from its neighbours, so it stays
         body = stage.body
         values: dict[Atom, Size] = dict(zip(stage.axes, read.indices, strict=True))
         if literal_dtype(body) != dtype_of(stage):
             return read
+        # a stage that only moves elements: a value outside the stage must be one outside its source, too
         if isinstance(body, Read) and body.outside is None:
             if read.outside is None:
                 return replace_axes(body, values)
@@ -81,6 +83,7 @@ class _StageInliner(Rewriting):
                 assert isinstance(moved, Read)
                 return Read(moved.source, moved.indices, read.outside)
             return read
+        # a stage that computes stays where elements would be computed twice, or a reduction be nested
         larger = product(stage.shape) < product(self.reader.shape)
         # a reader that only moves the elements of a reduction can be the reduction itself, but not if a
         # combination by a table would be indexed by more than axes then: its rows could not be written out

@@ -1,4 +1,10 @@
-"""Tells from an operator's expression how it reads its arguments, which decides what it is fused with."""
+"""Tells from an operator's expression how it reads its arguments, which decides what it is fused with.
+
+    Add(x[4, 5], y[5])        a map: reads x pointwise (at the output's indices), each element of y many times
+    Softmax(x[4, 5])          reduces rows of 5
+    MatMul(x[4, 5], w[5, 3])  a contraction
+    MaxPool(x)                reduces windows
+"""
 
 from __future__ import annotations
 
@@ -77,12 +83,14 @@ def read_pattern(node: Node) -> ReadPattern | None:
 def _pattern_of_operator(
     op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes, place: int
 ) -> ReadPattern:
+    # reductions, and whether all of them go over whole dimensions (rows)
     scope = op.scopes(kinds, attrs)[place]
     computing = [body for body in bodies(scope) if not isinstance(body, Const | Read)]
     reductions = [body for body in computing if isinstance(body, Reduce)]
     over_rows = bool(reductions) and all(map(_reduces_whole_dimensions, reductions))
     lengths = (number_of(product(axis.extent for axis in body.axes)) for body in reductions)
     rows = frozenset(lengths if over_rows else ())
+    # for each input how often it is read, and whether ever at other indices than the output's (moved)
     places = {tensor: number for number, tensor in enumerate(op.tensors(kinds)) if tensor is not None}
     read_counts: Counter[Tensor] = Counter()
     moved: set[Tensor] = set()
@@ -93,7 +101,7 @@ def _pattern_of_operator(
                 read_counts[read.source] += 1
                 if stage is not scope or not _reads_own_place(read, own, scope):
                     moved.add(read.source)
-    if reductions:
+    if reductions:  # each output element reads many elements
         moved.update(read_counts)
     once = {places[x] for x, count in read_counts.items() if count == 1 and not reductions}
     pointwise = frozenset(places[x] for x in read_counts if x not in moved)

@@ -4,6 +4,9 @@ A law is an equality of two terms, which are operators applied to variables.  Ca
 of equal values (`terms`); they are enumerated by size, compared at further points, and proved.  A candidate
 that known laws make smaller follows from these laws and from smaller candidates, and is dropped before any
 proof.  Within a size, candidates of more variables come first: the general before the special.
+
+    Split(Relu(x))[0] and Relu(Split(x)[0]) have equal values
+ -> split-relu-24373e: Split(Relu(x), **a)[i] <=> Relu(Split(x, **a)[i]) | proved(algebra, ...)
 """
 
 from __future__ import annotations
@@ -113,6 +116,7 @@ class Generation:
 
     def run(self) -> list[GeneratedRule]:
         """Return the rules, the smallest first."""
+        # laws: proved ones, and equations that proved rules derive; they make later candidates smaller
         terms, laws, points = Terms(self.world, self.seed), Laws(), self._comparison_points()
         unproved = Laws(rank_key)  # types of one rank count as one: a proof fails for all of them alike
         known: set[str] = set()
@@ -122,6 +126,7 @@ class Generation:
         began = monotonic()
         for size in range(1, self.size + 1):
             counts = self.counts[size] = Counter()
+            # waiting: candidates that are equal at further points, too; different: under no naming
             waiting: list[Pair] = []
             different: list[Candidate] = []
             candidates = self._irreducible_candidates(terms, laws, dropped, size)
@@ -136,6 +141,7 @@ class Generation:
             counts["classes"] = sum(len(f.origins) for f in terms.families.values())
             self.note(f"size {size}: {terms.count} terms, {counts['classes']} classes,"
                       f" {len(waiting)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
+            # each candidate is dropped as reduced or derived, or is stated and proved
             noted = monotonic()
             for place, (left, right) in enumerate(sorted(waiting, key=_generality)):
                 if monotonic() - noted > NOTE_SECONDS:
@@ -170,6 +176,7 @@ class Generation:
                 ruleset = Ruleset(rules)
                 matched, other = map(self._node, law.sides)
                 self._add_rule(law, size, ((matched,), (other,)))
+                # a law that joins two terms gives a multi-pattern rule as well (`multi_pattern`)
                 for pattern, joined in state_multi_patterns(self.world, left, right, known, self.journal):
                     if pattern.rules:
                         known.add(pattern.text)
@@ -186,7 +193,7 @@ class Generation:
         counts = self.counts[size]
         place, shards = self.shard if size == self.size else (0, 1)
         for candidate in terms.grow(last=size == self.size):
-            if candidate.equal_class[1] % shards != place:  # equal terms are in one shard
+            if candidate.equal_class[1] % shards != place:  # by the class's number: equal terms in one shard
                 continue
             counts["candidates"] += 1
             if laws.reduces(candidate.term):
@@ -272,6 +279,6 @@ def _is_reordering(first: Node, second: Node) -> bool:
 
 
 def _is_representative(candidate: Candidate) -> bool:
-    """Return whether the candidate represents its class, and is a candidate for a symmetry."""
+    """Return whether the candidate is its class's own representative: a candidate for a symmetry alone."""
     family, number = candidate.equal_class
     return family.origins[number] == (candidate.use, candidate.args)

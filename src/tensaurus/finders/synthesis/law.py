@@ -76,6 +76,7 @@ def state_law(
     A direction that loses digits, or has a variable on the new side alone, is left out.  A text in `known`
     needs no proof: the result then has no rules.
     """
+    # the left side is the larger term, or the other one where the law may be applied from that one alone
     first, second = sorted((left, right), key=order_key, reverse=True)
     forth, back = allowed_directions(world, first, second)
     if not (forth and set(variables_in(second)) <= set(variables_in(first))):
@@ -121,6 +122,7 @@ def _state_most_general(
     attributes counts more than texts for some, even where the steps end its proof early.  Z3 is asked where
     algebra proves nothing.  If the world's own attributes under all conditions are not proved, nothing is.
     """
+    # the law under all conditions, without names: if that is not proved, nothing else is tried
     texts = list(all_texts)
     conditions = _possible_conditions(world, names)
     least_general = next((text for text in reversed(texts) if not text.has_names), texts[-1])
@@ -142,7 +144,8 @@ def _find_most_general(
 ) -> StatedLaw | tuple[str, ...]:
     """Return the most general law that is proved, else the reasons of each failure.
 
-    `algebra` says whether algebra is tried first, or the solver alone.
+    `all_conditions` has lists of conditions, from few to many; texts go from general to special.
+    With `algebra`, canonical forms alone must prove a text before the solver is tried on more general ones.
     The first text, for any attributes, is more general under the condition of equal shapes than the others
     are without conditions.
     `refuted` caches {text: reason}.
@@ -169,11 +172,13 @@ def _find_most_general(
             proved += [(each, conditions, other) for each, other in solved if isinstance(other, StatedLaw)]
             if any(isinstance(o, StatedLaw) and _proved_ranks(o)[1] >= MAX_RANK for _, o in solved):
                 break
+            # rather the first text, for any attributes, under further conditions than this special text
             further = [more for more in all_conditions[place + 1 :] if not _fixes_rank(more)]
             if algebra and text is not texts[0] and not fixes_rank and further:
                 most_general = _prove(texts[0].where(further[-1]), PROOF_STEPS, journal, algebra)
                 if isinstance(most_general, StatedLaw):
                     return _find_most_general(texts[:1], further, known, journal, refuted, algebra)
+            # algebra has proved this text for all ranks, or the first text: nothing more general can follow
             if _prover(law) == "algebra" and _proved_ranks(law)[1] >= MAX_RANK:
                 return _drop_conditions(text, conditions, law, journal)
             if _prover(law) == "algebra" and text is texts[0] and not fixes_rank:
@@ -245,7 +250,10 @@ def _verify_text(text: str, steps: float, algebra: bool) -> list[str]:
 
 
 def _possible_conditions(world: World, names: Mapping[Term, str]) -> list[list[str]]:
-    """Return lists of conditions that the variables' types suggest, from none to all."""
+    """Return lists of conditions that the variables' types suggest, from none to all.
+
+    x of f32[3,3] and y of f32[]: [], [numel(y) == 1], [rank(y) == 0], [numel(y) == 1, rank(x) >= 2], ...
+    """
     tensors = {x: name for x, name in names.items() if world.kinds[x[1]].shape}
     one_element = [f"numel({name}) == 1" for x, name in names.items() if x not in tensors]
     scalars = [f"rank({name}) == 0" for x, name in names.items() if x not in tensors]

@@ -2,7 +2,10 @@
 
 Each attribute is written as its value in the world, or as a name that stands for any value.  An axis is
 counted from the beginning or from the end.  Of an operator with several outputs, an output is written as its
-number, or as [i] for any.
+number, or as [i] for any.  A call is an operator with its attributes: all outputs of a Split are one call.
+
+    Split(Relu(x), **a)[i] <=> Relu(Split(x, **a)[i])      the most general text; later ones have values for
+    Split(Relu(x), axis=1, **a)[0] <=> ...                 one attribute, for the output, for all attributes
 """
 
 from __future__ import annotations
@@ -72,6 +75,7 @@ def attribute_texts(first: Term, second: Term) -> Iterator[dict[str, str]]:
     Combinations of several calls come by the sum of the places of their texts.  After all of them, if 1 holds
     for each of at most three calls, comes one name per attribute: `axis=p0`.
     """
+    # texts 2 to 4: all tuples as names, only those whose numbers may be any, none
     uses = _calls_with_attributes(first, second)
     counts = Counter(use.name for use in uses.values())
     on_left = {call_text(use) for use in _uses_in(first)}
@@ -82,7 +86,7 @@ def attribute_texts(first: Term, second: Term) -> Iterator[dict[str, str]]:
     choices: list[list[str]] = []
     for (call, use), all_others in zip(uses.items(), ALL_ATTRIBUTES, strict=False):
         texts = list(dict.fromkeys(each[call] for each in (*with_names, *values)))
-        if counts[use.name] == 1 and call in on_left:
+        if counts[use.name] == 1 and call in on_left:  # text 1
             numbers = {name: n for name, n in use.defaults.items() if isinstance(n, int)}
             numbers = numbers if len(use.defaults) > 1 else {}
             given = {name: use.attrs.get(name, n) for name, n in numbers.items()}

@@ -121,6 +121,7 @@ def _law(mover: Op, call: _Call) -> str:
 
     Here `inputs` is [["x", "y"], "z"]: f's tensors for an input whose elements are moved, else one name.
     """
+    # numbers: the name of each scalar input of f, "" for a tensor
     names = iter(NAMES)
     numbers = [next(names) if number else "" for number in call.numbers]
     moved = moved_inputs(mover)

@@ -95,7 +95,10 @@ class _TypingCases(CaseSplit):
 
 
 def _size_text(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
-    """Return a term's size along an axis as a sum of dimensions of its variables, or None."""
+    """Return a term's size along an axis as a sum of dimensions of its variables, or None.
+
+    MatMul(x, y) along -1   ->   dim(y, -1)        `ranks` has the rank of each variable
+    """
     roots = parse_terms(part)
     rule = Rule("part", roots, roots, (), frozenset(), f"part: {part} => {part}")
     # the case with the most symbols: in the others some sizes are fixed or equal

@@ -1,4 +1,7 @@
-"""Uses, of which terms consist: operators with attributes, on arguments of given types, and numbers."""
+"""Uses, of which terms consist: operators with attributes, on arguments of given types, and numbers.
+
+    Concat(axis=1) of f32[3,3], f32[3,3] to f32[3,6]        one use of Concat in the world `matrices`
+"""
 
 from __future__ import annotations
 

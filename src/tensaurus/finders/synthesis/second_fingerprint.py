@@ -29,7 +29,7 @@ class ComparisonPoints:
         self.world, self.field, self.count, self.seed = world, field, count, seed
 
     def keep_equal(self, groups: Iterable[tuple[T, Sequence[Pair]]]) -> Iterator[tuple[T, list[Pair]]]:
-        """Yield each group with those of its pairs whose terms are equal at all points."""
+        """Yield each group (label, pairs of terms) with those pairs that are equal at all points."""
         waiting: list[tuple[T, Sequence[Pair]]] = []
         count = 0
         for group in groups:

@@ -1,8 +1,13 @@
 """Enumerates all terms of a world up to a size, in classes of equal values (TASO, section 2).
 
+    size 1: Add(x, y), Transpose(x)      size 2: Transpose(Transpose(x)), a candidate, as it has x's values
+
 A term of size n is an operator on representatives of classes of smaller sizes.  A term with the values of a
 known class becomes a candidate for a law, any other a new class.  Terms of constants alone, and terms whose
 values depend on no variable, are constants: runtimes fold these, so that no larger terms are built of them.
+
+The variables of a class have types, its signature, and are numbered; a family holds all classes of one type
+and signature.  As an argument of a larger term, a class has its variables renamed (`Reference`).
 
 Terms are compared at points, called slots.  In slot 0 all variables of a type have one tensor as their value,
 in slot k + 1 variable k alone has another.  Renaming variables permutes the slots, so that the sorted hashes
@@ -47,7 +52,7 @@ class Reference:
 class Candidate:
     """A term with the values of a known class, or a new representative that may be symmetric in variables.
 
-    hashes       of its slots
+    hashes       of its slots: the common one, then one for each variable of the signature
     equal_class  family and number of the class
     """
 
@@ -115,6 +120,7 @@ def possible_laws(candidate: Candidate) -> Iterator[Pair]:
     left = candidate.term
     slots, hashes = family.slots[number], candidate.hashes
     kinds = candidate.signature
+    # a variable of the class may be called v where types and the hashes of the two variables' slots agree
     choices = [
         [v for v in range(len(kinds)) if kinds[v] == kind and hashes[v + 1] == slots[place + 1]]
         for place, kind in enumerate(family.signature)
@@ -149,6 +155,7 @@ class Terms:
     """The classes of a world's terms, grown size by size; `count` terms were evaluated.
 
     families  by type and signature
+    size      of the largest terms so far
     known     the family and number of each class, by the key of its values (`_keys`)
     """
 
@@ -230,7 +237,10 @@ class Terms:
         self, pools: Sequence[Sequence[Family]], chosen: tuple[Family, ...],
         names: tuple[tuple[int, ...], ...], signature: Signature
     ) -> Iterator[tuple[tuple[Family, ...], tuple[tuple[int, ...], ...], Signature]]:
-        """Yield a family for each argument, with all ways in which the arguments may share variables."""
+        """Yield (families, names, signature): a family for each argument, all ways to share variables.
+
+        Names are the term's variables for each argument's: of Add(f(a, b), f(b, c)) these are (0, 1), (1, 2).
+        """
         if not pools:
             yield chosen, names, signature
             return
@@ -262,7 +272,10 @@ class Terms:
         self, use: Use, result: int, families: tuple[Family, ...], sizes: tuple[int, ...],
         names: tuple[tuple[int, ...], ...], signature: Signature, new_values: Any, last: bool,
     ) -> Iterator[Candidate]:  # fmt: skip
-        """Apply the use to all classes of these families and sizes, in batches."""
+        """Apply the use to all classes of these families and sizes, in batches.
+
+        `families`, `sizes` and `names` have an entry for each argument; `result` is the number of its type.
+        """
         parts = [family.of_size(size) for family, size in zip(families, sizes, strict=True)]
         counts = [len(values) for _, values in parts]
         if not (all(counts) and signature):  # without variables the term is a constant
@@ -292,7 +305,11 @@ class Terms:
         self, use: Use, families: Any, parts: Any, chosen: Any, names: Any, order: Any, family: Family,
         values: Array, new_values: Any, last: bool,
     ) -> Iterator[Candidate]:  # fmt: skip
-        """Yield the terms of a batch that have the values of known classes; make classes of the others."""
+        """Yield the terms of a batch that have the values of known classes; make classes of the others.
+
+        For each argument, `parts` has (number of the first class, values) of its family and size, and
+        `chosen` the place of each term's class among these; `order` sorts the variables by type.
+        """
         hashes = self._hash_slots(family.type, values)
         keys = self._keys(family, hashes)
         self.count += len(keys)

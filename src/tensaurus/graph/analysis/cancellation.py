@@ -6,7 +6,7 @@ wants:
     (x + 12582912) - 12582912   ->   x + (12582912 - 12582912)      the left side rounds x to an integer
     (x * 1e30) * 1e-30          ->   x * (1e30 * 1e-30)             the left side is infinite from 3.4e8 on
 
-Code that combines constants asks four predicates:
+Rule matching, the e-graph and constant folding ask four predicates before they combine constants:
 
     removes_needed_rounding    a rewrite must not create this node (asked for each new node)
     rewrite_removes_rounding   a rewrite must not turn these nodes into those
@@ -107,7 +107,7 @@ def _compute_removes_rounding(node: Node) -> bool:
     fn = _constant_operation(node)
     if fn is None:
         return False
-    if needs_stepwise_rounding(node):
+    if needs_stepwise_rounding(node):  # a sum with a finer last digit, or a product of an extreme factor
         return True
     terms = node.args[:1] if fn == "div" else node.args  # a large divisor rounds nothing
     if not any(is_large_constant(arg) for arg in terms if arg is not None):
@@ -133,9 +133,9 @@ def needs_stepwise_rounding(node: Node) -> bool:
         return False
     magnitudes = [_largest_magnitude(arg) for arg in node.args if arg is not None]
     known = [magnitude for magnitude in magnitudes if magnitude is not None]
-    if len(known) < len(magnitudes):
+    if len(known) < len(magnitudes):  # an argument is taken for weights, or has no defined value
         return False
-    if fn in ("mul", "div"):
+    if fn in ("mul", "div"):  # a magnitude of 0 (no finite element but zeros) is not extreme
         return any(m and not 1 / EXTREME_FACTOR <= m <= EXTREME_FACTOR for m in known)
     if (coarsest := max(known)) <= _large_limit(node):
         return False
@@ -149,7 +149,7 @@ def is_large_constant(node: Node) -> bool:
     if not node.static or len(node.types) != 1 or not _is_float(node):
         return False
     limit, bounds = _large_limit(node), _magnitudes(node)
-    if bounds is not None and bounds.high <= limit:
+    if bounds is not None and bounds.high <= limit:  # bounds are cheap; elements are computed where they fail
         return False
     return (_largest_magnitude(node) or 0.0) > limit
 
@@ -185,6 +185,7 @@ def classify_operation(op: Op, arg_types: ArgTypes, attrs: Attributes) -> str | 
         return SUM
     if fn in ("mul", "div"):
         return PRODUCT
+    # ACCUMULATION is of no kind; an operator that calls no function at all only moves elements
     return None if fn is not None or any(called_functions(op.scopes(arg_types, attrs)[0])) else MOVE
 
 
@@ -193,8 +194,8 @@ def rewrite_removes_rounding(
 ) -> bool:
     """Return whether replacing `before` by `after`, both over `leaves`, removes rounding that a model needs.
 
-    It does where a new node combines constants that must stay apart, and where a large constant is no longer
-    read.  `may_drop` allows the latter: rules for all element types only move elements, such as
+    Rounding is removed where a new node combines constants that must stay apart, and where a large constant
+    is no longer read.  `may_drop` allows the latter: rules for all element types only move elements, such as
     Gather(Concat(x, c), 0) => x.
     """
     created = topological_order(after, leaves)
@@ -348,7 +349,7 @@ def _compute_largest(node: Node) -> float | None:
     values: dict[Node, Array] = {arg: _values[arg] for arg in node.args if arg is not None and arg in _values}
     field = Reals()
     for part in topological_order([node], values):
-        if len(part.types) != 1:
+        if len(part.types) != 1:  # each of its outputs is evaluated from its arguments
             continue
         kind = part.types[0]
         if not isinstance(kind, TensorType) or not _is_small_tensor(kind):

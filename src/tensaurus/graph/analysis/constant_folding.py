@@ -1,6 +1,8 @@
 """Replace expressions over constants by constants, so that a runtime does not compute them at every run.
 
     Mul(x, Exp(0.5))   ->   Mul(x, 1.6487213)
+
+Export does so (`graph/onnx/onnx_export`), within a limit on the bytes of constants that a file stores.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ def fold_constants(
 
     `became` is filled with the new node for each old one, unless nothing changed.
     """
+    # the maximal expressions over constants: what outputs and nodes that compute at run time read
     static = program.static
     waiting = [
         arg
@@ -80,6 +83,7 @@ def fold_constants(
             args = tuple(old if _may_be_shape(old) else new for old, new in zip(node.args, args, strict=True))
         return folded.get(node) or replace_args(node, args)
 
+    # where the result stores too many bytes, the expressions that grow most stay as they are
     if max_bytes < inf and unfolded_constant_bytes(program.rebuild(build)) > max_bytes:
         growing = sorted(filter(_can_stay_expression, folded), key=_added_bytes, reverse=True)
         low, high = 0, len(growing)  # the least number of unfolded expressions, by bisection
@@ -126,22 +130,25 @@ def _fold_node(node: Node) -> Node | None:
     if len(node.types) != 1 or not isinstance(node.type, TensorType):
         return None
     needed = topological_order([node])
+    # all parts must be tensors of numbers with known sizes
     if not all(
         isinstance(kind, TensorType) and kind.static and _is_numeric(kind) for n in needed for kind in n.types
     ):
         return None
+    # neither the result nor a part may be much larger than the constants that it is computed from
     source_bytes = sum(_element_bytes(n) for n in needed if n.op is CONSTANT)
     if _element_bytes(node) > max(source_bytes + MAX_GROWTH_BYTES, MAX_GROWTH_FACTOR * source_bytes):
         return None
     largest = max((_element_bytes(n) for n in needed if len(n.types) == 1), default=0)
     if largest > SCRATCH_FACTOR * (source_bytes + MAX_GROWTH_BYTES):
         return None
+    # evaluate part by part in float64; with `rounds_steps` each part is rounded to its own type
     rounds_steps = _has_discontinuity(needed) or any(map(needs_stepwise_rounding, needed))
     values: dict[Node, Array] = {}
     field = Reals(strict=True)
     try:
         for part in needed:
-            if len(part.types) != 1:
+            if len(part.types) != 1:  # each of its outputs is evaluated from its arguments
                 continue
             if part.op is CONSTANT:
                 values[part] = field.lift(part.attribute("data").array)

@@ -1,11 +1,15 @@
 """Bound how far small changes of constants change the outputs of a program.
 
+    Add(Mul(x, w), 1) does not change where w = 2^-127 becomes 0 and |x| <= 2^24: the product changes by at
+    most 2^-103, which the sum rounds away
+
 Subnormal weights make a model slow.  Replacing them by 0 is right where the change does not reach the digits
 of any output; `ChangeBound` proves that.  Nodes that depend on constants alone are computed with the old and
 with the new constants.  For all other nodes `expr/analysis/perturbation_bounds` bounds the change, assuming
 that no value at run time is larger than a given reach.
 
-Changes have two causes: constants that are replaced, and nodes whose kernels flush subnormal numbers to 0.
+Changes have two causes: constants that are replaced (`rules/prove/subnormal_constants`), and nodes whose
+kernels flush subnormal numbers to 0 (`flush_to_zero`).
 """
 
 from __future__ import annotations
@@ -89,7 +93,8 @@ class ChangeBound:
             if node in flushing:
                 origins |= {node}
             if not origins or node in moved or len(node.types) > 1 and isinstance(node.op, Op):
-                continue  # the items of an operator with several outputs are bounded one by one
+                # unchanged; or known from `moved`; or of several outputs, which are bounded one by one
+                continue
             try:
                 if node.static:
                     found = self._changed_constant(node, pairs)
@@ -122,6 +127,7 @@ class ChangeBound:
         return furthest
 
     def _values_read(self, node: Node) -> list[Node]:
+        """Return the arguments that a node is computed from: of an item those of its call."""
         return [arg for arg in node.owner[0].args if arg is not None]
 
     def _changed_constant(self, node: Node, pairs: dict[Node, tuple[Array, Array]]) -> Influence:
@@ -131,7 +137,7 @@ class ChangeBound:
             _evaluate(node, {x: pairs[x][side] if x in pairs else self._constant_value(x) for x in read})
             for side in (0, 1)
         )
-        if before.dtype.kind != "f":
+        if before.dtype.kind != "f":  # no change of an integer or bool is small
             if not np.array_equal(before, after):
                 raise Sensitive("it jumps")
             return Influence.within(-inf, inf, before.ndim)
@@ -149,10 +155,11 @@ class ChangeBound:
         scope, args = owner.scopes()[index], owner.tensor_args()
         kinds = (*owner.arg_types(), node.tensor)
         types = [kind.dtype for kind in kinds if kind is not None and is_float(kind)]
-        # half an ulp of x is more than |x| * eps / 4
+        # half an ulp of x is more than |x| * eps / 4; of several types the one with the most digits counts
         unit = min(float(float_limits(dtype).eps) for dtype in types or ["float64"]) / 4 * ROUNDED_AWAY
         normals = (float(float_limits(dtype).smallest_normal) for dtype in types)
         flushed = max(normals, default=0.0) if flushing else 0.0
+        # the bounds of what the expression reads, which a flushing kernel may read as 0
         sources: dict[Source, Influence] = {}
         for tensor, arg in args.items():
             read = reached[arg].influence if arg in reached else self._unchanged(arg)
@@ -252,7 +259,7 @@ class ChangeBound:
 
     def _constant_sizes(self, node: Node) -> tuple[float, float, float]:
         """Return (least magnitude, largest magnitude, least element) of a constant expression."""
-        if not is_float(node.types[0]):
+        if not is_float(node.types[0]):  # integers make nothing vast: they count as 1
             return 1.0, 1.0, 1.0
         found = self._unchanged(node)
         ends = found.floor.min(initial=inf), found.size.max(initial=0.0), found.low.min(initial=inf)

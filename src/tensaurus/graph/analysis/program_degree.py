@@ -20,6 +20,7 @@ def bound_degree(roots: Iterable[Node], laws: Laws, drawn: Iterable[Node] = ()) 
     """Return an upper bound of the degrees of all roots and arguments of unknown functions; inf if too large.
 
     Variables are the inputs of float types, and the constants in `drawn`, which are drawn as inputs are.
+    `laws` says which functions besides + and * the field computes, such as 1 / x; all others are unknown.
     """
     degrees = Degrees(laws)
     known: dict[Node, Sequence[Degree]] = {node: [DEGREE_1] for node in drawn}

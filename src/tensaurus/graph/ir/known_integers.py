@@ -3,7 +3,8 @@
     Shape(x) of a float32[N, 3, 8, 8]            [N, 3, 8, 8]
     Concat(Gather(Shape(x), 0), [-1])            [N, -1]
 
-A Reshape has a known shape as soon as the elements of its second argument are known, symbols included.
+The importer (`graph/onnx/graph_importer`) asks for them: a Reshape has a known shape as soon as the elements
+of its second argument are known, symbols included.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class SizeField(Exact):
 
 
 class _SizeEvaluation(Evaluation):
-    """The evaluator over `SizeField`: a literal may be a symbolic size, which is then one element."""
+    """The evaluator over `SizeField`: a literal such as N // 2 is one element, which holds the size."""
 
     def const(self, value: Any) -> Labelled:
         if isinstance(value, Poly) and any(isinstance(a, Symbol) for a in atoms(value)):

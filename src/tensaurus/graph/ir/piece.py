@@ -103,6 +103,7 @@ def _work_label(scope: Scope) -> str:
 
 
 def _inner_nodes(root: Node, leaves: tuple[Node, ...]) -> Iterator[Node]:
+    """Yield the nodes above the leaves up to the root, arguments first."""
     done = set(leaves)
     stack = [root]
     while stack:

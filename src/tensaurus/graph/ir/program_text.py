@@ -77,6 +77,7 @@ def format_program(program: Program) -> str:
         for _, value in node.attrs:
             symbols.update(_symbols(value))
         if node.op is INPUT:
+            # `order` begins with the inputs, then the captured ones; a later INPUT is in neither list
             where = "input" if k < len(program.inputs) else "captured"
             where = where if k < len(program.inputs) + len(program.captured) else "source"
             type_text = format_type(node.types[0])

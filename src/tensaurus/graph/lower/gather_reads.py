@@ -75,7 +75,10 @@ class _Dimension:
 
 
 class _Run(NamedTuple):
-    """Every `step`-th element from `first` on, `length` in all, with padding `before` and `after`."""
+    """Every `step`-th element from `first` on, `length` in all, with padding `before` and `after`.
+
+    x[i - 1 | 0] for i < 5 and x of 5 elements: _Run(first=0, step=1, length=4, before=1, after=0).
+    """
 
     first: int
     step: int
@@ -114,14 +117,16 @@ def read_elements(
         _describe_dimension(number, size, index, axis_order, index_nodes)
         for number, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
     ]
-    nowhere = Labelled(literal(beyond, dtype), ())
+    nowhere = Labelled(literal(beyond, dtype), ())  # the result where every element is beyond the edge
     if any(d.size == 0 or d.known is not None and not _is_inside(d).any() for d in dimensions):
         return nowhere
+    # dimensions whose indices share an axis, such as x[i, i], are read as one
     groups = _group_by_axes(dimensions)
+    # for each group, the elements behind it, which are contiguous
     inner = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
     planned = (_plan_group(*pair, outside is None, axis_order) for pair in zip(groups, inner, strict=True))
     plans = [plan for plan in list(planned) if plan is not None]
-    if len(plans) < len(groups):
+    if len(plans) < len(groups):  # a group is wholly beyond the edge
         return nowhere
     fill = exact_attribute(beyond, dtype)
     node = _build_read(source, groups, plans, 0 if fill is None else fill)
@@ -184,7 +189,7 @@ def _plan_group(
     require_small(map(polynomial, axes))
     if any(d.computed is not None for d in group):
         return _plan_computed(group, size, axes, ignores_edge)
-    # `linear` holds, for each point of the axes, the index into the one dimension
+    # for each point of the axes: the index into the one dimension (`linear`), and whether that is inside
     strides = [prod(d.size for d in group[k + 1 :]) for k in range(len(group))]
     shape = [length(a) for a in axes]
     parts = [_align(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
@@ -194,7 +199,7 @@ def _plan_group(
     )
     if not valid.any():
         return None
-    # with axes in the order of their strides, a reshape or one slice may be enough
+    # first try one run: with axes in the order of their strides, a reshape or one slice may be enough
     steps = {a: _index_step(linear, k) for k, a in enumerate(axes)}
     ordered = sorted(axes, key=lambda a: -steps[a])
     perm = [axes.index(a) for a in ordered]
@@ -203,7 +208,8 @@ def _plan_group(
     run = _find_run(linear.ravel(), valid.ravel())
     if run is not None:
         return _GroupPlan(size, tuple(ordered), (run,), valid=mask)
-    # else one run for each point of some axis k, to be concatenated along it
+    # then, where a Gather would copy few elements at once, one run for each point of some axis k, to be
+    # concatenated along it
     for k in range(linear.ndim if inner < MIN_GATHER_BLOCK else 0):
         rows = zip(np.moveaxis(linear, k, 0), np.moveaxis(valid, k, 0), strict=True)
         few = linear.shape[k] <= MAX_SLICES
@@ -211,6 +217,7 @@ def _plan_group(
         if None not in runs:
             windows = (ordered[k], *ordered[:k], *ordered[k + 1 :])
             return _GroupPlan(size, windows, tuple(run for run in runs if run is not None), valid=mask)
+    # else a Gather, which reads element 0 beyond the edge (any value will do), or the fill slot
     beyond = 0 if ignores_edge else size
     indices = constant(np.ascontiguousarray(np.where(valid, linear, beyond), dtype=np.int64))
     has_fill_slot = mask is not None and not ignores_edge
@@ -255,6 +262,7 @@ def _plan_computed(
     for k, d in enumerate(group):
         index = d.computed or Labelled(constant(np.asarray(d.known, np.int64)), d.axes)
         stride = prod(other.size for other in group[k + 1 :])
+        # an index that may be beyond the edge is compared with both ends
         if d.known is None and not d.inside or d.known is not None and not _is_inside(d).all():
             above, below = (_integer(0), index), (index, _integer(d.size))
             for good in (apply_function("le", *above), apply_function("lt", *below)):

@@ -1,5 +1,7 @@
 """Nodes whose dimensions are named by axes, and operations on them that match dimensions by name.
 
+`standard_operators` writes expressions by them (`expr/evaluate/labelled_arrays` has the same for arrays).
+
     apply_function("mul", a[i, k], b[k, j])                ->   a node over [i, k, j]
     contract_factors([a[i, k], b[k, j]], summed_axes=[k], ...)    ->   MatMul(a, b), over [i, j]
 """
@@ -133,6 +135,7 @@ def contract_factors(
 
     Axes in `order` come in this order in the result, if that costs no transposition.
     """
+    # begin with the factor of the fewest axes; each next one shares an axis with the product if possible
     queue = sorted(factors, key=lambda f: len(f.axes))
     remaining = set(summed_axes)
     result = queue.pop(0)
@@ -149,6 +152,7 @@ def contract_factors(
 
 def _contract_pair(a: Labelled, b: Labelled, summed_axes: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
     """Return the sum over `summed_axes` of a * b, as a matrix product wherever both have a summed axis."""
+    # an axis of one factor alone is summed before the product
     a = reduce_axes("sum", a, [x for x in summed_axes if x in a.axes and x not in b.axes])
     b = reduce_axes("sum", b, [x for x in summed_axes if x in b.axes and x not in a.axes])
     inner = [x for x in summed_axes if x in a.axes and x in b.axes]
@@ -156,11 +160,13 @@ def _contract_pair(a: Labelled, b: Labelled, summed_axes: Sequence[Axis], order:
         return apply_function("mul", a, b)
     if not _has_matmul(a.node, b.node):
         return reduce_axes("sum", apply_function("mul", a, b), inner)
+    # the axes of the result: those of `order` first
     known = [x for x in order if x in a.axes or x in b.axes]
     outer = [*known, *(x for x in _union_axes([a, b]) if x not in known and x not in inner)]
     if outer and outer[-1] in a.axes and outer[-1] not in b.axes:  # b has the last axis, that of the columns
         a, b = b, a
     batch, rows, columns = _split_dimensions(a, b, outer)
+    # MatMul of [batch, m, depth] and [batch, depth, n]
     m, n, depth = (prod(map(length, xs)) for xs in (rows, columns, inner))
     left = _as_matrices(a, batch, [*rows, *inner], (m, depth))
     right = _as_matrices(b, batch, [*inner, *columns], (depth, n))
@@ -174,9 +180,12 @@ def _split_dimensions(
 ) -> tuple[list[Axis], list[Axis], list[Axis]]:
     """Return which axes of the result are of the batch, rows of a, and columns of b.
 
+    For a[n, i, k], b[n, k, j] and outer [n, i, j]: ([n], [i], [j]).
+
     A leading axis that only one side has may be of the batch where that saves transposing the result.
     """
     shared = [x for x in outer if x in a.axes and x in b.axes]
+    # outer[last:] are the trailing axes of b alone, outer[first:last] those of a alone before them
     last = len(outer)
     while last and outer[last - 1] in b.axes and outer[last - 1] not in a.axes:
         last -= 1

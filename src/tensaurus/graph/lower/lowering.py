@@ -4,7 +4,7 @@
 
 An expansion comes from the rules (`Expand`); an operator that ONNX lacks altogether is written by its
 expression (`standard_operators`).  An eOperator (an expression used as an operator) for which a kernel was
-generated stays: it is exported as a custom operator.
+generated stays: it is exported as a custom operator (`graph/onnx/onnx_export`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def lower_program(
 
     `became` is filled with the new node for each old one.  Raises TensaurusError where no expansion is known.
     """
-    known_kinds: set[tuple[object, ...]] = set()  # (operator, attributes, types) that the opset has
+    # (operator, attributes, what it reads, number of outputs) that the opset has
+    known_kinds: set[tuple[object, ...]] = set()
 
     def lower(node: Node, args: tuple[Node | None, ...]) -> Node:
         rebuilt = replace_args(node, args)
@@ -88,6 +89,7 @@ def lower_program(
             return rebuilt
         if rebuilt.op is eop and not rebuilt.static and (kernel := kernels(rebuilt)) is not None:
             return _pack_arguments(rebuilt, kernel, lower)
+        # a constant argument counts with its value: an old opset may have it as an attribute
         reads = tuple(a if a is None or a.op is CONSTANT else a.types for a in rebuilt.args)
         kind = (rebuilt.op, rebuilt.attrs, reads, len(rebuilt.types))
         if kind in known_kinds:
@@ -114,7 +116,7 @@ def lower_program(
 
 def _pack_arguments(node: Node, kernel: Kernel, build: BuildNode) -> Node:
     """Return the node that the kernel computes: its arguments in the layouts that the kernel reads."""
-    if kernel.scope is None:
+    if kernel.scope is None:  # the kernel reads the arguments as they are
         return node
     args: list[Node | None] = []
     for arg, packing in zip(node.args, kernel.packing, strict=True):

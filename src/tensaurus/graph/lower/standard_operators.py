@@ -7,6 +7,8 @@ Every part of an expression becomes a node whose dimensions are the axes in that
     a read               slices or a Gather, whatever its index
     a sum of products    a matrix product
     a choice             a Concat where it cuts one axis in two, else a Where
+
+Export (`lowering`) calls `lower_node`, and so do derivations, to price what they find by ONNX's operators.
 """
 
 from __future__ import annotations
@@ -129,9 +131,9 @@ class _Lowering:
         """Return the body as a node.
 
         dtype  type of literals beside which no tensor states a type
-        order  preferred order of axes
+        order  preferred order of axes, so that the result need not be transposed
         """
-        kind = literal_dtype(body)
+        kind = literal_dtype(body)  # "int" or "real" where the body has literals only
         dtype = dtype if kind in ("int", "real") else kind
         if kind == "int" and next(reads(body), None) is None:
             return self.lower_integers(body, dtype)
@@ -171,6 +173,7 @@ class _Lowering:
             literal_type = target if not is_integer(target) or kinds[0] == "int" else "float64"
             arg = self.lower_body(args[0], literal_type, order)
             return arg if arg.dtype == target else apply_function(fn, arg)
+        # literals take the type of the other operands; a condition is no such operand
         operand_kinds = kinds[1:] if fn == "where" else kinds
         known = [kind for kind in operand_kinds if kind not in ("int", "real")]
         if not known and FUNCTIONS[fn].result == "bool":  # a comparison of literals
@@ -201,13 +204,14 @@ class _Lowering:
             size = guard.pop(0)
             rest = Select(tuple(guard), select.then, select.other)
             low, high = interval(size)
-            if isinstance(low, int) and low >= 0:
+            if isinstance(low, int) and low >= 0:  # the condition always holds
                 continue
-            if isinstance(high, int) and high < 0:
+            if isinstance(high, int) and high < 0:  # it never holds
                 return self.lower_body(select.other, dtype, order)
             cut = _guard_cut(size)
             if cut is not None:
                 return self.concatenate_branches(*cut, rest, select.other, dtype, order)
+            # else a mask chooses, computed at run time or tabulated here over all points
             if any(isinstance(a, Lookup) for a in atoms(size)):
                 mask = self.lower_body(Call("le", (Const(0), _as_body(size))), "bool")
             else:
@@ -226,7 +230,10 @@ class _Lowering:
     def concatenate_branches(
         self, a: Axis, cut: int, above: bool, then: Body, other: Body, dtype: str, order: tuple[Axis, ...]
     ) -> Labelled:
-        """Return a Concat along an axis: one branch before the cut, the other from there on."""
+        """Return a Concat along axis `a`: one branch before the cut, the other from there on.
+
+        `then` is the part from the cut on if `above`, else the part before.
+        """
         extent = length(a)
         parts = [(0, cut, other if above else then), (cut, extent, then if above else other)]
         part_axes, results = [], []
@@ -235,6 +242,7 @@ class _Lowering:
                 continue
             part_axis = axis(stop - start)
             self.add_axes(part_axis)
+            # the part has an axis of its own, which begins at 0
             at: dict[Any, Any] = {a: polynomial(part_axis) + start}
             part_order = tuple(part_axis if x == a else x for x in order)
             part_axes.append(part_axis)
@@ -264,6 +272,7 @@ class _Lowering:
         # a convolution, which sums over channels, too, is one matrix product of copied windows
         is_matrix_product = bool(others) and len(set(reads(body))) != 1
         is_worth_it = outputs >= MIN_UNROLLED_OUTPUTS and 1 < prod(map(length, windows)) <= MAX_UNROLLED_TERMS
+        # a pooling or a depthwise convolution becomes elementwise nodes, a term for each point of the window
         if not is_matrix_product and dtype in UNROLLED_DTYPES and is_worth_it:
             inner = Reduce(monoid, others, body) if others else body
             return self.unroll_reduction(monoid, windows, inner, dtype)
@@ -295,6 +304,7 @@ def _window_axes(body: Body, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     for read in reads(body):
         for index, size in zip(read.indices, read.source.shape, strict=True):
             inside = set(axes_in(index))
+            # an index over more points than there are elements reads some elements several times
             if isinstance(size, int) and inside.difference(axes) and prod(map(length, inside)) > size:
                 windows |= inside.intersection(axes)
     return tuple(a for a in axes if a in windows)

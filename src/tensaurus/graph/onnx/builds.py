@@ -1,4 +1,10 @@
-"""Export the programs of one model as builds, each of them once."""
+"""Export the programs of one model as builds, each of them once.
+
+    Builds(folder, expand, kernels, link)(program)   ->   Build(model, (library of its kernels,), tensors)
+
+One run of the optimizer has three of these (`optimizer/run/target`): for candidates, for candidates without
+generated kernels, and for single pieces that are measured.
+"""
 
 from __future__ import annotations
 
@@ -69,8 +75,8 @@ class Builds:
         """
         found = self._known.get(program.roots)
         if found is None:
-            used: dict[str, Kernel] = {}
-            written: list[Program] = []
+            used: dict[str, Kernel] = {}  # by name: the kernels that the exported model calls
+            written: list[Program] = []  # the one program that was written, folded and expanded
 
             def kernel_of(node: Node) -> Kernel | None:
                 kernel = self._kernels(node)
@@ -95,7 +101,10 @@ class Builds:
         return found
 
     def _flushing(self, program: Program, model: ModelProto) -> frozenset[str]:
-        """Return the names of the kernels that may flush subnormal numbers in every node that calls them."""
+        """Return the names of the kernels that may flush subnormal numbers in every node that calls them.
+
+        A kernel that a body calls, too, is none of them: `called` counts that call, `flushing` does not.
+        """
         called = Counter(n.op_type for g in graphs_in(model.graph) for n in g.node if n.domain == KERNELS)
         expressions = (node for node in program.active if node.op is eop)
         nodes = {node: kernel.name for node in expressions if (kernel := self._kernels(node))}

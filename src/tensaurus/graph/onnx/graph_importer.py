@@ -1,7 +1,7 @@
 """Import one ONNX graph: a model's graph, or a body of If, Loop or Scan.
 
 Each ONNX node becomes a typed node where its operator is declared and its sizes are known, else an opaque
-node that states why.
+node that states why.  `onnx_import` imports the graph of a model by this, and adds its frame.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class GraphImporter:
 
     A branch of an If that is known to be taken (`is_taken_branch`) becomes part of the graph around it.
 
+    opsets, types  the version of each domain that the model imports; the types of all its values
     counter        numbers the graphs in the order of `graphs_in`, as the entries of `types`
     infos          by name: the type that ONNX infers, completed by the one that the model states
     stated         by name: the type that the model itself states, which may be stale
@@ -114,7 +115,7 @@ class GraphImporter:
         if self.outer is None:
             raise InvalidModel(f"the value {name} is used, but nothing defines it")
         node = self.outer.lookup(name)
-        if self.is_taken_branch or node.op is CONSTANT:
+        if self.is_taken_branch or node.op is CONSTANT:  # a body stores constants itself
             return node
         label = f"outer:{name}"
         while label in self.names:
@@ -156,11 +157,11 @@ class GraphImporter:
             if {attribute.name for attribute in proto.attribute} != set(choice.values()):
                 raise InvalidModel(f"it lacks the attribute {' or '.join(choice.values())}")
             condition = known_elements(self.lookup(proto.input[0]), self.known)
-            if condition is not None and condition.size == 1:
+            if condition is not None and condition.size == 1:  # only one branch is ever run
                 return self.take_branch(proto, choice[bool(condition.item())])
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         op = registry.get(proto.op_type) if (proto.domain, proto.op_type) not in self.functions else None
-        if (scope := scope_text(proto)) is not None:
+        if (scope := scope_text(proto)) is not None:  # the call of a kernel, in a model of ours
             build = partial(self.build_eoperator, scope)
         elif op is not None and op.domain == domain:
             build = partial(self.build_declared, op)
@@ -279,11 +280,11 @@ class GraphImporter:
     def add_opaque(self, proto: NodeProto, reason: str) -> None:
         """Import a node as opaque, with its bodies as programs, and define its outputs."""
         args: list[Node | None] = [self.lookup(name) if name else None for name in proto.input]
-        bare = NodeProto()
+        bare = NodeProto()  # the node without names and bodies
         bare.CopyFrom(proto)
         for field_name in ("input", "output", "name", "attribute"):
             bare.ClearField(field_name)
-        imported: list[tuple[str, GraphImporter, GraphProto]] = []
+        imported: list[tuple[str, GraphImporter, GraphProto]] = []  # attribute, importer, body
         for attribute in proto.attribute:
             graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
             for graph in graphs:
@@ -296,6 +297,7 @@ class GraphImporter:
                 bare.attribute.add().CopyFrom(attribute)
         ends = [inner.lookup(o.name) for _, inner, graph in imported for o in graph.output]
         used = set(topological_order(ends))
+        # all bodies get all captured values; bodies that capture one value share its node, which is interned
         captured = {
             name: pair for _, inner, _ in imported for name, pair in inner.captured.items() if pair[0] in used
         }
@@ -308,7 +310,7 @@ class GraphImporter:
             bodies,
             reason,
         )
-        args += [node for _, node in captured.values()]
+        args += [node for _, node in captured.values()]  # behind the operator's own inputs
         domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
         types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
         kinds = [self.infos[name].WhichOneof("value") for name in proto.output if name in self.infos]
@@ -346,8 +348,6 @@ class GraphImporter:
                 if one.types == other.types and isinstance(one.types[0], TensorType):
                     types[k] = one.types[0]
         return types
-
-    # ---------------------------------------------------------------------------------- bodies
 
     def import_body(self, graph: GraphProto) -> None:
         """Import the inputs, nodes and outputs of a body."""

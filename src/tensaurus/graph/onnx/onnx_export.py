@@ -1,4 +1,8 @@
-"""Export a program as an ONNX model with the original's interface and opset."""
+"""Export a program as an ONNX model with the original's interface and opset.
+
+`GraphWriter.prepare` folds constants and expands what the opset lacks, `GraphWriter.write` makes one ONNX
+node of each call that is left, and the program's frame (`onnx_frame.Frame`) is put around them.
+"""
 
 from __future__ import annotations
 
@@ -199,6 +203,7 @@ class GraphWriter:
     def write(self, program: Program, inputs: Sequence[str]) -> None:
         """Write every node; inputs and outputs have the given names, which `used` holds already."""
         self.hints = program.names
+        # name the inputs, the outputs, and what bodies share, before any node is written
         for node, name in zip(program.inputs, inputs, strict=True):
             self.names[node] = self.visible[node] = name
         for node in program.nodes:
@@ -337,6 +342,7 @@ class GraphWriter:
         That is the node of `prepared` that it holds, and the nodes of the original `program` that it helps to
         compute.
         """
+        # the tensors that the model has, and for each the nodes of `program` that became it
         names = [*((name, node) for node, name in self.names.items()), *prepared.outputs]
         written = {name: node for name, node in names if node.op not in (INPUT, CONSTANT)}
         rebuilt = [(self.names.get(new_node), node) for node, new_node in self.became.items()]

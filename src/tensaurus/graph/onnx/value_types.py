@@ -1,5 +1,7 @@
 """Find the types of a model's values: by ONNX's inference, with symbols for the sizes that are not numbers.
 
+    the value x of FLOAT[batch, ?, 8]   ->   float32[batch, x_1, 8], with the symbols batch and x_1
+
 ONNX gives a size as a number, as a name (`dim_param`), or not at all.  A name becomes a symbol, the same for
 all values of a scope (see `Location`); a size that is not given becomes a symbol of its own.
 """
@@ -104,6 +106,7 @@ class ValueTypes:
 
     def __init__(self, light: ModelProto):
         """Take the types from a light copy of the model (`onnx_frame`), and delete the copy's value infos."""
+        # what the model states, taken out of the copy before inference
         stated_infos = [{v.name: v.type for v in graph.value_info} for graph in graphs_in(light.graph)]
         for graph in graphs_in(light.graph):
             del graph.value_info[:]  # a stated type must not overrule an inferred one
@@ -111,6 +114,7 @@ class ValueTypes:
             names | {v.name: v.type for v in graph.output}
             for names, graph in zip(stated_infos, graphs_in(light.graph), strict=True)
         ]
+        # what ONNX infers, completed by what the model states
         inferred = infer_shapes(light)
         self.infos: list[dict[str, TypeProto]] = []
         for names, graph in zip(stated_infos, graphs_in(inferred.graph), strict=True):
@@ -170,7 +174,8 @@ class ValueTypes:
         values  the elements of the arguments as far as they are known, else None
         stated  for each output its type in `infos`, which completes what is inferred here
         """
-        sizes: dict[str, Size] = {}  # by the name that stands for it in ONNX's types
+        # symbolic sizes go through ONNX's inference as names, and come back as the same sizes
+        sizes: dict[str, Size] = {}
         types, data = {}, {}
         for name, kind, value in zip(node.input, kinds, values, strict=True):
             if name and kind is not None:

@@ -1,8 +1,10 @@
 """Schedules the loops of a bilinear chain, which is a fast convolution such as Winograd's in one kernel.
 
-A tile is the part of the output that the algorithm computes at once, a point one of the algorithm's products,
-a result an output channel (`stages/bilinear_chain` has the formulas). The stages come from `lay_out_chain`,
-the sizes of all blocks from a `ChainSketch`.
+`halide/pipeline` calls `schedule_chain` with the stages of `lay_out_chain`, lowered to Halide functions; a
+`ChainSketch` has the sizes of all blocks. A tile is the part of the output that the algorithm computes at
+once, a point one of the algorithm's products, a result an output channel (`stages/bilinear_chain` has the
+formulas). A row is a few tiles side by side along the output's last axis; a line of it holds the output
+elements of these tiles at one index of each other axis.
 
     for blocks of tiles:
         input combinations, for all channels
@@ -10,7 +12,7 @@ the sizes of all blocks from a `ChainSketch`.
             products, point by point, in registers
             for rows of tiles, for vectors of results:
                 output combinations
-                for lines of the row: transposed results, and the output
+                for lines of the row of tiles: transposed results, and the output
 """
 
 from __future__ import annotations
@@ -67,17 +69,20 @@ class _ChainScheduler:
         """Schedules the output, and returns four of its loops, outermost first.
 
         They go over blocks of tiles (None where one block holds all), over blocks of results, over vectors of
-        results in a row of tiles, and over the lines of that row, each of which is transposed at once.
+        results in a row of tiles, and over the lines of that row, each of which is transposed at once. For
+        y[f, i, k] with results f, all loops are, outermost first: blocks of i and of k, blocks of f; tiles of
+        i, rows of k; vectors of f; lines i of a tile; f in a vector (unrolled), k in a row (one vector).
         """
         chain, sketch, stage = self.chain, self.sketch, self.layout.output
         out = self.func(stage)
         loops = FuncLoops(out, self.variables(stage), [extent(a) for a in stage.axes])
-        axis_numbers = {a: k for k, a in enumerate(stage.axes)}
+        axis_numbers = {a: k for k, a in enumerate(stage.axes)}  # `f`, `last`, `place`: numbers of axes
         f = axis_numbers[chain.result_axis]
         last = len(stage.axes) - 1
         tile_block_loops: list[Any] = []
         tile_loops: list[Any] = []
         row = chain.row_elements
+        # axes of tiles: loops over blocks of tiles, inside these over tiles, or along the last axis over rows
         for tile, count in zip(chain.tiles, sketch.tile, strict=True):
             place = axis_numbers[tile.axis]
             # along the last axis a block is a whole number of rows, which are transposed at once
@@ -101,6 +106,7 @@ class _ChainScheduler:
         else:
             group = axis_numbers[group_axes[-1]] if group_axes else None
             result_block_loop = self.unit_loop(loops, f) if group is None else loops.axes[group]
+        # what is left of other axes: the lines of a tile
         inner = [loops.axes[k] for k in range(last) if k != f and stage.axes[k] not in group_axes]
         order = [loops.axes[last], loops.axes[f], *reversed(inner), vectors_loop, *reversed(tile_loops)]
         out.reorder(*order, result_block_loop, *reversed(tile_block_loops))
@@ -173,6 +179,7 @@ class _ChainScheduler:
         count = len(self.chain.point_places)
         end = len(variables) - 1 - len(self.chain.tiles)
         *_, lane = variables
+        # `blocks` are the blocks of results, and phases
         points, blocks, tiles = variables[:count], variables[count:end], variables[end:-1]
         fixed = [*reversed(blocks), *reversed(points)]  # loops around all register blocks, innermost first
         func.compute_at(self.func(self.layout.output), result_block_loop)
@@ -181,17 +188,17 @@ class _ChainScheduler:
         for place, size in enumerate(sketch.block, end):
             loop = loops.split(place, size)
             outer += [] if loop is None else [loop]
-        inner = [loops.axes[k] for k in range(end, len(variables) - 1)]
+        inner = [loops.axes[k] for k in range(end, len(variables) - 1)]  # tiles of one register block
         func.reorder(lane, *reversed(inner), *reversed(outer), *fixed)
         func.vectorize(lane, sketch.lanes).unroll(lane)
         for variable in inner:
             func.unroll(variable)
         sums.compute_at(func, outer[-1] if outer else fixed[0]).store_in(hl.MemoryType.Register)
-        last = self.schedule_sums(stage, sums, 0)
-        for group in self.layout.products[:-1]:
-            inner = self.lowered.accumulators[group.tensor.name]
-            inner.compute_at(sums, last).store_in(hl.MemoryType.Register)
-            self.schedule_sums(group, inner, len(group.axes) - len(variables))
+        reduction_loop = self.schedule_sums(stage, sums, 0)
+        for group in self.layout.products[:-1]:  # where channels are in groups, each group is summed inside
+            group_sums = self.lowered.accumulators[group.tensor.name]
+            group_sums.compute_at(sums, reduction_loop).store_in(hl.MemoryType.Register)
+            self.schedule_sums(group, group_sums, len(group.axes) - len(variables))
         innermost = self.layout.products[0]
         self.lowered.accumulators[innermost.tensor.name].update().unroll(
             self.lowered.variables[innermost.reduced[-1]], sketch.unrolled
@@ -220,12 +227,16 @@ class _ChainScheduler:
         return reduced[0]
 
     def schedule_input_combinations(self, tile_block_loop: Any) -> None:
-        """Schedules the input combinations, in vectors of channels, and the copies that they read."""
+        """Schedules the input combinations, in vectors of channels, and the copies that they read.
+
+        The last combination is stored for a whole block of tiles; those before it for one tile at a time.
+        """
         out = self.func(self.layout.output)
         last = self.layout.input_combinations[-1]
         func = self.func(last)
         count = len(self.chain.input_combinations)
         *variables, lane = self.variables(last)
+        # the order of axes is that of `ChainLayout.input_combinations`: `block` goes over blocks of channels
         points, block, others = variables[:count], variables[count], variables[count + 1 :]
         if tile_block_loop is None:
             func.compute_root()
@@ -249,7 +260,7 @@ class _ChainScheduler:
                 inner.unroll(variable)
         for padded, *transposed in self.layout.copies:
             copy = self.func(transposed[-1])
-            variables = self.variables(transposed[-1])
+            variables = self.variables(transposed[-1])  # block of channels, rows, parts of a row, elements
             copy.compute_at(func, block).reorder(*reversed(variables))
             # a row at a time, so that the transposition reads the padded copy from the first-level cache
             schedule_copy(padded, self.lowered, self.sketch.lanes, EnclosingLoops(copy, variables[-3]))

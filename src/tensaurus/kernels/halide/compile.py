@@ -1,4 +1,9 @@
-"""Compiles an expression with a schedule to machine code: an object file, or a function in this process."""
+"""Compiles an expression with a schedule to machine code: an object file, or a function in this process.
+
+Objects (`compile_object`) are linked into a model's library (`library/shared_library`); functions (`jit`) are
+timed by the tuner. For both the scope is rewritten to read packed inputs, then split in stages, lowered and
+scheduled by `halide/pipeline`.
+"""
 
 from __future__ import annotations
 
@@ -117,9 +122,11 @@ def _kernel_name(
 
 
 class KernelInterface(NamedTuple):
-    """The types of a kernel's inputs, the scope that it computes, and the scope that packs each input.
+    """What a kernel reads and computes where the schedule packs inputs (`stages/pack_weights`).
 
-    `packing` has None for an input that stays as it is.
+    types    of the inputs that the kernel reads: packed ones in their packed shapes
+    scope    what the kernel computes, over the packed inputs
+    packing  for each input the scope that packs it, None for one that stays as it is
     """
 
     types: tuple[TensorType, ...]

@@ -23,7 +23,10 @@ YMM, ZMM, TILES = 0x6, 0xE6, 0x60000
 
 @dataclass(frozen=True)
 class CpuidBit:
-    """A bit of a register (0 to 3: eax, ebx, ecx, edx) that CPUID returns for a leaf and subleaf (`part`)."""
+    """A bit of a register (0 to 3: eax, ebx, ecx, edx) that CPUID returns for a leaf and subleaf (`part`).
+
+    FEATURES passes them by position: sse3 is bit 0 of ecx (2) for leaf 1, subleaf 0.
+    """
 
     leaf: int
     part: int
@@ -98,6 +101,7 @@ def required_features(cpu: str) -> tuple[str, ...]:
     for word in re.findall(r"[^\s,]+", cpu):
         features = _FEATURES_OF_WORD.get(word, (word,) if word in FEATURES else None)
         if features is None:
+            # the remedy names levels (v2 to v4) and a few features (from avx on), as examples
             raise TensaurusError(
                 f"unknown processor feature {word!r}",
                 remedy="For example: "

@@ -94,6 +94,7 @@ def _define_func(stage: Stage, lowered: LoweredStages, order: Sequence[int]) -> 
         domain = hl.RDom([(0, extent(a)) for a in reduced])
         for number, a in enumerate(reduced):
             lowered.variables[a] = domain[number]
+        # the accumulators: a neutral element, then an update for each point of the domain
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
         sums[place] = _BodyLowering(lowered).lower_body(neutral_element(stage.monoid, dtype), dtype)
         if stage.monoid == "sum" and dtype.startswith("float"):
@@ -131,6 +132,7 @@ def _define_filled_copy(stage: Stage, func: hl.Func, lowered: LoweredStages) -> 
         return False
     form = axis_coefficients(body.indices[-1], stage.axes)
     last = stage.axes[-1]
+    # an index that is not affine (None) may move with `last`; a constant one ({}) is counted as such, too
     if form != {last: 1} or any(
         last in (axis_coefficients(i, stage.axes) or {last: 1}) for i in body.indices[:-1]
     ):
@@ -138,9 +140,10 @@ def _define_filled_copy(stage: Stage, func: hl.Func, lowered: LoweredStages) -> 
     offset = body.indices[-1] - last
     size = body.source.shape[-1]
     assert isinstance(offset, int) and isinstance(size, int)
-    first, end = max(0, -offset), min(extent(last), size - offset)
+    first, end = max(0, -offset), min(extent(last), size - offset)  # the inside of a row, along `last`
     if first == 0 and end == extent(last) or end <= first:
         return False
+    # fill the whole copy, then update the inside of each row
     terms = _BodyLowering(lowered)
     place = tuple(lowered.variables[a] for a in reversed(stage.axes))
     func[place] = terms.lower_body(body.outside, stage.tensor.dtype)
@@ -163,6 +166,9 @@ def _has_reciprocal(value: object) -> TypeGuard[int | Fraction]:
 def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
     """Returns (m, t, k, rest) with size = rest + m * (t % k), or None.
 
+        j + 3*i - 12*(i // 4)   ->   (3, i, 4, j)            j + 3 * (i % 4)
+        i // 2 - 2*(i // 4)     ->   (1, i // 2, 2, 0)       i // 4 is (i // 2) // 2
+
     Halide bounds t % k, but not the t - k * (t // k) that sizes have in its place.
     """
     terms = terms_of(size)
@@ -172,7 +178,7 @@ def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
                 # t is the top, or a quotient of the top by a smaller divisor
                 dividends = [(top, bottom), *_quotients(top, terms, bottom)]
                 for t, k in dividends:
-                    if coefficient % k:
+                    if coefficient % k:  # the coefficient of t // k must be -m * k
                         continue
                     rest = size + coefficient // k * (t - k * polynomial(floor))
                     if len(terms_of(rest)) < len(terms):  # the size has t, too, and not the quotient alone
@@ -192,7 +198,10 @@ def _quotients(top: Size, terms: Any, bottom: int) -> list[tuple[Size, int]]:
 
 
 class _BodyLowering:
-    """Translates bodies to Halide expressions; an axis that is no loop variable has its own in `values`."""
+    """Translates bodies to Halide expressions.
+
+    `values` has the expressions of axes that are no loop variables of their own.
+    """
 
     def __init__(self, lowered: LoweredStages, values: Mapping[Axis, Any] | None = None):
         self.lowered = lowered
@@ -281,6 +290,7 @@ class _BodyLowering:
         if 0 in shape:  # every read is outside
             outside = neutral_element("sum", own_dtype) if read.outside is None else read.outside
             return self.lower_body(outside, own_dtype)
+        # places: the indices, clamped where they may be out of range; tests: whether they are in range
         places, tests = [], []
         for index, size in zip(indices, shape, strict=True):
             assert isinstance(size, int)

@@ -1,6 +1,10 @@
 """Builds Halide's functions with their loops from an expression and a schedule.
 
     scope -> `schedulable_stages` -> stages -> `build_pipeline` -> scheduled Halide functions
+
+Stages form loop nests (`stages/loop_nest`), and a schedule has one sketch for each. The sketch first adds the
+stages that it needs (copies of operands, partial results, groups of long sums); then all stages become Halide
+functions, whose loops the sketches arrange. `halide/compile` calls both steps.
 """
 
 from __future__ import annotations
@@ -54,7 +58,7 @@ LONG_SUM_TERMS, GROUP_TERMS = 512, 256
 def schedulable_stages(
     scope: Scope, inputs: Sequence[Tensor], changes: Sequence[NestChange] = ()
 ) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
-    """Returns the stages of a scope that sketches refer to, and the inputs in the shapes that they read.
+    """Returns the stages of a scope that sketches refer to, and the inputs in the shapes that stages read.
 
     The stages are built, then rewritten in turn by `pad_to_blocks`, `split_phases`, `band_blocks` (packed
     inputs and bands as `changes` say) and `merge_axes`. Inputs keep their elements in row-major order, but
@@ -127,6 +131,8 @@ def _is_long_float_sum(stage: Stage) -> bool:
 
 
 class _PipelineBuilder:
+    """Lowers and schedules stages that are no bilinear chain."""
+
     def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]):
         self.stages = {stage.tensor.name: stage for stage in stages}
         # by the name of a stage:
@@ -140,6 +146,7 @@ class _PipelineBuilder:
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
         self.sketches = dict(zip((n.output.tensor.name for n in self.nests), schedule, strict=True))
         self.shared_axes = count_shared_axes(stages, self.nests) if len(self.nests) > 1 else 0
+        # the stages that sketches need, then all stages as Halide functions, without schedules yet
         for nest in self.nests:
             self.apply_sketch(nest, self.sketches[nest.output.tensor.name])
         ordered: list[Stage] = []
@@ -157,6 +164,7 @@ class _PipelineBuilder:
             self.operand_stages[name] = split.stages[:-1]
             self.stages[name] = split.result
         elif isinstance(sketch, BlockSketch):
+            # copies of operands; after each, `main` is the reduction that reads the copy
             copies: list[Stage] = []
             levels: list[tuple[Stage, int]] = []
             vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
@@ -173,12 +181,14 @@ class _PipelineBuilder:
                 new_copies, main = result
                 copies += new_copies
                 levels += [(copy, level) for copy in new_copies]
+            # a vector that reaches beyond its axis may only read operands that are copied
             copied_names = {copy.tensor.name for copy in copies}
             if not fills_vectors and any(
                 isinstance(r.source, Tensor) and r.source.name not in copied_names and vector in free_axes(r)
                 for r in reads(main.body)
             ):
                 raise ValueError("a vector reaches beyond an operand that is not copied")
+            # a long sum becomes a sum of groups
             self.orders[name] = sketch.order
             added_stages = copies
             is_long = _is_long_float_sum(main)
@@ -190,7 +200,11 @@ class _PipelineBuilder:
             self.operand_stages[name], self.copies[name], self.stages[name] = added_stages, levels, main
 
     def build(self) -> tuple[LoweredStages, Any]:
-        """Schedules the last nest at the root, and the others in its loops over the shared axes, if any."""
+        """Schedules the last nest at the root, and the others in its loops over the shared axes, if any.
+
+        In these loops a nest computes only a part of its first axes (`EnclosingLoops.sizes`), so just its
+        other axes have known bounds.
+        """
         output = self.nests[-1].output
         func = self.lowered.funcs[output.tensor.name]
         set_dense_layout(func.output_buffer(), [extent(a) for a in output.axes])
@@ -222,6 +236,7 @@ class _PipelineBuilder:
         if isinstance(sketch, FlatSketch):
             count = min(sketch.around or shared_axes, shared_axes)
             return inside(schedule_flat(scheduled, sketch, self.lowered, count, around), count)
+        # a `RowSketch`: loops over the elements of the output, and in these the partial results of one
         assert main is not None
         rank = len(scheduled.output.axes)
         outer = schedule_flat(scheduled, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)

@@ -1,4 +1,7 @@
-"""Applies sketches to the loops of Halide functions: splits, reorders, unrolls, vectorizes them."""
+"""Applies sketches to the loops of Halide functions: splits, reorders, unrolls, vectorizes them.
+
+`halide/pipeline` calls the function of each nest's kind of sketch (`stages/sketch` explains these).
+"""
 
 from __future__ import annotations
 
@@ -132,6 +135,10 @@ def schedule_block(
 ) -> EnclosingLoops:
     """Schedules a register block: tiles outside, accumulators in registers inside, copies at their levels.
 
+        for axes without tiles, for tiles:            (`levels`, in which copies are computed)
+            for axes of tiles in no block, for blocks:
+                accumulators = 0;  for reduced axes: accumulators += product;  output of the block
+
     copies  stages that copy operands, each with the number of outer loops that it is computed in
     groups  the stage that sums each group of terms, where the reduction is a long sum split in groups
     rows    number of first axes that the nest shares with other nests
@@ -145,6 +152,7 @@ def schedule_block(
     sizes = around.sizes_inside(nest.output)
     if sketch.vector < len(around.sizes) and sizes[sketch.vector] % (sketch.lanes * sketch.vectors):
         raise ValueError("a vector is longer than the chunk that the enclosing loops compute at once")
+    # loops over tiles
     loops = FuncLoops(func, variables, sizes)
     tiles: list[Any] = []
     steps: list[int] = []  # steps of the loops over tiles
@@ -184,6 +192,7 @@ def schedule_block(
     _vectorize(func, loops.axes[lane], loops.sizes[lane], sketch.lanes)
     for loop in unrolled_loops:
         func.unroll(loop)
+    # the outermost loops are fused to one that is parallel
     levels = [*reversed(outermost), *tiles]  # outermost first
     level_vars: list[Any] = list(levels)
     if sketch.parallel and levels:
@@ -192,7 +201,8 @@ def schedule_block(
         task, fused = loops.split_tasks(fused, prod(steps[:count]))
         func.parallel(task)
         level_vars = [fused] * count + levels[count:]  # the fused loop stands for each loop that it fuses
-    outer_loops = [*block_loops, *inner, *reversed(level_vars)]  # around the register block, innermost first
+    # accumulators are computed in the innermost loop around the register block
+    outer_loops = [*block_loops, *inner, *reversed(level_vars)]  # innermost first
     if outer_loops:
         accumulators.compute_at(func, outer_loops[0])
     else:  # one block: inside the output's vector loop each lane would have accumulators of its own
@@ -200,7 +210,7 @@ def schedule_block(
     accumulators.store_in(hl.MemoryType.Register if outer_loops else hl.MemoryType.Auto)
     if groups is None:
         _schedule_accumulators(nest.main, sketch, lowered, sketch.order, sketch.unrolled)
-    else:
+    else:  # the main stage adds up groups, and the stage of groups is computed inside its loop over groups
         count = len(nest.main.reduced)
         within = _schedule_accumulators(nest.main, sketch, lowered, range(count)[::-1], 0)
         inner = lowered.accumulators[groups.tensor.name]
@@ -210,7 +220,7 @@ def schedule_block(
     # copies of inputs can be computed at the root; tensors of other nests may not exist there yet
     available = {param.name() for param in lowered.inputs}
     for each, level in copies:
-        within = level_vars[:level][-1:]
+        within = level_vars[:level][-1:]  # the loop of this level, none at level 0
         if within:
             schedule_copy(each, lowered, sketch.lanes, EnclosingLoops(func, within[0]))
         elif available.issuperset(x.name for x in each.sources):
@@ -219,6 +229,7 @@ def schedule_block(
             schedule_copy(each, lowered, sketch.lanes, AT_ROOT, parallel)
         else:
             schedule_copy(each, lowered, sketch.lanes, around)
+    # other nests go into the innermost loop over shared axes that has only loops over shared axes around it
     if not rows or any(a >= rows for a in untiled):
         return AT_ROOT
     for a in untiled:
@@ -239,6 +250,7 @@ def _schedule_accumulators(
 
     Returns the innermost loop of the reduction.
     """
+    # `first`, the vectors' axis, is innermost in memory and in loops; then come the block and the reduction
     accumulators = lowered.accumulators[stage.tensor.name]
     variables = [lowered.variables[a] for a in stage.axes]
     own, outer = variables[groups:], variables[:groups]
@@ -326,14 +338,17 @@ def _vectorize(func: Any, variable: Any, size: int, lanes: int) -> None:
 def schedule_flat(
     nest: Nest, sketch: FlatSketch, lowered: LoweredStages, rows: int = 0, around: EnclosingLoops = AT_ROOT
 ) -> list[Any]:
-    """Schedules vectors along the last axis; returns the loops of the first `rows` axes."""
+    """Schedules vectors along the last axis; returns the loops of the first `rows` axes, outermost first.
+
+    Where such loops are fused to a parallel one, the fused loop stands for each of them.
+    """
     func = lowered.funcs[nest.output.tensor.name]
     axes = [lowered.variables[a] for a in nest.output.axes]
     sizes = around.sizes_inside(nest.output)
     loops = FuncLoops(func, axes, sizes)
     outside = axes[:rows]
     free = list(zip(axes, sizes, strict=True))[:rows]  # the loops that may be parallel, outermost first
-    if rows < len(axes):
+    if rows < len(axes):  # the last axis in vectors, `unroll` of them side by side
         last = len(axes) - 1
         width = sketch.lanes * sketch.unroll
         if width > sizes[last]:

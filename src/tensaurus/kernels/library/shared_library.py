@@ -1,4 +1,8 @@
-"""Links kernels into one shared library of custom operators, which any onnxruntime from 1.20 on loads."""
+"""Links kernels into one shared library of custom operators, which any onnxruntime from 1.20 on loads.
+
+The C compiler gets the kernels' object files, their tables as written here (kernels.inc), and shim.c, which
+makes operators of them.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +123,13 @@ def _run_compiler(command: Sequence[str], folder: Path) -> None:
 
 
 def _kernel_tables(kernels: Sequence[Kernel]) -> Iterator[str]:
-    """Yields the lines of kernels.inc, the C tables that shim.c includes."""
+    """Yields the lines of kernels.inc, the C tables that shim.c includes. For a kernel eop_1f of one input:
+
+        int eop_1f(void *, Buffer *, Buffer *);
+        static int run_eop_1f(void *call, Buffer *b) { return eop_1f(call, &b[0], &b[1]); }
+        static const Tensor tensors_of_eop_1f[] = { ... };      of the input, then of the output
+        static const Kernel KERNELS[] = { {"eop_1f", 1, tensors_of_eop_1f, run_eop_1f, 0}, };
+    """
     for kernel in kernels:
         if not re.fullmatch(r"[A-Za-z_]\w*", kernel.name, re.ASCII):
             raise TensaurusError(f"a kernel cannot have the name {kernel.name!r}")
@@ -153,11 +163,11 @@ def _tensor_literal(kind: TensorType) -> str:
     if len(sizes) < kind.rank or kind.rank > MAX_RANK or max([*sizes, prod(sizes)]) > MAX_ELEMENTS:
         raise TensaurusError(f"a kernel cannot compute a tensor {kind}")
     strides = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
-    dimensions = [
+    dimensions = [  # of Halide: least index, extent, stride, flags
         f"{{0, {size}, {stride}, 0}}" for size, stride in zip(sizes[::-1], strides[::-1], strict=True)
     ]
     letters, digits = re.fullmatch(r"([a-z]+)(\d*)", kind.dtype).groups()  # type: ignore[union-attr]
-    parts = [
+    parts = [  # the fields of `Tensor`, in order
         str(dtype_code(kind.dtype)),
         str(_TYPE_CODES[letters]),
         digits or "1",

@@ -206,6 +206,8 @@ def _quarter_turns(a: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
     table = _two_over_pi()
     # a = mantissa * 2^(exponent - 22); exponent // 8 chooses windows of 2/pi, exponent % 8 shifts mantissa
     exponent = hl.max(bits(a) >> hl.u32(23), hl.u32(128)) - hl.u32(128)
+    # three windows that adjoin, 96 bits of 2/pi; their products with the mantissa count units of 2^-94, 2^-62
+    # and 2^-30 quarter turns. The sum counts units of 2^-62, modulo 2^64, which are 4 quarter turns.
     words = (_select_by_index(exponent >> hl.u32(3), table[k : k + 16]) for k in (8, 4, 0))
     mantissa = ((bits(a) & hl.u32(0x7FFFFF)) | hl.u32(0x800000)) << (exponent & hl.u32(7))
     low, middle, high = (hl.cast(hl.UInt(64), mantissa) * hl.cast(hl.UInt(64), word) for word in words)
@@ -213,7 +215,7 @@ def _quarter_turns(a: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
     turns = (product + hl.u64(2**61)) >> hl.u64(62)
     fraction = hl.reinterpret(hl.Int(64), product - (turns << hl.u64(62)))
     far = hl.cast(hl.Float(64), fraction) * hl.f64(pi / 2 / 2**62)
-    d = to_float64(a)
+    d = to_float64(a)  # below 2 there are no quarter turns or one
     near = hl.select(a > hl.f32(pi / 4), d - hl.f64(_HALF_PI) - hl.f64(_REST_OF_HALF_PI), d)
     few = hl.select(a > hl.f32(pi / 4), hl.u32(1), hl.u32(0))
     return hl.select(a < hl.f32(2), few, hl.cast(hl.UInt(32), turns)), hl.select(a < hl.f32(2), near, far)

@@ -94,7 +94,7 @@ def _exp_parts(x: hl.Expr) -> tuple[hl.Expr, hl.Expr]:
 
 
 def _power_of_two(n: hl.Expr) -> hl.Expr:
-    return hl.reinterpret(hl.Float(32), (n << hl.u32(23)) + hl.u32(0x3F800000))
+    return hl.reinterpret(hl.Float(32), (n << hl.u32(23)) + hl.u32(0x3F800000))  # 0x3F800000: bits of 1.0
 
 
 @strict
@@ -109,7 +109,7 @@ def exp(x: hl.Expr) -> hl.Expr:
 def tanh(x: hl.Expr) -> hl.Expr:
     a = absolute(x)
     p, n = _exp_parts(clamp_keeping_nan(a, 0, 10) * hl.f32(2))
-    large = hl.f32(1) - hl.f32(2) / (p * _power_of_two(n) + hl.f32(1))
+    large = hl.f32(1) - hl.f32(2) / (p * _power_of_two(n) + hl.f32(1))  # 1 - 2 / (exp(2 a) + 1)
     return apply_sign(hl.select(a < hl.f32(1), a + a * _tanh_polynomial(a * a), large), x)
 
 
@@ -135,7 +135,7 @@ def logarithm(x: hl.Expr) -> hl.Expr:
     tiny = x < hl.f32(2.0**-126)
     normal = bits(hl.select(tiny, x * hl.f32(2.0**23), x))
     # x = 2^k m with m between sqrt(1/2) and sqrt(2)
-    k = hl.reinterpret(hl.Int(32), normal - hl.u32(0x3F3504F3)) >> 23
+    k = hl.reinterpret(hl.Int(32), normal - hl.u32(0x3F3504F3)) >> 23  # the constant: bits of sqrt(1/2)
     m = hl.reinterpret(hl.Float(32), normal - (hl.reinterpret(hl.UInt(32), k) << hl.u32(23)))
     scale = hl.cast(hl.Float(32), k - hl.select(tiny, 23, 0))
     f = m - hl.f32(1)

@@ -42,7 +42,7 @@ def _convert_float(x: hl.Expr, kind: hl.Type) -> hl.Expr:
     if kind.bits() < 32 or kind == hl.Int(32):
         return hl.cast(kind, _truncate_to_signed(x, 32))
     if kind == hl.UInt(64):
-        top = float_constant(2.0**63, x)
+        top = float_constant(2.0**63, x)  # from here on x - 2^63 is converted, and bit 63 is set
         above = hl.reinterpret(kind, _truncate_to_signed(_subtract(x, top), 64)) ^ hl.u64(2**63)
         return hl.select(_is_less(x, top), hl.reinterpret(kind, _truncate_to_signed(x, 64)), above)
     return hl.cast(kind, _truncate_to_signed(x, 64))

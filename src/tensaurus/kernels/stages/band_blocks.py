@@ -28,7 +28,7 @@ __all__ = ["BandedProduct", "block_band", "find_banded_products"]
 class BandedProduct:
     """A reduction in which a row at column c reads what the row `step` rows below reads at column c - 1.
 
-    `row` and `column` number axes of the stage.
+    `row` and `column` number axes of the stage: i and j in k[i + j, r] (step 1) and k[i + 2*j, r] (step 2).
     """
 
     stage: str
@@ -45,6 +45,7 @@ def find_banded_products(stages: Sequence[Stage]) -> Iterator[BandedProduct]:
         operand_reads = [body for body in bodies(stage.body) if isinstance(body, Read)]
         axes = (*stage.axes, *stage.reduced)
         coefficients = [[axis_coefficients(i, axes) for i in read.indices] for read in operand_reads]
+        # by operand, then by dimension: the coefficient of each axis
         forms = [[form for form in of_read if form is not None] for of_read in coefficients]
         if any(None in of_read for of_read in coefficients):
             continue
@@ -57,8 +58,8 @@ def find_banded_products(stages: Sequence[Stage]) -> Iterator[BandedProduct]:
 def _row_step(i: Axis, j: Axis, forms: Sequence[Sequence[dict[Axis, int]]]) -> int:
     """Returns the `step` of a banded product with rows i and columns j, or 0 where this is none.
 
-    In an operand that columns move, each such index moves as far by one column as by `step` rows. At least
-    one other operand is read by rows alone.
+    `forms` has the coefficients of axes for each operand's dimensions. In an operand that columns move, each
+    such index moves as far by one column as by `step` rows. At least one other operand is read by rows alone.
     """
     steps: set[int] = set()
     shared = False  # whether an operand that does not slide is read by rows
@@ -86,16 +87,16 @@ def block_band(stages: Sequence[Stage], band: BlockedBand) -> tuple[Stage, ...]:
     if product is None or stage is None or extent(stage.axes[band.axis]) % (band.rows * product.step):
         raise ValueError(f"{band.text} of another expression")
     result = tuple(stages)
-    if product.step > 1:
+    if product.step > 1:  # a dilated band: i becomes (i // step, i % step)
         result = split_axis(result, stage, stage.axes[band.axis], product.step)
         stage = next(s for s in result if s.tensor.name == band.stage)
-    if band.rows < extent(stage.axes[band.axis]):
+    if band.rows < extent(stage.axes[band.axis]):  # split rows into blocks; `row` is the axis within a block
         result = split_axis(result, stage, stage.axes[band.axis], band.rows)
         stage = next(s for s in result if s.tensor.name == band.stage)
         row = stage.axes[band.axis + 1]
     else:
         row = stage.axes[band.axis]
-    added = len(stage.axes) - _axis_count(stages, band.stage)  # by splitting the row's axis
+    added = len(stage.axes) - _axis_count(stages, band.stage)  # axes that splitting added, at the row's place
     column = stage.axes[product.column + (added if product.column > product.row else 0)]
     return tuple(made for s in result for made in (_split_off_block(s, row, column) if s is stage else (s,)))
 
@@ -109,7 +110,7 @@ def _split_off_block(stage: Stage, row: Axis, column: Axis) -> tuple[Stage, Stag
 
     Element (row, column) of the band is element (row, row + column) of the block.
     """
-    width = extent(column) + extent(row) - 1
+    width = extent(column) + extent(row) - 1  # each row of the band begins one column further
     fresh = {a: axis(width if a is column else extent(a)) for a in stage.axes}
     values: dict[Atom, Size] = {a: polynomial(b) for a, b in fresh.items()}
     values[column] = polynomial(fresh[column]) - polynomial(fresh[row])
@@ -117,7 +118,7 @@ def _split_off_block(stage: Stage, row: Axis, column: Axis) -> tuple[Stage, Stag
     order = [fresh[a] for a in stage.axes if a is not row and a is not column] + [fresh[row], fresh[column]]
     tensor = replace(stage.tensor, name=f"{stage.tensor.name}_block", shape=tuple(a.extent for a in order))
     block = Stage(tensor, tuple(order), body, stage.reduced, stage.monoid)
-    back = {b: polynomial(a) for a, b in fresh.items()}
+    back = {b: polynomial(a) for a, b in fresh.items()}  # the block's indices, by the band's axes
     back[fresh[column]] = polynomial(row) + polynomial(column)
     read = Read(tensor, tuple(back[b] for b in order))
     return block, Stage(stage.tensor, stage.axes, read)

@@ -61,8 +61,8 @@ class BilinearChain:
     products           the sum of products over `channel_axis` and perhaps other axes
     data_read          the factor that reads the last input combination
     weights_read       the factor that reads an input, with no axis of tiles
-    result_places      places of the axes of the weights that the data has at most beside its channels:
-                       results, perhaps in blocks, and groups
+    result_places      places of the axes that index the weights, and the data at most in the dimension of its
+                       channels: results, perhaps in blocks, and groups of the convolution
     lane_place         the one of `result_places` whose axis is the last dimension of the weights
     result_axis        the axis of the output that goes over results, within one block or over all blocks
     point_places       places of the other axes that both factors have
@@ -110,6 +110,7 @@ class BilinearChain:
 
 def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     """Returns the stages as one bilinear chain, or None where they have another form."""
+    # the products are the only sum that is no combination by a table
     stages = _inline_final_maps(stages)
     by_name = {stage.tensor.name: stage for stage in stages}
     sums = [stage for stage in stages if stage.monoid == "sum" and _recognize_combination(stage) is None]
@@ -123,6 +124,7 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     outputs = [_recognize_combination(stage) for stage in stages[products_place + 1 : -1]]
     if not inputs or not outputs or None in inputs or None in outputs:
         return None
+    # the first input combination reads only inputs and the prologue; below: no stage skips another
     prologue_names = {stage.tensor.name for stage in prologue}
     if not prologue_names.issuperset(x.name for x in stages[start].sources if x.name in by_name):
         return None
@@ -153,7 +155,7 @@ def _inline_final_maps(stages: Sequence[Stage]) -> Sequence[Stage]:
             break
         if inner.tensor.dtype != output.tensor.dtype or len(inner.axes) != len(output.axes):
             break
-        if {*inner_reads[0].indices} != {*map(polynomial, output.axes)}:
+        if {*inner_reads[0].indices} != {*map(polynomial, output.axes)}:  # in any order
             break
         times = sum(r == inner_reads[0] for r in reads(output.body))
         if len([*reads(inner.body)]) * times > MAX_INLINED_READS:
@@ -201,6 +203,7 @@ def _assemble_chain(
     output_read: Read,
 ) -> BilinearChain | None:
     """Returns the chain if the axes of its stages fit together, else None."""
+    # one factor reads the last input combination, the other the weights
     match products.body:
         case Call("mul", (Read() as one, Read() as other)):
             last_input = inputs[-1].stage.tensor
@@ -214,14 +217,16 @@ def _assemble_chain(
     steps += zip(outputs, tensors, strict=False)
     if not all(_reads_own_indices(combination, source) for combination, source in steps):
         return None
+    # the channels: beside them the data's dimension of channels may hold only groups, which weights have, too
     axes, with_weights = products.axes, free_axes(weights_read)
     for channel, dimension in _channel_candidates(inputs[0], data_read, products):
         others = (i for k, i in enumerate(data_read.indices) if k != dimension)
-        with_tiles = frozenset[Axis]().union(*map(axes_in, others))
+        with_tiles = frozenset[Axis]().union(*map(axes_in, others))  # axes in the data's other dimensions
         if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(data_read.indices[dimension])):
             break
     else:  # no axis can be the channels: in a direct convolution the taps are in a dimension of tiles
         return None
+    # axes of the products: of the weights alone: results; of both: points; of the data alone: tiles or phases
     results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
     lane = next((k for k in results if weights_read.indices[-1] == polynomial(axes[k])), None)
     points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
@@ -257,7 +262,7 @@ def _result_axis(
     output_read: Read, output: Stage, products: Stage, results: Sequence[int], lane: int
 ) -> Axis | None:
     """Returns the output's axis that goes over the results, within one block or over all blocks."""
-    own, width = output_read.indices[lane], extent(products.axes[lane])
+    own, width = output_read.indices[lane], extent(products.axes[lane])  # the place in a block, its size
     wholes = [own, *(output_read.indices[k] * width + own for k in results if k != lane)]
     return next((a for whole in wholes for a in output.axes if whole == polynomial(a)), None)
 
@@ -277,7 +282,7 @@ def _recognize_tile(
     read as it is has tiles of one element.
     """
     index = output_read.indices[place]
-    counts = {1, *map(extent, products.axes)}
+    counts = {1, *map(extent, products.axes)}  # candidates for n
     for a in output.axes:
         own = polynomial(a)
         if index == own:

@@ -86,6 +86,7 @@ class _LayoutBuilder:
         self.channel = chain.channel_dimension
 
     def build(self) -> ChainLayout:
+        # copies and input combinations have vectors of channels, what follows has vectors of results
         chain = self.chain
         copies, first = self.copy_first_operands(chain.input_combinations[0])
         inputs: list[Stage] = []
@@ -118,14 +119,18 @@ class _LayoutBuilder:
         return copies, replace(first, body=replace_reads(first.body, replacements))
 
     def copy_channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
-        """Returns the copies of an operand, and the read of the last copy that replaces the given read."""
+        """Returns the copies of an operand, and the read of the last copy that replaces the given read.
+
+            x[c, i, j]   ->   copy[c // deep, i, j // row, (j % row) * deep + c % deep]
+        """
         source = read.source
         assert isinstance(source, Tensor)
         dimension = next(d for d, index in enumerate(read.indices) if c in axes_in(index))
         last = len(read.indices) - 1
         if dimension == last:
             raise ValueError("channels that are the last dimension already")
-        deep, row = self.channel_lanes, self.lanes
+        deep, row = self.channel_lanes, self.lanes  # a vector of channels, and elements transposed at once
+        # the padded copy holds the range of each index, and whole rows and vectors of channels
         lows, sizes = map(list, zip(*map(index_range, read.indices), strict=True))
         sizes[last] = -(-sizes[last] // row) * row
         blocks = -(-sizes[dimension] // self.filled_lanes)
@@ -150,6 +155,7 @@ class _LayoutBuilder:
         axes = (block, *kept.values(), part, element)
         tensor = Tensor(f"{name}_turned", tuple(a.extent for a in axes), source.dtype)
         rows = transpose_rows(Stage(tensor, axes, Read(padded.tensor, tuple(moved))), deep)
+        # where the given read finds its element in the last copy
         inside = [i - low for i, low in zip(read.indices, lows, strict=True)]
         channel, along = inside[dimension], inside[last]
         indices = (
@@ -161,7 +167,10 @@ class _LayoutBuilder:
         return (padded, *rows), Read(rows[-1].tensor, indices)
 
     def vectorize_channels(self, stage: Stage, before: Sequence[Stage]) -> Stage:
-        """Lays out an input combination with channels in vectors; unused lanes are computed, too."""
+        """Lays out an input combination with channels in vectors; unused lanes are computed, too.
+
+        `before` are the combinations laid out before: the last one is what this one reads.
+        """
         c = stage.axes[self.channel]
         block, lane = axis(extent(c) // self.filled_lanes), axis(self.channel_lanes)
         body = replace_axes(stage.body, {c: polynomial(block) * self.channel_lanes + polynomial(lane)})
@@ -228,14 +237,17 @@ class _LayoutBuilder:
         return replace(stage, tensor=tensor, axes=axes, body=body)
 
     def transpose_result(self, last: Stage) -> tuple[tuple[Stage, ...], Stage]:
-        """Returns the stages that transpose the last combination to rows of the output, and the output."""
+        """Returns the stages that transpose the last combination to rows of the output, and the output.
+
+            z[f, i, x] by tiles   ->   turned[i, f // lanes, x // row, (f % lanes) * row + x % row]
+        """
         chain, output, lanes, row = self.chain, self.chain.output, self.lanes, self.row_elements
         f, x = chain.result_axis, output.axes[-1]
         if f is x or x not in free_axes(chain.output_read):
             raise ValueError("an output whose last axis is not one of tiles")
         others = [a for a in output.axes[:-1] if a in free_axes(chain.output_read) and a is not f]
         fresh = {a: axis(a.extent) for a in others}
-        # `element` is (place in the row, result) here, and (result, place) after the shuffles; a row that
+        # `element` is (place in the row, result) before the shuffles, (result, place) after them; a row that
         # shuffles cannot transpose is (result, place) at once, and is read with a vector's stride
         block, part, element = axis(-(-extent(f) // lanes)), axis(-(-extent(x) // row)), axis(lanes * row)
         values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
@@ -243,6 +255,7 @@ class _LayoutBuilder:
         values[x] = polynomial(part) * row + mod(floordiv(polynomial(element), inner), row)
         vectors = extent(chain.products.axes[chain.lane_place]) // lanes  # in one block of results
         within = mod(floordiv(polynomial(element), outer), lanes)
+        # the output's read, with the results' axis replaced by block and lane
         indices = list(chain.output_read.indices)
         for k in chain.result_places:
             if f in axes_in(indices[k]):

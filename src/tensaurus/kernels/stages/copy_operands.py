@@ -41,11 +41,12 @@ def copy_operand(
 ) -> tuple[tuple[Stage, ...], Stage] | None:
     """Returns copies of a read's operand, each of the copy before, and the stage that reads the last.
 
-    `vector` is the axis that vectors go along. One copy adds the edges, the next splits phases and reorders
-    dimensions, if vectors go along a dimension that is not the last or at a large stride. Copies also hold
-    the elements that the last vector of `width` elements reads beyond its axis. Returns None where an index
-    is not affine, or where the vector's axis occurs in several indices.
+    `vector` is the axis that vectors go along, `name` the name of the first copy. One copy adds the edges,
+    the next splits phases and reorders dimensions, if vectors go along a dimension that is not the last or at
+    a large stride. Copies also hold what the last vector of `width` elements reads beyond its axis. Returns
+    None where an index is not affine, or where the vector's axis occurs in several indices.
     """
+    # forms: by dimension, the coefficients of axes in its index; steps: by how much `vector` moves the index
     axes = (*stage.axes, *stage.reduced)
     forms = [axis_coefficients(index, axes) for index in read.indices]
     if not forms or any(form is None for form in forms):
@@ -54,6 +55,7 @@ def copy_operand(
     steps = [abs((forms[d] or {}).get(vector, 1)) for d in range(len(forms))]
     if len(moving_dimensions) > 1:
         return None
+    # lows, counts: the range of each index, when `vector` is rounded up to whole vectors
     copies: list[Stage] = []
     moved = read
     filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
@@ -62,6 +64,7 @@ def copy_operand(
     # every phase is as long as the longest one, although no reader needs the ends of shorter ones
     phase_steps = [step if is_reordered else 1 for step in steps]
     spans = [-(-n // step) * step for n, step in zip(counts, phase_steps, strict=True)]
+    # the copy with edges: for a value outside, for reads beyond the operand, or if it is the only copy
     sizes = map(_number, read.source.shape)
     is_short = any(low < 0 or low + n > size for low, n, size in zip(lows, spans, sizes, strict=True))
     if read.outside is not None or is_short or not is_reordered:
@@ -69,6 +72,7 @@ def copy_operand(
         copies.append(_pad_stage(replace(read, outside=outside), lows, spans, name))
         moved = Read(copies[-1].tensor, tuple(i - low for i, low in zip(read.indices, lows, strict=True)))
         lows = (0,) * len(lows)
+    # the copy that reorders: the vectors' dimension last, split in phases
     if is_reordered:
         order = [d for d in range(len(forms)) if d not in moving_dimensions] + moving_dimensions
         copies.append(_reorder_stage(moved, order, steps, lows, counts, f"{name}_turned"))

@@ -34,6 +34,7 @@ def group_long_sum(
     results have their reduced axes outermost first; the stage of groups begins with the axes over groups.
     Returns None where one group would hold all terms, or no fitting group size divides an axis.
     """
+    # a group has the innermost axes that fit (`inner`), and `size` elements of the next axis (`split`)
     axes = [stage.reduced[k] for k in order]
     count = unsplit
     terms = prod(extent(r) for r in axes[:unsplit])
@@ -46,6 +47,7 @@ def group_long_sum(
     size = next(n for n in range(max(max_terms // max(terms, 1), 1), 0, -1) if extent(split) % n == 0)
     if size * terms < max_terms // MIN_GROUP_DIVISOR:
         return None
+    # the stage of groups: `group_axes` go over `outer` and the groups of `split`
     fresh_axes = tuple(axis(a.extent) for a in stage.axes)
     within, group = axis(size, "r"), axis(extent(split) // size, "r")
     values: dict[Any, Any] = {a: polynomial(b) for a, b in zip(stage.axes, fresh_axes, strict=True)}
@@ -61,6 +63,7 @@ def group_long_sum(
     tensor = replace(stage.tensor, name=f"{stage.tensor.name}_groups", shape=tuple(a.extent for a in places))
     body = replace_axes(stage.body, values)
     groups = Stage(tensor, places, body, (within, *reversed(inner_axes)), stage.monoid)
+    # the stage that adds up the groups
     sum_axes = (*(axis(r.extent, "r") for r in reversed(outer)), group)
     read = Read(tensor, tuple(map(polynomial, (*sum_axes, *stage.axes))))
     return groups, Stage(stage.tensor, stage.axes, read, sum_axes, stage.monoid)

@@ -44,7 +44,7 @@ def write_out(combination: Combination) -> Stage:
     rows, columns = table.shape
     terms = [replace_axes(combination.body, {a: k}) for k in range(columns)]
     sums = [_sum_body(each, terms) for each in share_partial_sums(rows, table.values)]
-    body = sums[-1]
+    body = sums[-1]  # guards choose the row: the first p with p - place >= 0, else the last row
     for p in reversed(range(rows - 1)):
         body = Select((p - place,), sums[p], body)
     return Stage(stage.tensor, stage.axes, body, linear=True)
@@ -93,7 +93,7 @@ def _share_rows(one: Row, other: Row) -> tuple[Sum, Sum] | None:
         return None
     same = {x: c for x, c in one.items() if c == other[x]}
     opposite = {x: c for x, c in one.items() if c != other[x]}
-    if not same or not opposite or len(one) < 3:
+    if not same or not opposite or len(one) < 3:  # two terms take one operation in each row anyway
         return None
     (scale, even), (turned, odd) = _factor_out(same), _factor_out(opposite)
     return Sum(((scale, even), (turned, odd))), Sum(((scale, even), (-turned, odd)))

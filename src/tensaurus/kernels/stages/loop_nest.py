@@ -58,6 +58,7 @@ def find_nests(stages: Sequence[Stage]) -> tuple[Nest, ...]:
         name = stage.tensor.name
         if name in reductions:
             nests.append(Nest(stage, reductions[name]))
+        # else the output is stored, and an elementwise stage that costs much and would be computed repeatedly
         elif (
             stage is stages[-1]
             or not stage.reduced

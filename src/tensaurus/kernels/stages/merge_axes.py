@@ -32,6 +32,7 @@ def merge_axes(
     dropped if some stage uses one of its axes without the other. That may separate further pairs, so this is
     repeated until nothing changes.
     """
+    # `reduced` has the pairs of reduced axes, as (name of the stage's tensor, number of the first axis)
     tensors = {x.name: x for x in (*inputs, *(s.tensor for s in stages))}
     dimension_pairs = {(x.name, d) for x in tensors.values() for d in range(len(x.shape) - 1)}
     reduced = {(s.tensor.name, d) for s in stages for d in range(len(s.reduced) - 1)}
@@ -89,7 +90,10 @@ def _candidate_axis_pairs(
 def _separated_pairs(
     stage: Stage, axis_pairs: set[tuple[Axis, Axis]], dimension_pairs: set[DimensionPair]
 ) -> Iterator[set[tuple[Axis, Axis]]]:
-    """Yields sets of axis pairs of which a stage uses one axis without the other."""
+    """Yields sets of axis pairs of which a stage uses one axis without the other.
+
+    For the pair (i, j) these are x[i, j, i], y[i, k] or y[2*i, j], and where(i + j >= 0, ...).
+    """
     for body in bodies(stage.body):
         if isinstance(body, Read) and isinstance(body.source, Tensor):
             # case 1: a read by both axes side by side, and by one of them in another dimension, too
@@ -103,6 +107,7 @@ def _separated_pairs(
             for d, single_index in enumerate(body.indices):
                 inside = set(axes_in(single_index))
                 for a, b in axis_pairs:
+                    # whether this index and a neighbour are just a and b, in dimensions that still may merge
                     paired = any(
                         d in (p, p + 1)
                         and (body.source.name, p) in dimension_pairs

@@ -42,6 +42,7 @@ def packing_scope(kind: TensorType, pack: PackedInput) -> Scope:
     if mod(kind.shape[pack.dimension], pack.width) != 0:
         x = x.padded()
     rank = len(kind.shape)
+    # what each index of the packed tensor is: a dimension of x, the block (`rank`) or the lane (`rank` + 1)
     order = _in_block_order(range(rank), pack, rank, rank + 1)
 
     def element(*place: Any) -> Any:
@@ -68,6 +69,8 @@ def pack_scope_inputs(scope: Scope, inputs: Mapping[str, Tensor], packs: Sequenc
 
 
 def _unpacked_view(x: Tensor, packed: Tensor, pack: PackedInput) -> Scope:
+    """Returns the tensor x as an expression that reads the packed one."""
+
     def element(*place: Any) -> Any:
         index = place[pack.dimension]
         return packed[_in_block_order(place, pack, floordiv(index, pack.width), mod(index, pack.width))]

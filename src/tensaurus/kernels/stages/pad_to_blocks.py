@@ -42,7 +42,10 @@ def _partial_block_axes(stage: Stage, pack: PackedInput) -> list[tuple[Axis, int
 
 
 def _block_extents(read: Read, pack: PackedInput) -> dict[Axis, int]:
-    """Returns {axis: extent of all blocks} where the axis reads the packed input block by block, else {}."""
+    """Returns {axis: extent of all blocks} where the axis reads the packed input block by block, else {}.
+
+        w[f // 16, c, f % 16] of shape 2 x 8 x 16   ->   {f: 32}
+    """
     if not isinstance(read.source, Tensor) or read.source.name != pack.tensor or not read.indices:
         return {}
     *others, (lane, width) = zip(read.indices, read.source.shape, strict=True)
@@ -70,6 +73,7 @@ def _widen_axis(
     tensors: dict[str, Tensor] = {}
     widened: list[Stage] = []
     for stage in stages:
+        # the axis to widen: the given one, or, of a reader but the output, the one that reads a widened axis
         wide_place = places.get(stage.tensor.name)
         for read in reads(stage.body) if stage is not stages[-1] else ():
             if wide_place is None and isinstance(read.source, Tensor) and read.source.name in places:
@@ -90,7 +94,11 @@ def _widen_axis(
 
 
 def _stays_in_range(read: Read, a: Axis, places: dict[str, int], pack: PackedInput) -> bool:
-    """Whether the read stays in range when the axis is widened."""
+    """Whether the read stays in range when the axis is widened.
+
+    It does if it has a value outside, does not move with the axis, reads the packed input by blocks, or reads
+    a widened tensor at the axis itself.
+    """
     along = [k for k, index in enumerate(read.indices) if a in axes_in(index)]
     if read.outside is not None or not along or a in _block_extents(read, pack):
         return True

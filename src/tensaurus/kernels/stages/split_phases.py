@@ -64,7 +64,7 @@ def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int,
                 inner = [r for r in stage.reduced if r in atoms(guard)]
                 for a in here:
                     if extent(a) % atom.bottom or extent(a) == atom.bottom:
-                        continue
+                        continue  # no whole blocks, or a single one: nothing to split
                     for r in inner:
                         # `whole` is the axis, written as bottom * quotient + low
                         _, low, whole = digit_axes(a, atom.bottom)
@@ -122,9 +122,9 @@ def _remainder_where_guard_holds(guard: Size, low: Axis, r: Axis, step: int) -> 
 
     `low` is the remainder of the other axis. Returns None unless the guard holds at just one remainder.
 
-    The remainder is sought in the form offset - slope * low (and may be negative: it counts modulo `step`).
-    A slope is right if the guard no longer depends on r // step, and one offset makes it hold for each value
-    of `low`, all others for none.
+    For (i + r) % 2 == 0 and i = 2 * high + low it is -low: it may be negative, as it counts modulo `step`. It
+    is sought in the form offset - slope * low. A slope is right if the guard no longer depends on
+    r // step, and one offset makes it hold for each value of `low`, all others for none.
     """
     quotient = axis(1, "q")  # stands for r // step; its bound is not used
     for slope in range(step):
@@ -165,6 +165,7 @@ def split_axis(
     Other readers index the two new dimensions by quotient and remainder. If a reduced axis r is given, the
     reduction only goes over the values of r at which its guard holds.
     """
+    # the axis to split in each stage: the given one, and in readers the axis by which they index such an axis
     chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
     for reader in stages:
         for name, split in list(chosen_axes.items()):
@@ -174,7 +175,7 @@ def split_axis(
                     own = next((b for b in reader.axes if polynomial(b) == body.indices[place]), None)
                     if own is not None and extent(own) % step == 0:
                         chosen_axes.setdefault(reader.tensor.name, own)
-    tensors: dict[str, tuple[Tensor, int]] = {}
+    tensors: dict[str, tuple[Tensor, int]] = {}  # by name: the tensor in its new shape, the split dimension
     result: list[Stage] = []
     for old in stages:
         body, axes = old.body, old.axes
@@ -203,7 +204,7 @@ def _place_of_axis(stages: Sequence[Stage], name: str, a: Axis) -> int:
 def _step_reduced_axis(
     stage: Stage, body: Body, low: Axis, r: Axis, step: int
 ) -> tuple[Body, tuple[Axis, ...]]:
-    """Replaces r by an axis over the values of r, `step` apart, at which the guard holds."""
+    """Replaces r by an axis over its values, `step` apart, at which the guard holds: r is 2 * new - low."""
     guard = next(
         g
         for inner in bodies(body)
@@ -247,7 +248,7 @@ def _always_holds(guard: Size) -> bool:
 
 
 def _is_implied_by_read(guard: Size, read: Read) -> bool:
-    """Whether the guard holds wherever the indices of the read are in range."""
+    """Whether the guard holds wherever the read is in range, as 3 - i - r >= 0 for x[i + r] of 4 elements."""
     for index, size in zip(read.indices, read.source.shape, strict=True):
         inside = [a for a in atoms(index) if isinstance(a, Axis)]
         forms = affine_coefficients(index, inside), affine_coefficients(guard, inside)

@@ -47,6 +47,7 @@ def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction
     others = tuple(a for a in stage.reduced if a is not along)
     blocks, remaining = divmod(count, width)
 
+    # the reduction with index `place` along the axis, for each point of `axes`, over `reduced` and the others
     def sum_along(place: Size, axes: tuple[Axis, ...], reduced: tuple[Axis, ...], suffix: str) -> Stage:
         own = tuple(axis(extent(a)) for a in stage.axes)
         inner = tuple(axis(extent(a), "r") for a in others)

@@ -126,6 +126,8 @@ def build_stages(scope: Scope) -> tuple[Stage, ...]:
 
 
 class _StageBuilder:
+    """Makes the stages of a scope and of the scopes that it reads, sources first."""
+
     def __init__(self) -> None:
         self.stages: list[Stage] = []
         # by identity, as scopes are shared: the tensor of a scope's stage, or the scope to substitute
@@ -140,7 +142,7 @@ class _StageBuilder:
 
     def add_scope(self, scope: Scope, last: bool) -> Tensor | Scope:
         """Returns the tensor of the scope's stage, or the rewritten scope where it only moves elements."""
-        # fresh axes, as one axis may stand in many scopes
+        # by old axis: a fresh one, as one axis may stand in many scopes, or 0 where the extent is 1
         values: dict[Atom, Any] = {a: 0 if a.extent == 1 else polynomial(axis(a.extent)) for a in scope.axes}
         axes = tuple(b for a in scope.axes if isinstance(b := _only_atom(values[a]), Axis))
         dtype = dtype_of(scope)
@@ -150,7 +152,7 @@ class _StageBuilder:
         if isinstance(body, Reduce):
             return self.add_reduction(body, axes, dtype)
         body = self.rewrite_body(body, axes, dtype)
-        if not last and _only_moves_elements(body):
+        if not last and _only_moves_elements(body):  # readers have an index for axes of extent 1, too
             return Scope(
                 tuple(b if isinstance(b := _only_atom(values[a]), Axis) else a for a in scope.axes), body
             )
@@ -186,7 +188,7 @@ class _StageBuilder:
         Literals of the body take the element type `dtype`.
         """
         match body:
-            case Reduce():
+            case Reduce():  # becomes a stage over those axes that it uses
                 used = free_axes(body)
                 kept = tuple(a for a in axes if a in used)
                 fresh_axes = tuple(axis(a.extent) for a in kept)
@@ -228,7 +230,7 @@ class _StageBuilder:
         source = read.source
         if isinstance(source, Scope):
             inner = self.lowered[id(source)][1]
-            if isinstance(inner, Scope):
+            if isinstance(inner, Scope):  # which only moves elements: the element that it moves here
                 places: dict[Atom, Any] = dict(zip(inner.axes, indices, strict=True))
                 value = _substitute_axes(inner.body, places)
                 if literal_dtype(value) in LITERAL_DTYPES:  # keep the scope's type, whatever stands beside it
@@ -302,7 +304,7 @@ def split_reduced_axes(stage: Stage) -> Stage:
     for r in stage.reduced:
         size_atoms = (atom for body in bodies(stage.body) for size in sizes(body) for atom in atoms(size))
         divisors = {atom.bottom for atom in size_atoms if _is_quotient_of(atom, r)}
-        steps = sorted(n for n in divisors if isinstance(n, int))
+        steps = sorted(n for n in divisors if isinstance(n, int))  # [4] for r // 4; digits of r:8 are 2 and 4
         if any(b % a for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)):
             return stage  # quotients by divisors that do not divide each other are no digits of r
         digits = [axis(b // a, "r") for a, b in zip([1, *steps], [*steps, extent(r)], strict=True)]

@@ -1,4 +1,6 @@
 """Ranks the schedules of a bilinear chain (`kernels.stages.bilinear_chain`) by an estimate of their cycles.
+
+A chain has one sketch, `transform(...)`, for all its nests; `tune` asks for these sketches before any others.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def rank_chain_schedules(
     A chain's weights are packed in blocks of results, so that each width of a block has its own sketches. The
     shape's extents are the numbers of tiles along each axis, then the number of blocks of results.
     """
+    # by the cycles of the fastest sketch of each packed input
     ranked = sorted(_scored_chains(scope, types, is_constant, core), key=lambda one: one[1][0][0])
     for pack, scored, shape in ranked:
         yield (pack,), [sketch for _, sketch in scored], shape
@@ -54,6 +57,7 @@ def _scored_chains(
     scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
 ) -> Iterator[tuple[PackedInput, list[tuple[float, ChainSketch]], NestShape]]:
     """Yields (packed input, its sketches with their estimated cycles, the fewest first, and its shape)."""
+    # each constant input may be the weights, each dimension but the last that of results
     for place, kind in enumerate(types):
         if not (place < len(is_constant) and is_constant[place]):
             continue
@@ -86,7 +90,7 @@ def _block_widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
     21 results may be one block of three half vectors, of 8 lanes each: many processors compute two half
     vectors at once.
     """
-    dividing = lanes
+    dividing = lanes  # the widest of lanes, lanes / 2, ... that divides `size`; below 4 there is none
     while dividing >= 4 and size % dividing:
         dividing //= 2
     for vectors in VECTOR_COUNTS:
@@ -168,6 +172,7 @@ def _parallel_choices(counts: Sequence[int], tile: Sequence[int], threads: int) 
 
 def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape, core: TargetCore) -> float:
     """Estimates a chain's cycles: of arithmetic or loads, reads from caches, and transpositions."""
+    # the sizes of the work; blocks of tiles and results that are not full are computed as full ones
     counts = shape.extents[:-1]
     points, channel_count = _extent_of(chain, chain.point_places), _channel_count(chain)
     reduced = prod(extent(r) for r in chain.products.reduced)
@@ -181,6 +186,7 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
     if sketch.lanes * ELEMENT_BYTES * 8 < core.bits:
         step *= 0.75  # half vectors are as fast, and processors may compute two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
+    # reads from caches: each block of tiles reads all weights, and data beyond L2 for each block of results
     weights = points * reduced * results * ELEMENT_BYTES
     data_bytes = points * channel_count * prod(sketch.tile) * ELEMENT_BYTES
     fits = weights + data_bytes <= L2_BYTES
@@ -190,6 +196,7 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
     # each block of tiles transposes its edges again
     edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, chain.tiles, strict=True))
     cycles += tile_blocks * channel_count * edge * TRANSPOSE_CYCLES
+    # combinations: two cycles for each vector of transformed data and of products
     cycles += tiles * points * (channel_count + results) / sketch.lanes * 2.0
     waiting = CYCLES_PER_SECOND * exchange_seconds(sketch, shape, core.threads)
     return cycles * busiest_share(sketch, shape, core.threads) + waiting

@@ -26,7 +26,7 @@ __all__ = ["ObjectCompiler", "ForkingCompiler"]
 TIMEOUT_SECONDS = 60.0  # after which compiling one object is given up
 _ONE_FLOAT = TensorType("float32", (1,))
 COMPILED, FAILED = 0, 1  # the first byte of a fork's answer: the object follows, or the reason
-_Task: TypeAlias = tuple[str, tuple[TensorType, ...], TensorType, str]
+_Task: TypeAlias = tuple[str, tuple[TensorType, ...], TensorType, str]  # scope, inputs, output, schedule
 
 
 class ObjectCompiler:

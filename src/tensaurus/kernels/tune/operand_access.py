@@ -18,7 +18,7 @@ __all__ = ["OperandAccess", "condition_axes", "operand_accesses", "window_axes"]
 class OperandAccess:
     """One read of a stage, with the axes' coefficients in each dimension (None: not affine).
 
-    `name` is the name of the tensor that is read.
+    For x[c, 2*i + r - 1] `name` is x, and `coefficients` are {c: 1}, {i: 2, r: 1}.
     """
 
     read: Read
@@ -43,7 +43,7 @@ class OperandAccess:
 
     def is_copyable(self, a: Axis) -> bool:
         """Whether the operand can be copied for vectors along the axis (`stages.copy_operands`)."""
-        return (
+        return (  # read once, at affine indices, at least one; the axis moves one at most
             not self.is_repeated
             and None not in self.coefficients
             and len(self.dimensions_moved_by(a)) <= 1

@@ -50,18 +50,18 @@ def rank_blocks(
     the operations for each element of an operand that is computed again at each read, unless it is copied.
     """
     nest = _BlockAnalysis(main, core, lanes, computed)
-    scored: list[tuple[float, BlockSketch, tuple[int, ...], int]] = []
-    copied: dict[object, float] = {}
+    scored: list[tuple[float, BlockSketch, tuple[int, ...], int]] = []  # (cycles, block, order, unrolled)
+    copy_cycles: dict[object, float] = {}
     for registers in nest.rank_registers(least):
         orders = list(nest.reduction_orders(registers))
         work = [nest.compute_cycles(registers, order, unrolled) for order, unrolled in orders]
         for block in nest.enumerate_tilings(registers):
             key = registers.place, block.tile, registers.copies
-            if key not in copied:
-                copied[key] = nest.copy_cycles(registers, block)
+            if key not in copy_cycles:
+                copy_cycles[key] = nest.copy_cycles(registers, block)
             part = busiest_share(block, nest.shape, core.threads)
             for cycles, (order, unrolled) in zip(work, orders, strict=True):
-                scored.append(((cycles + copied[key]) * part, block, order, unrolled))
+                scored.append(((cycles + copy_cycles[key]) * part, block, order, unrolled))
     best = nsmallest(limit, scored, key=lambda item: item[0])
     return [replace(block, order=order, unrolled=unrolled) for _, block, order, unrolled in best]
 
@@ -84,7 +84,7 @@ class _RegisterBlock:
 class _BlockAnalysis:
     """Enumerates and estimates the blocks of one reduction on one processor.
 
-    taps      numbers of the reduced axes along which a window slides
+    taps      numbers of the reduced axes along which a window slides, as r in x[c, 2*i + r]
     channels  numbers of the other reduced axes
     computed  operations for each element of an operand that is computed where it is read
     guarded   axes that guards depend on
@@ -139,7 +139,7 @@ class _BlockAnalysis:
             if operand.is_copyable(v):
                 if has_edge or step != 0:
                     copied.append(operand.name)
-            elif step not in (0, 1) or is_narrow and step:
+            elif step not in (0, 1) or is_narrow and step:  # an edge alone can be read by a select
                 return None
         return tuple(copied)
 
@@ -168,7 +168,7 @@ class _BlockAnalysis:
         fixed = tuple(
             (a, self.sizes[a]) for a in others if (a > place and between) or self.axes[a] in self.guarded
         )
-        used = vectors * prod(n for _, n in fixed)
+        used = vectors * prod(n for _, n in fixed)  # accumulators
         if used > available:
             return
         free = [a for a in others if a not in dict(fixed)]
@@ -196,7 +196,7 @@ class _BlockAnalysis:
         band_axes = {
             a for o in self.operands for form in o.coefficients for a in _overlapping_axes(form or {}, v)
         }
-        tilings: list[tuple[tuple[int, int], ...]] = [()]
+        tilings: list[tuple[tuple[int, int], ...]] = [()]  # each: (number of the axis, size of the tile), ...
         untiled_axes: list[tuple[int, int]] = []
         for k, (a, size) in enumerate(zip(self.axes, self.sizes, strict=True)):
             if k == place or size == 1:
@@ -225,7 +225,7 @@ class _BlockAnalysis:
     ) -> BlockSketch:
         """Returns the block in loops over `tiles`, then `untiled_axes`; the outermost loops are parallel."""
         threads = self.core.threads
-        shared: tuple[tuple[int, int], ...] = ()
+        shared: tuple[tuple[int, int], ...] = ()  # a tile for each thread, where tiles give too few tasks
         if threads > 1 and prod(-(-self.sizes[k] // n) for k, n in tiles) < 2 * threads:
             shared = self.split_among_threads(registers, {k for k, _ in tiles})
         tile = (*shared, *(t for t in (*tiles, *untiled_axes) if t[0] not in dict(shared)))

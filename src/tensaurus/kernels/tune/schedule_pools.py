@@ -64,7 +64,10 @@ def vary_parallelism(schedules: Sequence[Schedule]) -> list[Schedule]:
 
 
 def similar_schedules(known: Sequence[Schedule], pools: SchedulePools) -> Iterator[Schedule]:
-    """Yields the schedules most like known ones of other sizes, for which the same loops are fast."""
+    """Yields the schedules most like known ones of other sizes, for which the same loops are fast.
+
+    `known` are the fastest schedules of these sizes, the latest last.
+    """
     for schedule in reversed(known[-SIMILAR_EXPRESSIONS:]):
         sketches, changes = nest_sketches(schedule), nest_changes(schedule)
         candidates = [
@@ -74,7 +77,7 @@ def similar_schedules(known: Sequence[Schedule], pools: SchedulePools) -> Iterat
         ]
         if not candidates:
             continue
-        _, packed, nest_pools = min(candidates, key=lambda side: side[0])
+        _, packed, nest_pools = min(candidates, key=lambda side: side[0])  # the same changes first
         nearest = [_nearest_sketches(own, pool) for own, pool in zip(sketches, nest_pools, strict=True)]
         for place in range(NEAREST_SKETCHES):
             if all(len(pool) > place for pool in nearest):

@@ -1,9 +1,11 @@
 """Describes what an expression reduces, so that its schedules are reused for others (ETO section 6).
 
-These two have the same form:
+These two have the same form, which is below them:
 
     L[i:9](max(0, add(sum[r:64](mul(x0[i, r], x1[r])), x2[i])))  and  L[i:9](sum[r:64](mul(x1[i, r], x0[r])))
+    float32 sum[9 over 64] of o0[9:1*0, 64:1*1]; o1[64:1*1], with 0 dear functions
 
+9:1*0 is a dimension of extent 9 that axis 0, which is i, moves by 1 element at a step; 64:1*1 is moved by r.
 Which loops are fast depends on the reduction and on how it reads its operands, and little on elementwise
 functions before and after. So schedules are stored by the form, too, with roles (o0, o1, ...) in place of
 tensor names.

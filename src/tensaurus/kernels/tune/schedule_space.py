@@ -1,7 +1,8 @@
 """Enumerates the sketches that nests may have, the most promising first, by an analysis of their index maps.
 
-A kernel's nests are scheduled in one of two ways: each by itself; or, where they share leading axes, all
-inside the loops of the last nest over these axes (`halide/pipeline`).
+`tune` asks for the changes of nests to try (packed inputs, blocked bands) and for the sketches of each nest.
+Nests are scheduled in one of two ways (`halide/pipeline`): each by itself; or, where they share leading axes,
+all inside the loops of the last nest over these axes.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ def candidate_packs(
                 continue
             kind, lanes = types[place], core.lanes(types[place].dtype)
             sizes = [n if isinstance(n, int) else 0 for n in kind.shape]
-            wide = [d for d, n in enumerate(sizes) if n != 1]
+            wide = [d for d, n in enumerate(sizes) if n != 1]  # stages have no dimensions of size 1
             for d, form in zip(wide, operand.coefficients, strict=True):
                 digits = _pack_digits(form or {}, stage)
                 if not digits or len(wide) < 2:
                     continue
+                # blocks of vectors; where an index n * i + j is in blocks already, blocks of n
                 widths = (lanes * n for n in (PACK_VECTORS if d == wide[-1] else (1,)))
                 for width in widths if digits == (1,) else digits[1:]:
                     # one block of the last dimension is the tensor as it is
@@ -137,6 +139,7 @@ def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> 
     last = nests[-1]
     lanes = core.lanes(last.output.tensor.dtype)
     sizes = [extent(a) for a in last.output.axes[:shared]]
+    # flat sketches, with the other nests in the loops over fewer and fewer of the shared axes
     plain: list[Sketch] = []
     for count in range(shared, 0, -1):
         if sizes[count - 1] > 1:
@@ -144,6 +147,7 @@ def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> 
             plain += [replace(sketch, around=0 if count == shared else count) for sketch in flat]
     if last.main is None:
         return plain
+    # register blocks in loops over chunks of the last long shared axis, `place`
     place = max(range(shared), key=lambda k: (sizes[k] > 1, k))
     inner_bytes = sum(4 * prod(extent(a) for a in nest.output.axes[shared:]) for nest in nests[:-1])
     size = sizes[place]

@@ -47,7 +47,7 @@ class TargetCore:
 class NestShape:
     """The size of a nest.
 
-    extents  of the axes of its output
+    extents  of the axes of its output; of a chain: the tiles along each axis, then the blocks of results
     points   how often its body is computed
     copied   bytes of tensors that threads may compute together: copies by name, "" for a chain's data
     weights  bytes of weights, which all threads read

@@ -212,12 +212,13 @@ class Tuner:
         """Tries schedules, stores the times of the finalists, and returns the fastest that is right."""
         self.timer.set_expression(show_scope(scope), types, output)
         request = _TuningRequest(scope, tuple(types), output, tuple(is_constant), seconds, monotonic())
+        # the history of the reduction form, and its fastest schedules with names in place of roles
         form = self._reduction_form(scope, types, is_constant)
         tuning = _ReductionHistory() if form is None else self._history_of(form)
         texts = () if form is None else tuning.fastest
         known = [s for text in texts if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
-        times: dict[Schedule, float] = {}
+        times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
         if known and tuning.has_spent(seconds):
             self.tried_count += 1
             times = self._time_finalists(request, known[:1], pools)
@@ -264,7 +265,7 @@ class Tuner:
         # ordered as by `measured_schedules`: the next run must break a tie in the same way
         finite = [s for s in seconds_of if seconds_of[s] < inf]
         best = sorted(finite, key=lambda s: (seconds_of[s], format_schedule(s)))
-        is_right = (not self.timer.find_error(format_schedule(s)) for s in best)
+        is_right = (not self.timer.find_error(format_schedule(s)) for s in best)  # asked up to the first
         first_right = next((place for place, right in enumerate(is_right) if right), len(best))
         return {s: seconds_of[s] for s in best[first_right:]}
 
@@ -279,7 +280,7 @@ class Tuner:
         changes = {packed for packed, _, _ in pools}
         tuning = _ReductionHistory() if form is None else self._history_of(form)
         similar = [] if form is None else self._similar_fastest(form)
-        times: dict[Schedule, float] = {}
+        times: dict[Schedule, float] = {}  # by schedule tried: the estimated seconds on all threads
         self.timer.start_all()
         seconds, patience, begin = request.seconds, min(request.seconds, MAX_PATIENCE), monotonic()
         # the time of earlier tuning of the form counts, as its result, the known schedules, is tried first
@@ -292,18 +293,20 @@ class Tuner:
             for schedule, taken in zip(schedules, spent, strict=True):
                 times[schedule] = self._estimate_on_all_threads(schedule, taken, pools)
 
+        # first half of the time: known schedules, then the ranked and the similar ones in turn
         known_here = [schedule for schedule in known if nest_changes(schedule) in changes]
         ranked_rest = islice(ranked_schedules(pools), tuning.passed_count, None)
         others = interleave(ranked_rest, similar_schedules(similar, pools))
         ordered = unique_schedules(chain(known_here, others))
         while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
             elapsed, has_result = monotonic() - begin, min(times.values(), default=inf) < inf
+            # half of the time, if a schedule runs and a new one was tried; else up to four times all of it
             if elapsed > 4 * seconds or elapsed > seconds / 2 and has_result and len(times) > len(known_here):
                 break
             attempt(batch)
         ranked_rest = islice(ranked_schedules(pools), tuning.passed_count, None)
         tuning.passed_count += sum(1 for _ in takewhile(times.__contains__, ranked_rest))
-        fastest, stalled = inf, 0
+        fastest, stalled = inf, 0  # second half: neighbours of the fastest
         while monotonic() - begin < seconds and stalled < STALL_STEPS:
             leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADER_COUNT]
             others = unique_schedules(neighbour_schedules(leaders, pools, times))
@@ -314,6 +317,7 @@ class Tuner:
             stalled = 0 if least < MIN_IMPROVEMENT * fastest else stalled + 1
             fastest = least if stalled == 0 else fastest
         tuning.tried_count += len(times)
+        # tuning that stalled counts as if it had taken all the time: more time would bring nothing
         tuning.seconds = max(tuning.seconds, seconds if stalled >= STALL_STEPS else monotonic() - begin)
         ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], format_schedule(s)))
         close = [s for s in ranked if times[s] <= FINALIST_FACTOR * times[ranked[0]]]

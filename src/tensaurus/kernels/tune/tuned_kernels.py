@@ -1,4 +1,7 @@
-"""Makes the kernels of eOperators (expressions as operators), tuned and compiled at the first request."""
+"""Makes the kernels of eOperators (expressions as operators), tuned and compiled at the first request.
+
+`optimizer/run/kernel_budget` has one `TunedKernels` for a run, and calls it with nodes.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The search prices a candidate by its operators.  Here each candidate is run as a whole: first all of them in
 turns with the original, then the fastest in pairs with the original, in new processes, which shows whether
 the speedup is real.  Then it is checked: its rewrites are replayed, and the two models compared.
+
+    Outcome  --measure_candidates-->  Contenders  --choose_winner-->  Winner  (--> Result)
 """
 
 from __future__ import annotations
@@ -87,6 +89,8 @@ def needed_gain(fixed_sizes: str) -> float:
 class Contender:
     """A `Candidate` that was written as ONNX and run as a whole beside the others; one becomes the `Winner`.
 
+    (`measure.Contender` is another thing: any model that is to be timed on a backend.)
+
     seconds      of one run, measured in turns with the original and the other contenders
     fixed_sizes  inputs at whose sizes alone it runs; `why_fixed` tells why
     """
@@ -132,13 +136,15 @@ class Contenders:
     def choose_winner(self) -> Winner:
         """Return the fastest contender with a confirmed speedup that passes the check, or the original."""
         progress = self.target.progress
+        # try those that gained enough in turns, the fastest first, until one is confirmed and checked
         max_seconds = (1 - MIN_GAIN) * self.original_seconds
         faster = [row for row in self.rows if row.penalized_seconds < max_seconds]
         limit, checking_seconds, refused = self.target.time_limit, 0.0, 0
         for count, row in enumerate(sorted(faster, key=lambda row: row.penalized_seconds)):
-            if count and limit is not None and not limit.has_time_for_another:
+            if count and limit is not None and not limit.has_time_for_another:  # the first is always tried
                 progress.note(_unfinished(len(faster) - count, "faster rewritten program", "checked"))
                 break
+            # 1. pairs of runs with the original must show the gain
             progress.phase("confirming the speedup in new processes", 5)
             deadline, failure = inf if limit is None else limit.confirming_deadline, ""
             # the comparison looks at `deadline` after each pair; one that hangs is ended at `latest`
@@ -163,6 +169,7 @@ class Contenders:
                 if refused == MAX_REFUSED:
                     break
                 continue
+            # 2. its rewrites must hold when they are replayed, and both models must be equal
             progress.phase("checking the result against the original", 6)
             candidates, check_start = (*self.bodies, row.candidate), monotonic()
             replay, verdict = self._check(candidates, row)
@@ -219,6 +226,7 @@ def measure_candidates(target: Target, outcome: Outcome, bodies: Sequence[Candid
     limit, rows = target.time_limit, list[Contender]()
     deadline = inf if limit is None else limit.measuring_deadline
     for number, candidate in enumerate(candidates):
+        # + 2: this candidate and the original; the first candidate is always measured
         if rows and limit is not None and monotonic() + limit.measuring_seconds(len(rows) + 2) > deadline:
             count = len(candidates) - number
             target.progress.note(_unfinished(count, "rewritten program", "measured"))

@@ -1,4 +1,8 @@
-"""Describes the kernels of a result for users: what each replaces, what it computes, and its schedule."""
+"""Describes the kernels of a result for users: what each replaces, what it computes, and its schedule.
+
+A kernel computes an eOperator, whose attributes hold its expression: equal attributes are one kernel, and the
+equations that were applied tell which operators the eOperator replaced.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ def describe_kernels(
     if not counts:
         return ()
     equations = [equation for candidate in candidates for equation in candidate.applied]
-    replaced: dict[Any, str] = {}
+    replaced: dict[Any, str] = {}  # the operators, as nested calls, by the eOperator's attributes
     for equation in equations:
         for left, right in zip(equation.left, equation.right, strict=True):
             if right.op is eop:
@@ -44,6 +48,7 @@ def describe_kernels(
             if node.op is eop and (kernel := kernels(node)) is not None:
                 attributes.setdefault(kernel.name, node.attrs)
     title = make_titles(equations)
+    # of a kernel that no candidate's program has (as one that the original came with) only the name is known
     return tuple(
         AppliedKernel(
             name,
@@ -60,8 +65,10 @@ def describe_kernels(
 def make_titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
     """Return a function from an eOperator's attributes to a short title, for example F(4x4, 3x3) + Relu.
 
-    A title lists what the equations that made the eOperator replaced; it is "" where none of them made it.
+    In the example an equation named F(4x4, 3x3) replaced a Conv by an eOperator, and a fusion replaced that
+    eOperator and the Relu after it by the one in question.  The title is "" where no equation made it.
     """
+    # by an eOperator's attributes: the equations that made it, with the left side that each replaced
     makers: dict[Any, list[tuple[Equation, Node]]] = {}
     for equation in equations:
         for left, right in zip(equation.left, equation.right, strict=True):
@@ -69,16 +76,18 @@ def make_titles(equations: Iterable[Equation]) -> Callable[[Any], str]:
                 makers.setdefault(right.attrs, []).append((equation, left))
 
     def title(attrs: Any, enclosing: frozenset[Any] = frozenset()) -> str:
-        if attrs in enclosing:
+        """Return the title with the fewest steps; `enclosing` are eOperators whose titles are being made."""
+        if attrs in enclosing:  # equations in a circle: this title would contain itself
             return ""
         found = [title_by(*maker, enclosing | {attrs}) for maker in makers.get(attrs, ())]
         return min(filter(None, found), key=lambda words: words.count(", "), default="")  # the fewest steps
 
     def title_by(equation: Equation, left: Node, enclosing: frozenset[Any]) -> str:
-        """Return the title that one equation gives: the operators of a fusion, another equation's name.
+        """Return the title that one equation gives.
 
-        The name follows the titles of the eOperators on the left side.  Returns "" where one of them has
-        equations but no title, because it was made from the eOperator in question (`enclosing`).
+        A fusion gives the titles of all nodes on its left side: "Conv + Relu".  Any other equation gives its
+        own name, after the titles of the eOperators on its left side: "Conv + Relu, NAME".  Returns "" where
+        one of these has equations but no title, because it was made from an eOperator in `enclosing`.
         """
         inner = topological_order([left], equation.leaves)
         computed = [node for node in inner if node.op not in (CONSTANT, ITEM) and not node.static]

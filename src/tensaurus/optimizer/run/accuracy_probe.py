@@ -3,6 +3,10 @@
 Fast convolution algorithms round more than direct convolution.  Whether a model stays accurate with them is
 tried with the fast algorithms written as standard operators, since tuning kernels for a program that the
 final check rejects would waste the time limit.
+
+In: a candidate's build, and inputs.  Out: its largest error over the allowed error, such as 0.6.  As in the
+check of the result (`check/files/judge`), the allowed error follows from those of the original and of
+*perturbed copies* of it, whose weights and inputs are one rounding away.
 """
 
 from __future__ import annotations
@@ -73,9 +77,10 @@ class AccuracyProbe:
         """
         try:
             pair = pin_scores(self.source.proto(), candidate.proto())
-            if pair is None:
+            if pair is None:  # no scores are sorted, or not the same in both models: compare them as they are
                 feeds = [Feed("timed", arrays) for arrays in inputs]
                 return self._error(self.source, candidate, feeds, self.shapes, self.answers)
+            # pinned models read their scores from added inputs: those that the original computes
             libraries = self.source.libraries, candidate.libraries
             original = Build.from_model(pair.original, self.folder, libraries[0])
             changed = Build.from_model(pair.candidate, self.folder, libraries[1])
@@ -98,22 +103,22 @@ class AccuracyProbe:
         shapes: Mapping[str, Sequence[int]] | None = None,
         answers: ReferenceAnswers | None = None,
     ) -> float:
-        """Return the error as the check of the result judges it (`check/files/judge`).
+        """Return the largest error over the allowed one, as the check of the result judges it.
 
-        The allowed error follows from those of the original and of its perturbed copies, which run here,
-        too, beside the float64 reference.  `shapes` and `answers` are left out for pinned models, which have
-        other inputs.
+        `shapes` and `answers` are left out for pinned models, which have other inputs.
         """
         original = ComparedModel.read(source, shapes or {}, self.folder)
-        rows: list[list[OriginalOutput]] = []
+        rows: list[list[OriginalOutput]] = []  # for each feed its outputs
         with (
             Reference(self.threads, self.run_limit, answers) as reference,
             start_worker(source, self.backend, threads=self.threads, limit=self.run_limit) as worker,
         ):
+            # the original: on the float64 reference and on the runtime
             for feed in feeds:
                 sizes = {name: array.shape for name, array in feed.arrays.items()} if feed.pinned else shapes
                 exact = reference.run(source, feed.arrays, sizes or {})
                 rows.append(list(map(OriginalOutput, exact, run_inputs(worker, feed.arrays))))
+            # its perturbed copies, unless the model is too large to be copied
             for seed in () if original.is_large else range(PERTURBED_COPIES):
                 with temporary_folder() as folder:
                     worker.compile(original.perturbed(seed, (), folder))

@@ -55,16 +55,18 @@ class Accuracy:
     note: Callable[[str], None] = lambda line: None
 
     def allows(self, convolution: Convolution, algorithms: Algorithms) -> bool:
-        """Return whether the convolution may be computed by these algorithms."""
+        """Return whether the convolution may be computed by these algorithms, one or None per dimension."""
         return _is_within(self.layer_limit, convolution, algorithms)
 
     @cached_property
     def layer_limit(self) -> float:
         """The largest error of one layer, in allowed errors; 0: the model may use no fast algorithm."""
+        # `errors`: of programs, by their roots; two limits may admit the same program, which is measured once
         margin, errors = ERROR_FACTORS[self.level], dict[tuple[Node, ...], float | None]()
-        if sum(map(operations, self.program.nodes)) > MAX_PROBED_OPERATIONS:  # the final check decides
+        # where the model is not tried, the middle limit is a guess, and the final check decides
+        if sum(map(operations, self.program.nodes)) > MAX_PROBED_OPERATIONS:
             return LAYER_LIMITS[1] * margin
-        for limit in LAYER_LIMITS:
+        for limit in LAYER_LIMITS:  # the program with the fastest algorithm of each layer within the limit
             finder = Bilinear(self.roofline, partial(_is_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
             if fastest is self.program:  # no algorithm within the limit is expected to gain: nothing to try

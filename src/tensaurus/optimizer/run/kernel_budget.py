@@ -103,6 +103,7 @@ class KernelBudget:
     def __call__(self, node: Node) -> Kernel | None:
         if self._kernels is None:
             return None
+        # more schedules tried: the kernel was tuned now, not found in the database
         tried = self._kernels.tuner.tried_count
         kernel = self._kernels(node)
         self.tuned += self._kernels.tuner.tried_count > tried
@@ -136,6 +137,7 @@ class KernelBudget:
         """
         if self._kernels is None:
             return True
+        # by the time that is left, or, where a number of steps limits the run, by the number of kernels
         return self.seconds_for_next() > 0 and (self.deadline < inf or self.tuned < MAX_UNTIMED_KERNELS)
 
     def set_search_deadline(self, deadline: float) -> None:
@@ -147,6 +149,7 @@ class KernelBudget:
 
         This sets `worthwhile` and `next_share`; pieces without eOperators need no tuning and do not count.
         """
+        # of savings 5, 3, 1, 1 two are worthwhile (8 of 10), and the first kernel's share is 0.5, cut to 1/4
         savings = [saving if piece.has_eoperators else 0.0 for piece, saving in pieces.items()]
         ranked = sorted((saving for saving in savings if saving > 0), reverse=True)
         total = sum(ranked)

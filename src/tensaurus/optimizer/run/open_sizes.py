@@ -69,7 +69,9 @@ class _Opening:
     """Maps nodes at fixed sizes to nodes with open sizes.
 
     known  node at fixed sizes -> the same value with open sizes
-    twins  head of a node at fixed sizes (`_head_key`) -> nodes with open sizes that nodes of this head became
+    twins  head of a node at fixed sizes (`_head_key`) -> nodes with open sizes that such nodes became.
+           For Reshape(y, (24,)) at y[6, 4] that is Reshape(x, (12*n,)) at x[3*n, 4]: it tells the attributes
+           of further nodes of this head
     """
 
     general: Program
@@ -100,6 +102,7 @@ class _Opening:
 
     def program(self, candidate: Candidate) -> Program:
         """Return the candidate's program with open sizes.  Raises NotGeneral."""
+        # 1. open the equations, as many as can be, until none is left or none more can be opened
         waiting, steps = list(dict.fromkeys(candidate.applied)), list[Equation]()
         while waiting:
             failed = list[Equation]()
@@ -114,6 +117,7 @@ class _Opening:
                     raise NotGeneral("generated kernels compute only the given sizes")
                 raise NotGeneral(f"the rewrite {failed[0].name} is proved only for the given sizes")
             waiting = failed
+        # 2. open the program, which must follow from the opened equations
         try:
             roots = [self.open_node(root) for root in candidate.program.roots]
         except Untypable as error:
@@ -121,6 +125,7 @@ class _Opening:
         pairs = list(zip(self.general.roots, roots, strict=True))
         if any(a.types != b.types for a, b in pairs) or not follows(pairs, steps):
             raise NotGeneral("its rewrites do not prove it for all sizes")
+        # 3. nodes keep the candidate's names, except where the model names them
         names = {new: name for node, name in candidate.program.names.items() if (new := self.known.get(node))}
         program = self.general.with_outputs(roots)
         return Program(program.inputs, program.outputs, (), {**names, **program.names}, program.frame)
@@ -152,6 +157,7 @@ class _Opening:
         try:
             left = tuple(map(self.open_node, equation.left))
             rule = self.rules.get(equation.name)
+            # a rule is applied anew; the flush of subnormals is bounded anew; a finder's equation proved anew
             if rule is not None:
                 made = self._apply_rule(rule, equation, left)
             elif isinstance(equation.evidence_source, Bounded):
@@ -167,7 +173,7 @@ class _Opening:
     def _apply_rule(self, rule: Rule, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
         """Return the instance of the rule at the left side whose right side has the equation's operators."""
         matcher = Matcher(rule)
-        for binding in matcher.bindings(left):
+        for binding in matcher.bindings(left):  # a rule may match in several ways
             right = matcher.apply(left, binding)
             if right is not None:
                 known = dict(self.known)
@@ -195,8 +201,9 @@ class _Opening:
             program.rebuild(lambda node, args: zeroed.get(node) or replace_args(node, args), became)
             return became
 
+        # Where constants were only replaced, the right side consists of rebuilt nodes, and so of nodes of the
+        # rebuilt open model.  Else expressions over constants were folded first (`flush_folded`).
         at_fixed_sizes = rebuilt(before)
-        # else the flush folded expressions over constants before (`flush_folded`)
         if tuple(at_fixed_sizes[root] for root in equation.left) == equation.right:
             at_open_sizes = rebuilt(self.general)
             for node, new in at_fixed_sizes.items():
@@ -260,7 +267,7 @@ def propose_other_sizes(general: Program, sizes: Mapping[Symbol, int]) -> Iterat
             kind = node.types[0]
             if isinstance(kind, TensorType):
                 shape = [n if isinstance(n, int) else made.get(symbol_of(n)) for n in kind.shape]  # type: ignore[arg-type]
-                if None in shape:
+                if None in shape:  # a size that is no single symbol, such as 2*n
                     return
                 shapes[node.attribute("name")] = tuple(n for n in shape if n is not None)
         if made != sizes:

@@ -87,11 +87,13 @@ class Target:
         self.machine = Machine.here(options.threads)
         self.time_limit = TimeLimit(options.time_limit, start) if options.steps is None else None
         with ExitStack() as stack:
+            # the model, run for the first time
             self.database = stack.enter_context(Database(options.database))
             self._folder = stack.enter_context(temporary_folder())
             self.source = Build.from_model(original.model, self._folder, original.libraries)
             self.answers = ReferenceAnswers(self.source)
             self._run_original()
+            # generated kernels, and what exports candidates, probes of accuracy, and single pieces as models
             generated = KernelBudget.of_run(options, self.backend, self.machine, self.database)
             self.kernels, expand = stack.enter_context(generated), make_expander(rules)
             if generated.reason_absent:
@@ -100,6 +102,7 @@ class Target:
             self.builds = Builds(*common, libraries=original.libraries, max_constant_bytes=most)
             self.standard_builds = Builds(self._folder, expand, max_cached_bytes=0, max_constant_bytes=most)
             pieces = Builds(*common, folded=False, max_cached_bytes=MAX_PIECE_BYTES, shares_weights=False)
+            # the costs of pieces measured alone, and of operators within whole programs
             threads, program = self.machine.threads, original.program
             stopwatch = stack.enter_context(Stopwatch(self.backend, threads=threads))
             self.costs = OperatorCosts(
@@ -252,6 +255,7 @@ class Target:
     @cached_property
     def runtime(self) -> Runtime:
         """What a search can ask of the runtime."""
+        # CHECK=1, for developers: refute every union of the e-graph, if possible
         refutation = refute_equation if os.environ.get("CHECK") == "1" else None
         excluded = self.options.without
         generating = self.kernels.finders(self.costs, self.accuracy, excluded)
@@ -261,10 +265,12 @@ class Target:
             finders = timed_finders(finders, self.effort.deadline)
             self._set_search_deadline(self.effort.deadline)
         kernels = self.kernels.may_tune_another, self.kernels.plan
+        # in the order of the fields of `Runtime`
         asked = self._fused_pieces, self._observe, refutation, finders, *kernels, self._extend_search
         return Runtime(self.costs, *asked)
 
     def _set_search_deadline(self, deadline: float) -> None:
+        """Tell the search's deadline to all that works for the search: tuning, measuring, and observing."""
         self.kernels.set_search_deadline(deadline)
         self.costs.deadline = self._observer.deadline = deadline
 
@@ -277,6 +283,7 @@ class Target:
         limit = self.time_limit
         if limit is None or not self._is_whole_model(program):
             return None
+        # `search_deadline` follows this estimate of the check
         limit.reference_seconds = min(limit.reference_seconds, self.answers.least_seconds)
         latest = limit.search_deadline if found else limit.latest_search_deadline
         if latest - monotonic() < MIN_EXTENSION_SHARE * limit.seconds:
@@ -295,6 +302,8 @@ class Target:
     def _is_whole_model(self, program: Program) -> bool:
         """Return whether the program is the model, not a body of an If, Loop or Scan in it."""
         return program.frame is self.original.program.frame
+
+    # Only the whole model is observed: there are no inputs on which a body could run.
 
     def _fused_pieces(self, program: Program) -> list[Piece]:
         return self._observer.fused(program) if self._is_whole_model(program) else []

@@ -5,6 +5,9 @@ with the original and checked.  How long that takes depends on the model, and is
 
     start ... search ... search_deadline ... measure ... confirm ... check ... run_deadline
 
+Of 60 s, measuring and confirming have 12 s (MEASURING_SHARE).  The check takes 4.8 s if a process loads in
+0.2 s, a run takes 0.01 s and one of the float64 reference 0.1 s; so the search ends after 43 s.
+
 All times are seconds; deadlines are monotonic times.
 """
 
@@ -24,7 +27,8 @@ CHECK_REFERENCE_RUNS = 26  # estimated evaluations of the float64 reference in t
 REPLAY_REFERENCE_RUNS = 8  # a replay of the rewrites takes at most as long as these runs in most networks
 CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in such a check
 FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has more models and processes
-# Fewest runs that compare the original with one result: of both a warm-up, a round, and a few pairs.
+# Fewest runs that compare the original with one result.  Of both models: a warm-up before the turns and one
+# before the pairs, a round of turns, and a few pairs.
 MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
 COMPARING_SLACK = 0.05  # of the time limit, by which a comparison may take longer than estimated
 LATE_SECONDS = 5.0  # by which processes may be late on a busy machine
@@ -96,6 +100,7 @@ class TimeLimit:
         """
         if self._soonest_end is None:
             self._soonest_end = monotonic() + MIN_SEARCH_SHARE * self.seconds
+        # the search has its least share: counted from its beginning as well as in the whole run
         reserved = min(self._after_search_seconds, (1 - MIN_SEARCH_SHARE) * self.seconds)
         return max(self.run_deadline - reserved, self._soonest_end)
 
@@ -129,11 +134,13 @@ class TimeLimit:
     @property
     def measuring_deadline(self) -> float:
         """When measuring the candidates must end, if it begins now."""
+        # a part of the time until the check, or of the measuring time where a late search has left less
         return monotonic() + FIRST_MEASURING_SHARE * max(self._remaining, MEASURING_SHARE * self.seconds)
 
     @property
     def confirming_deadline(self) -> float:
         """When comparing one candidate with the original must end, if it begins now."""
+        # the time until the check, but at least what it needs, and its part of the measuring time
         reserved = (1 - FIRST_MEASURING_SHARE) * MEASURING_SHARE * self.seconds
         least = max(self.comparing_seconds + COMPARING_SLACK * self.seconds, reserved)
         return monotonic() + max(self._remaining, least)

@@ -2,7 +2,9 @@
 
 Programs wait in a queue ordered by cost; each step takes the cheapest and applies rules to it; a result
 joins the queue if it costs less than `alpha` times the best.  A rule is first applied wherever it matches (a
-*pass*, arguments before users); when no program waits for passes, at one place at a time.
+*pass*, arguments before users); when no program waits for passes, at one place at a time:
+
+    f(a) + f(b)    by f(x) = g(x):  a pass makes g(a) + g(b); then single places make g(a) + f(b), f(a) + g(b)
 """
 
 from __future__ import annotations
@@ -152,6 +154,7 @@ class Backtrack:
             made, changes = self.rewrite_everywhere(current.program, rule)
             yield from self._make_child(current, made, rule, changes)
         for matcher in self.rewriter.multi_root:
+            # `merges`: {root on the left side: what replaces it}
             for merges in itertools.islice(matcher.joint_rewrites(current.program), MAX_JOINT_MATCHES):
                 change = (tuple(merges), tuple(merges.values()))
                 made = current.program.replace_nodes(merges)

@@ -1,7 +1,9 @@
 """Replaces subnormal constants that no result depends on by 0, before and after a search.
 
 Arithmetic with subnormal numbers is 10 to 100 times slower on Intel processors.  Removing them needs no
-search, so it is done however short the time is.
+search, so it is done however short the time is.  The flush is a step of the candidate like any rewrite:
+
+    model --flush--> flushed model --search's steps--> program --flush of folded constants--> program
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def prepend_flush(first: Candidate, outcome: Outcome) -> Outcome:
     step = Rewritten(first.step.equations, before)
     prepend_first = partial(prepend_chain, first=replace(first, step=step))
     candidates = [prepend_first(candidate) for candidate in outcome.candidates]
-    # where estimates rank, the flush alone comes first: its chain is one step longer than the one before it
+    # where estimates rank, the flush alone comes first: the candidate whose chain is [before, flushed]
     if not candidates[0].sure:
         candidates.sort(key=lambda candidate: len(candidate.chain) != len(step.before.chain) + 1)
     return replace(outcome, candidates=candidates)

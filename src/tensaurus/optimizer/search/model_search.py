@@ -69,7 +69,8 @@ class ModelSearch:
             best_ms = None if best is None or best == inf else best * 1e3
             self.progress.step(done, self.effort.steps, best_ms, seconds_left)
 
-        self.runtime.costs.measuring = lambda: watch(0)  # before the first step operators are measured
+        # `measuring` is called before each measurement: progress is shown before the first step, too
+        self.runtime.costs.measuring = lambda: watch(0)
         outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
             self.interrupted = True

@@ -1,4 +1,11 @@
-"""Limits the time of each part of a search: a part that outlives its time is ended, the search continues."""
+"""Limits the time of each part of a search: a part that outlives its time is ended, the search continues.
+
+    with Patience.until(deadline).part(0.3) as block:
+        explore()
+    if block.ended: ...
+
+Here `explore` has 0.3 of the time until the deadline, and a little grace.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +33,8 @@ MIN_EXTRACTION = 0.5  # seconds of one extraction, however little time is left
 @dataclass
 class Patience:
     """The time of a search that ends at a deadline (monotonic time, or infinity).
+
+    (A search that ended by "patience" is another thing: backtracking found no gain for many steps.)
 
     grace  seconds after the deadline at which a part that does not end by itself is ended
     """
@@ -77,6 +86,7 @@ class Extractors:
         """Return what one extractor extracts, or `start` where it had to be ended."""
         if extract in self.ended:
             return start
+        # an extractor keeps to its seconds by itself; one that takes twice as long hangs, and is ended
         began, seconds = monotonic(), self.patience.extraction
         late = inf if self.patience.deadline == inf else began + 2 * seconds
         with DeadlineBlock(late):

@@ -1,4 +1,8 @@
-"""Ranks the programs that a saturation ends with, and proves each one equal to the original."""
+"""Ranks the programs that a saturation ends with, and proves each one equal to the original.
+
+In: `Extracted` programs with their costs.  Out: a `Candidate` for each, in the order of measuring; the
+equations of its proof are its one step from the original.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +55,7 @@ class Ranking:
         estimated  the program that is cheapest by estimates, with its cost and the original's
         """
         by_saturation = frozenset({SATURATION})
+        # the original (`start`), and the best programs that can be proved, `keep` of them at most
         original = original or Extracted(self.program, (), inf)
         start = Candidate(self.program, original.cost, measured=original.measured)
         candidates = [start]
@@ -59,6 +64,7 @@ class Ranking:
                 proved = step, one.measured, by_saturation, one.sure
                 candidates.append(Candidate(one.program, one.cost, *proved))
         candidates.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
+        # then the guess, first where not even the original has a cost
         guessed = [] if estimated is None else self._estimated_candidates(*estimated, start, candidates)
         ordered = [*candidates, *guessed] if start.cost < inf else [*guessed, *candidates]
         return merge_candidates(ordered, others)

@@ -48,6 +48,7 @@ class FinderRunner:
         """Give finders with deferred work a part of the time left; return whether they made a new union."""
         before, deferring = self.unions, [f for f in self.finders if isinstance(f, DeferringFinder)]
         seconds = 0.0 if deadline is None else IDLE_SHARE * (deadline - monotonic())
+        # `sum`, not `any`, as every finder is to get its share
         if seconds > 0 and sum(finder.grant_time(seconds / len(deferring)) for finder in deferring):
             self.run(program)
         return self.unions > before

@@ -2,6 +2,7 @@
 
 Costs that were measured on single operators mislead where a program gains only as a whole; a round that
 favours kernels, or forbids large constants, finds programs that one view of costs would never run.
+`saturating_search` goes through the rounds in order, and in each runs the cheapest programs by its view.
 """
 
 from __future__ import annotations

@@ -55,7 +55,14 @@ MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: mea
 
 
 class SaturatingSearch:
-    """The search of one program; `Saturation.run` calls its parts in order."""
+    """The search of one program; `Saturation.run` calls its parts in order.
+
+        observe_original, explore, extract_by_estimates, extract_by_measurements
+        while extend_deadline(): explore, extract_by_measurements
+
+    `choices` are the e-nodes, and fused chains of them, of which an extraction chooses; `prices` their costs.
+    A `choice` is a program: {class: number of what was chosen there}.
+    """
 
     def __init__(self, config: SaturationConfig, program: Program):
         self.config, self.program = config, program
@@ -93,7 +100,7 @@ class SaturatingSearch:
 
     def extend_deadline(self) -> bool:
         """Take time that turned out to be left; return whether there was any."""
-        if self.ended_by != "time" and not self.costs.is_measuring_over:
+        if self.ended_by != "time" and not self.costs.is_measuring_over:  # more time would not help
             return False
         original = self.programs.original
         # where programs can be run whole, only what was run is found: costs alone promise small gains in vain
@@ -117,6 +124,7 @@ class SaturatingSearch:
         runtime cannot tell where the time goes, `extract_by_measurements` measures each operator alone.
         """
         self._learn_fusions(self.program)
+        # extract the program's own e-nodes, which chooses what of it the runtime fuses
         choices = self._choices(self.original_enodes)
         prices = self.costs.prices(choices)
         problem = choices.problem(prices.of_choices()).without_infinite_costs()
@@ -165,7 +173,7 @@ class SaturatingSearch:
     def extract_by_estimates(self) -> None:
         """Extract the program that is cheapest by estimates alone."""
         totals: list[float] = []
-        for before in (self.original_enodes, inf):
+        for before in (self.original_enodes, inf):  # the original, then the cheapest of all programs
             choices = self._choices(before)
             costs = [self.config.alone.estimate(piece) for piece in choices.pieces]
             priced = choices.price_choices(costs)
@@ -175,7 +183,7 @@ class SaturatingSearch:
             if choice is None:
                 break
             totals.insert(0, sum(priced[number] for number in choice.values()))
-            if before == self.original_enodes:
+            if before == self.original_enodes:  # a program may always store as much as the original
                 most = max(self.config.memory, choices.stored_bytes(choice))
             elif choices.stored_bytes(choice) <= most:
                 self.estimated = choices.program(self.program, choice), totals
@@ -189,6 +197,7 @@ class SaturatingSearch:
 
     def extract_by_measurements(self) -> None:
         """Extract, measure and run until the cheapest program is one that was run."""
+        # 1. the original, if it was not observed: measure its operators, then run it
         self.unmeasured_note = ""
         best: Cheapest | None = None
         observed = self.is_original_observed
@@ -198,11 +207,13 @@ class SaturatingSearch:
                 return
             self._set_original(best)
             observed = self._run_whole(best)
+        # 2. more equations: those of the finders, then those of the other search's programs
         self._run_finders(self.program)  # finders need the measured times of its operators
         if self.config.deadline is not None:  # the rest of the time is for choosing and running programs
             now, share = monotonic(), MEASURING_SHARE
             self.costs.measuring_deadline = (1 - share) * now + share * self.config.deadline
         self._add_other_search()
+        # 3. the cheapest program; where programs can be run, each round runs some, by its own view of costs
         if not observed:
             self._extract_until_stable()
             return
@@ -214,6 +225,7 @@ class SaturatingSearch:
                 best = self._extract_until_stable()
                 if best is None or best.entry.measured is not None or not self._run_whole(best):
                     break
+        # 4. the same with what finders had no time for until now
         while best is not None and self.finder_runner.run_deferred(best.entry.program, self.config.deadline):
             best = self._extract_until_stable()
             if best is not None and best.entry.measured is None:
@@ -229,6 +241,7 @@ class SaturatingSearch:
             )
 
     def _choices(self, before: float = inf) -> Choices:
+        """Return the choices among the e-nodes numbered below `before`."""
         graph, patterns, own = self.graph, self.fusion_patterns, self.original_enodes
         return Choices(graph, self.roots, patterns, before=before, own=own, packing=packing_key)
 
@@ -288,11 +301,15 @@ class SaturatingSearch:
     def _extract_and_measure(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
         """Return the cheapest program by measured costs; None where a limit ends the search before.
 
+        Each extractor in turn extracts a program, and its unmeasured pieces are measured, until it extracts
+        one without such pieces that is within the limits of constants.
+
         grows  run the finders once enough kernels are measured; after their unions, return the best so far
         """
         before = self.finder_runner.unions
         prices = self.costs.prices(choices)
         self.is_measured = prices.is_measured
+        # programs known from earlier extractions, as choices here: an extractor starts from the cheapest
         places = [*(entry.places for entry in self.programs), *self.other_places]
         starts: list[Choice] = [known for at in places if (known := choices.choice_at(at))]
         best: Cheapest | None = None
@@ -308,12 +325,14 @@ class SaturatingSearch:
                     return best
                 starts.append(choice)
                 self.steps += 1
+                # what measuring may save, at true prices: the round's factor must not count
                 plain = choices.problem(prices.of_choices(kernel_cost_factor=1))
                 unsure = prices.keys_to_measure(measurement_gains(plain, choice, prices.measured_choices))
                 in_time = self._measure(prices, unsure)
                 allowance, read = self.costs.allowance, choices.packed_bytes(choice)
                 cost = prices.total(choice)
                 fits = allowance.admits(choices.stored_bytes(choice), read)
+                # a program whose measurements have just shown it to be no better than the best is not kept
                 worth = not unsure or not in_time or cost < (1 - MIN_IMPROVEMENT) * self.programs.best
                 if fits and cost < inf and worth:
                     entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
@@ -321,6 +340,7 @@ class SaturatingSearch:
                     best = Cheapest(self.programs.keep(entry), choices, choice, prices)
                 record("extraction", number=self.steps, expected_ms=cost * 1e3, unmeasured=len(unsure))
                 self.config.watch(self.steps, self.programs.best)
+                # a program beyond the limits raises the price of a byte, so that the next one reads less
                 if not in_time or not (fits or cost == inf or allowance.try_raise_price(cost, read)):
                     return None
                 if grows and self.finder_runner.is_due and cost < inf:
@@ -359,7 +379,7 @@ class SaturatingSearch:
         return self._has_no_time()
 
     def _has_no_time(self, seconds: float = 0.0) -> bool:
-        """Return whether no time is left for a step that takes these seconds."""
+        """Return whether no time is left for a step of these seconds; the search then `ended_by` the time."""
         if self.config.deadline is None or monotonic() + seconds < self.config.deadline:
             return False
         self.ended_by = "time"

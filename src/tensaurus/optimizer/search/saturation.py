@@ -1,4 +1,7 @@
-"""Runs a search by equality saturation (`saturating_search`); an interrupt keeps what it found."""
+"""Runs the parts of a search by equality saturation (`saturating_search`); an interrupt keeps what it found.
+
+In: a program.  Out: an `Outcome`, its candidates proved equal to the program, the best first.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Saturation(SaturationConfig):
         search: SaturatingSearch | None = None
         try:
             try:
-                with Interruptible():
+                with Interruptible():  # an interrupt ends the parts; what they have found is ranked below
                     search = SaturatingSearch(self, program)
                     parts = search.explore, search.extract_by_estimates, search.extract_by_measurements
                     search.run_part(search.observe_original, OBSERVING_SHARE)
@@ -40,6 +43,6 @@ class Saturation(SaturationConfig):
                 if outcome.ended_by == "interrupt":
                     search.ended_by = "interrupt"
                 outcome = search.outcome()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt:  # while programs are ranked and proved: the original alone is left
             outcome.ended_by = "interrupt"
         return outcome

@@ -1,4 +1,7 @@
-"""Searches the bodies of If, Loop and Scan, each as a program of its own."""
+"""Searches the bodies of If, Loop and Scan, each as a program of its own.
+
+A body is in the `form` of its node, which is opaque: a better body makes another opaque node.
+"""
 
 from __future__ import annotations
 

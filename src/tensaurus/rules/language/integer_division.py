@@ -58,6 +58,8 @@ def _element_variables(term: Term | None) -> Iterator[str]:
         case Apply(op, args):
             moved, last = moved_inputs(op), len(op.inputs) - 1
             for place, arg in enumerate(args):
+                # an operator that computes takes elements of all arguments; arguments of a variadic parameter
+                # have its number
                 if not moved or min(place, last) in moved:
                     yield from _element_variables(arg)
 

@@ -247,15 +247,18 @@ class Matcher:
             built = tuple(build_term(root, binding, dtype) for root in self.rule.rhs)
         except (Untypable, Undefined):
             return None
+        # the types must stay, and something must change
         for old, new in zip(roots, built, strict=True):
             if new is None or new.types != old.types:
                 return None
         if all(a is b for a, b in zip(roots, built, strict=True)):
             return None
+        # beyond the limits of the evidence the match is proved by itself
         if not self.limits.covers(facts, binding.values) and not prove_match(
             roots, built, binding.nodes, facts  # type: ignore[arg-type]
         ):
             return None
+        # constants that a model rounds with on purpose stay apart, and keep their operands
         if rewrite_removes_rounding(roots, built, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
             return None
         met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped_variables.items())

@@ -3,6 +3,9 @@
     Concat(Concat(x, y), z) = Concat(x, y, z)
     Split(Split(x, (1, 4))[1], (1, 3))[0] = Split(x, (1, 1, 3))[1]
 
+`egraph/match/flatten_nested_calls` finds nested calls and builds the merged one; this module says whether
+they merge, with which attributes, and makes the equation.
+
 No rule can say this for any number of arguments.  For a variadic operator its expression tells whether nested
 calls merge; an operator with several outputs declares the attributes of the merged call (`merge_nested`).
 Each use is an equation of its own at its sizes, proved by the canonical form of both sides; an equation with
@@ -56,7 +59,7 @@ def can_join_nested(op: Op) -> bool:
         try:
             first, last = (apply(op, some, example.attrs) for some in (leaves[:2], leaves[1:]))
             flat = apply(op, leaves, example.attrs)
-            for args in ([first, leaves[2]], [leaves[0], last]):
+            for args in ([first, leaves[2]], [leaves[0], last]):  # f(f(x, y), z) and f(x, f(y, z))
                 shown.append(_are_same_function(apply(op, args, example.attrs), flat, leaves))
         except Untypable:
             continue

@@ -62,7 +62,10 @@ def _is_true(value: Any) -> bool:
 
 
 def _all_hold(parts: Iterable[Thunk]) -> bool:
-    """Return whether all conditions hold: False where one is false, even if conditions before it are open."""
+    """Return whether all conditions hold: False where one is false, even if conditions before it are open.
+
+    So it is the negation of "one is false": `_any_holds` has this property for True.
+    """
     return not _any_holds(partial(_is_false, part) for part in parts)
 
 
@@ -283,7 +286,7 @@ def _broadcasts(s: Fact, y: Fact) -> bool:
     return len(s.shape) <= len(y.shape) and _all_hold(partial(_is_among, n, (1, m)) for n, m in pairs)
 
 
-# The functions of the rule language, by name.
+# The functions of the rule language, by name.  x, s and y are tensor variables, as a `Fact` describes them.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shape": lambda x: x.shape,
     "rank": lambda x: len(x.shape),

@@ -1,9 +1,9 @@
 """Find the values that an operator's attribute may have, so that a proof can cover all of them.
 
-    real     any real number
+    real     any real number (a slope)
     number   any whole number, where numbers may be real but the expression takes no unknown real
     size     any integer
-    sizes    any integers, as many as the rank asks for
+    sizes    any integers, as many as the rank asks for (strides, pads)
     listed   values one by one, where the expression must know them (axes, permutations, names)
 
 A proof may leave an attribute's value unknown where the operator's declaration computes with a symbol in its
@@ -97,7 +97,10 @@ def unknown_real(hint: str) -> Body:
 @cache
 @fresh_names()
 def domain_of(op: Op, name: str) -> Domain:
-    """Return the domain of one attribute."""
+    """Return the domain of one attribute.
+
+    Its examples' values decide: a single number is an axis, a switch, or unknown; then tuples; then names.
+    """
     given = [(kinds, dict(attrs), dict(attrs)[name]) for kinds, attrs in examples_of(op)]
     values = tuple(dict.fromkeys(value for _, _, value in given))
     numbers = [v for v in values if isinstance(v, (int, Fraction)) and not isinstance(v, bool)]
@@ -125,6 +128,7 @@ def domain_of(op: Op, name: str) -> Domain:
 def _accepts_unknown(op: Op, name: str, given: Sequence[tuple[Any, dict[str, Any], Any]]) -> bool:
     """Return whether the declaration accepts these unknown values in most examples.
 
+    `given` has the input types, the attributes, and the value to try in the attribute's place.
     A refusal after a question about the value counts as accepting: some values are refused, others are not.
     """
     accepted = failed = 0
@@ -148,6 +152,7 @@ def lower_bound(op: Op, name: str) -> int:
     """Return 1 or 0 where the operator refuses all smaller numbers in an attribute, else NO_LOWER_BOUND."""
     every = [(kinds, dict(attrs)) for kinds, attrs in examples_of(op)]
     given = [(kinds, attrs) for kinds, attrs in every if _is_integer_tuple(attrs[name]) and attrs[name]]
+    # the examples with unknown numbers in the attribute's place
     others = [tuple(unknown_number(name) for _ in attrs[name]) for _, attrs in given]
     unknowns = [(kinds, {**attrs, name: own}) for (kinds, attrs), own in zip(given, others, strict=True)]
     if not given or not all(_accepts_some(op, kinds, attrs) for kinds, attrs in unknowns):
@@ -180,6 +185,7 @@ def _accepts_some(
                 return True
         except (Untypable, *UNKNOWN_VALUE_ERRORS):
             pass
+    # refused: make the answer to one of its questions yes by replacing symbols, and try again
     questions = watch.asked if depth else ()
     for values in (each for question in questions for each in solve_question(question) or ()):
         # replaced symbols keep their lower bounds

@@ -7,6 +7,9 @@ sizes (`size_assumptions`), and one in which it is no.  The rule's conditions, i
 as soon as its variables are known), and the comparison of the types of both sides split cases in the same
 way.
 
+For x [a, b] and y [c, d], Concat(x, y, axis=0) refuses, having asked whether b = d.  So there is one case, in
+which d is b; where the answer is no, the rule does not apply.
+
 Every instance of these ranks and listed values belongs to a case, if
 
 1. an expression over symbols is the operator's expression at all values of the symbols.  Models with open
@@ -126,10 +129,11 @@ class CaseSplit:
         self.steps = steps or StepBudget()
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(bound_names, rule.lhs))
+        # conditions, and calls of the right side, each with the names read; names of outputs, with the call
         self.conditions = [(tree, names_in(tree) & given) for tree in rule.where]
         self.outputs = [output for root in rule.lhs for output in named_outputs(root)]
         self.right_calls = [(a, _names_read(a)) for root in rule.rhs for a in inner_first(root)]
-        self.refusals = 0
+        self.refusals = 0  # after all questions were answered by no
         self.broadcasts = False  # whether an operator asked a size to be 1
         self.rng = np.random.default_rng(len(rule.text))
 
@@ -140,7 +144,7 @@ class CaseSplit:
         """Yield the cases of a state in which the first `place` operators of the left side are built."""
         if place == len(self.applications):
             if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
-                return
+                return  # a case of another `rank`
             yield from self._split(state, self._build_sides, self._make_case)
             return
         term = self.applications[place]
@@ -233,6 +237,7 @@ class CaseSplit:
     ) -> Iterator[Case | Gap]:
         """Yield what `then` makes of each case in which `run` succeeds.
 
+        `then` gets the state of the case, what `run` returned, and the questions that were left open.
         Where `run` refuses, it is tried again with each question that it asked answered by yes, the latest
         first; the questions tried before are then answered by no.
         """
@@ -274,6 +279,7 @@ class CaseSplit:
             # "no" to all questions is a state of its own, in which an attribute has a known value
             yield from self._split(rest, run, then, replacements + 1)
             return
+        # code that needs the value of a symbol has not refused all numbers
         if not isinstance(reason, (Untypable, Undefined, NotApplicable)) or _is_left_open(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return

@@ -131,8 +131,9 @@ def _exchange(term: Term, equal: frozenset[frozenset[str]], numbers: frozenset[s
     ]
     if len(alike) < len(calls):
         return None
+    # the k-th argument of the result is m of the k-th arguments of all calls; a number stays as it is
     args: list[Term | None] = []
-    kept = []
+    kept = []  # places of the arguments of f that m moves
     for place, arg in enumerate(first.args):
         own = [call.args[place] for call in alike]
         if _is_number(arg, numbers):

@@ -1,5 +1,7 @@
 """Prove that two expressions are equal for all real elements of their leaves and for all sizes.
 
+`proof` asks for the sides of a case of a rule, `evidence_limits` for those of one match.  Tried in turn:
+
 1. Both have the same canonical form.
 2. Z3 proves the bodies equal over the reals, after terms that do not depend on a maximum's axes are moved out
    of the maximum (`factor_out_of_max`).  Reads, reductions and choices by indices are variables, the same for
@@ -128,7 +130,7 @@ def _prove_pair(
     means: Means,
     work: int = SOLVER_WORK,
 ) -> Verdict:
-    computes = _computes(pair.first, pair.second)
+    computes = _computes(pair.first, pair.second)  # else both only move elements
     if pair.has_equal_forms:
         return ProvedEqual("algebra" if computes else MOVED)
     if means == Means.FORMS:

@@ -73,6 +73,7 @@ def _is_elementwise_for(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]
         return False
     most = MAX_RANKS.get(count, 2)
     names = [new_symbol("n", 1) for _ in range(most)]
+    # every shape of ones and of the symbols, which are aligned at the last dimension as in broadcasting
     shapes = [
         shape
         for rank in range(most + 1)
@@ -82,6 +83,7 @@ def _is_elementwise_for(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]
     full = [tuple(names[most - rank :]) for rank in range(most + 1)]  # shapes without ones, which must type
     for picked in product(*(list(representative_values(op, name, 0)) for name in op.attributes)):
         attrs = dict(zip(op.attributes, picked, strict=True))
+        # at all shapes the body must be that of rank 0; `seen_shapes` has the first input's accepted shapes
         scalar, seen_shapes = _scalar_form(op, given, [()] * count, attrs, dtypes), set()
         for kinds in product(shapes, repeat=count):
             result = _scalar_form(op, given, kinds, attrs, dtypes)

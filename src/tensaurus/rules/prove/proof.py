@@ -78,7 +78,8 @@ def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved 
     When the steps are used up, the evidence names the ranks that are done; the rule is unproved if
     MIN_PROVED_RANK is not among them.
     """
-    ordered = without_order_keepers(rule)
+    # theorems that hold for all ranks first, then one case of rank 0 that stands for all, then rank by rank
+    ordered = without_order_keepers(rule)  # None where `row_major` says nothing
     if is_exchange(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
     budget = StepBudget(steps, means)
@@ -144,6 +145,7 @@ def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
 
     The other types are tried at as many ranks as the rule may depend on them, see the module's text.
     """
+    # one type for all variables; where the rule applies at none, and variables are few, each with its own
     names, types = rule.variables, _element_types(rule)
     uniform = [_types_by_variable(rule, [kind] * len(names)) for kind in types]
     names_type = _depends_on_type(rule)
@@ -167,7 +169,7 @@ def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
         for rank in range(ranks[0], max(ranks[0], most) + 1):
             used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
     if len(names) > 1 and (names_type or kinds in uniform):
-        for other in mixed:
+        for other in mixed:  # a generator: combinations that were tried above do not come again
             for rank in range(ranks[0], (ranks[-1] if names_type else ranks[0]) + 1):
                 used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
     coverage = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
@@ -193,7 +195,7 @@ def _prove_ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tu
         # `before` is 0 at the first rank
         before, now = (len(found) for found in (*[[]], *used)[-2:])
         if ones_rank == MAX_RANK > rank and cases.broadcasts and now * now > MAX_CASES_WITH_ONES * before > 0:
-            ones_rank = rank
+            ones_rank = rank  # higher ranks leave out sizes of one
         elif now * now > MAX_CASES * before > 0:
             break
     return used, ones_rank

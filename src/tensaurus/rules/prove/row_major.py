@@ -93,7 +93,7 @@ def without_order_keepers(rule: Rule) -> Rule | None:
     sides = [order.strip(root) for root in (*rule.lhs, *rule.rhs)]
     if any(side is None for side in sides):
         return None
-    (left, first), (right, second) = sides  # type: ignore[misc]
+    (left, first), (right, second) = sides  # type: ignore[misc]  # terms and their shapes
     bounds = first.at_least, second.at_least  # one side must have its number of elements for certain
     if any(bounds) and (all(bounds) or first.count != second.count):
         return None
@@ -153,12 +153,13 @@ class _OrderKeeperRemoval:
         shapes = [known[1] for known in operands if known is not None]
         wide = {shape for shape in shapes if not shape.is_single}
         counts = {shape.count for shape in wide}
-        if len(counts) > 1:
+        if len(counts) > 1:  # numbers of elements that are not known to be equal
             return None
         # a single element with more dimensions than the others adds leading dimensions of size 1
         ones = sorted({shape.text for shape in shapes if shape.is_single and shape.text})
         texts = [*sorted({shape.text for shape in wide}), *ones]
         text = "*".join(texts)
+        # shapes of one count that are not known to be equal may broadcast to more elements
         at_least = len({shape.text for shape in wide}) > 1 or any(shape.at_least for shape in wide)
         result_shape = Shape(text if wide or len(texts) < 2 else f"({text})", "".join(counts), at_least)
         left = tuple(None if known is None else known[0] for known in operands)

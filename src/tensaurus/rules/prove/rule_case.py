@@ -1,4 +1,8 @@
-"""One case of a rule: types and attribute values over symbols, and the assumptions about them."""
+"""One case of a rule: types and attribute values over symbols, and the assumptions about them.
+
+`case_split` starts from an empty `State`, which grows while the left side is built.  One of
+Concat(x, y, axis=k) has the types x [x0.1, x1.1] and y [y0.1, x1.1], and the value k = 0.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +108,8 @@ class State:
                 size = substitute(question.subject, values)
                 if isinstance(size, Poly):
                     if question.kind == "zero":
-                        size = size if size.terms[0][1] > 0 else -size
-                    elif known and is_nonnegative(-1 - size):
+                        size = size if size.terms[0][1] > 0 else -size  # n - m and m - n are one question
+                    elif known and is_nonnegative(-1 - size):  # assumed to be at least 0, and below 0
                         return None
                     assumed[Question(question.kind, size)] = known
                 elif (size == 0 if question.kind == "zero" else size >= 0) != known:

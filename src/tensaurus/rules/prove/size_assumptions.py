@@ -4,7 +4,8 @@
     n % g == 0    n becomes g * n'                      a*b == c*d     a = p*q, b = r*s, c = p*r, d = q*s
 
 A replacement admits exactly the assumed values, or more of them (a symbol may lose its lower bound).  So a
-proof for all values of the new symbols covers all sizes of the assumption.  The last form holds by the unique
+proof for all values of the new symbols covers all sizes of the assumption.  A size is a sum of terms (atoms,
+coefficient): 2*n*m - 3 is ((n, m), 2), ((), -3).  The last form holds by the unique
 factorisation of integers: two equal products of positive integers have a common refinement.
 """
 
@@ -107,7 +108,7 @@ def _solve_zero(gap: Size) -> list[Values] | None:
         hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
         least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else NO_LOWER_BOUND
         return _solve_zero(top - bottom * new_symbol(hint, least))
-    for signed in (gap, -gap):
+    for signed in (gap, -gap):  # a size that is never below 0 is 0 only at its smallest
         if is_nonnegative(signed):
             return _solve_sum_of_nonnegative(signed) or _solve_quotient(signed)
     # a symbol that is a term of its own becomes what the other terms require; best one whose lower bound the
@@ -134,7 +135,10 @@ def _solve_zero(gap: Size) -> list[Values] | None:
 
 
 def easier_question(question: Question) -> Question | None:
-    """Return a question that is easier to assume and implies this one: n = m where f(n) = f(m) is asked."""
+    """Return a question that is easier to assume and implies this one: n = m where f(n) = f(m) is asked.
+
+    The two terms contain a quotient or a maximum, and one symbol each that the other lacks: n // 2 - m // 2.
+    """
     if question.kind != "zero" or len(question.subject.terms) != 2:
         return None
     ((first, c), (second, d)) = question.subject.terms
@@ -227,7 +231,7 @@ def _common_refinement(gap: Poly) -> list[Values] | None:
             if isinstance(atom, Symbol) and atom.low < 1:
                 cases.append({atom: 0})
     lows = [a.low for a in (*first, *second) if isinstance(a, Symbol)]
-    if len({*first, *second}) < len(lows) or min(lows, default=0) < 0:
+    if len({*first, *second}) < len(lows) or min(lows, default=0) < 0:  # a square, or a negative factor
         return None
     if any(isinstance(a, Symbol) and a.high is not None for a in (*first, *second)):
         return None  # the bound would be lost, and the question asked again

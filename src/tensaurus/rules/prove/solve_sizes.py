@@ -47,6 +47,7 @@ def _solve_maxima(pair: tuple[Scope, Scope], assumed: Mapping[Question, bool]) -
     zero = [q.subject for q, yes in assumed.items() if yes and q.kind == "zero"]
     if not any(isinstance(a, Largest) for size in zero for a in atoms(size)):
         return None
+    # maxima inside maxima are decided round by round; then each size that is assumed to be 0 gives a symbol
     first = pair
     while values := dict(_known_maxima(pair, assumed)):
         pair, zero = _replace_sizes(pair, values), [substitute(size, values) for size in zero]

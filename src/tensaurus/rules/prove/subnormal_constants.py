@@ -67,6 +67,7 @@ def _reads_tiny_constant(node: Node) -> bool:
 
 
 def _flush(before: Program, program: Program, is_in_body: bool) -> Flushed:
+    """Flush the constants of `program`, which is `before` or has its constant expressions computed."""
     found = {node: zeroed for node in program.nodes if (zeroed := _flush_constant(node)) is not None}
     kept = dict[Node, str]()
     bounded = _bound_change(program, found, is_in_body)

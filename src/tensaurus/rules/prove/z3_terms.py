@@ -1,6 +1,7 @@
 """Translate bodies of expressions to terms of Z3.
 
-`SolverTerms` compares elements only, `IndexedTerms` also indices and sizes.
+`SolverTerms` compares elements only: max(x[i], 0) is If(e >= 0, e, 0), where e is a real variable for x[i].
+`IndexedTerms` also compares indices and sizes: x is a function there, applied to the integer i.
 """
 
 from __future__ import annotations

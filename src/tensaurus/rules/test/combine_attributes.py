@@ -1,4 +1,8 @@
-"""Make instances that single changes do not reach: several attributes right at once, or one large size."""
+"""Make instances that single changes do not reach: several attributes right at once, or one large size.
+
+`verify_rule` tries them after the instances that examples and single changes give.  The words factor, level
+and triple are those of `covering_array`; a `Mutation` holds types and attributes that are changed in place.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ def _shared_levels(maker: InstanceMaker, instance: Instance, triple: Triple) -> 
 def _set_level(change: Mutation, factor: Factor, value: Any) -> bool:
     """Set an attribute, or the size of a dimension; return whether that was possible."""
     name, place = factor
-    if place is not None:
+    if place is not None:  # a dimension, counted from the last: -1, -2, ...
         kind = change.types.get(name)
         if kind is None or kind.rank < -place:
             return False

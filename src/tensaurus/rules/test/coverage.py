@@ -1,7 +1,8 @@
 """Record what was varied among the instances of a rule, and what never was.
 
 A wrong law looks right where two sizes coincide in every instance, or an attribute has one value in all of
-them.  A rule may require that itself (a sum needs equal shapes): the record says only what was seen.
+them.  A rule may require that itself (a sum needs equal shapes): the record says only what was seen.  Its
+text ends the evidence of a tested rule: "40 instances of ranks 1-3, never varied: k=0".
 """
 
 from __future__ import annotations

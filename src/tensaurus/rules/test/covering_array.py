@@ -22,6 +22,7 @@ __all__ = ["Covering", "Factor", "Triple"]
 
 Factor: TypeAlias = tuple[str, int | None]  # an attribute, or a variable's dimension counted from the last
 Level: TypeAlias = str
+# such as (("kernel_shape", None), "all more"), (("strides", None), "all 2"), (("x", -1), "3")
 Triple: TypeAlias = tuple[tuple[Factor, Level], ...]
 COMBINED_FACTORS = 3  # factors of a combination
 COMMON_ELEMENTS = (1, 2, 3)  # levels that each element of a tuple always has

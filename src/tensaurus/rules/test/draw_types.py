@@ -1,4 +1,7 @@
-"""Draw types and attributes for a rule's left side from the examples of its operators."""
+"""Draw types and attributes for a rule's left side from the examples of its operators.
+
+`instances` builds both sides at them and keeps those draws at which the rule applies.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +62,7 @@ class Assignment:
         An operator in `chosen` uses that example; half of the time all calls of one operator share an
         example.
         """
+        # the variables and attributes of each call, from an example of its operator
         for place in self.rng.permutation(len(applications)):
             kept = dict(chosen)
             self._use_example(applications[place], chosen)
@@ -72,6 +76,7 @@ class Assignment:
         for term in reversed(applications):
             self._add_inner_types(term)
         self._draw_output_numbers()
+        # variables that have no type yet: shapes that the terms around them need, or known shapes
         integers = "any" in self.rule.tags and self.rng.random() < 0.5
         for name in self.rule.variables:
             if name not in self.types:
@@ -193,6 +198,7 @@ class Assignment:
         draw = self.rng.random()
         if draw < 0.5:
             return
+        # `new` has the size that replaces each size: one for all, one of two, or 1 for some
         kinds = [*self.types.values(), *self.known_types]
         sizes = sorted({n for kind in kinds for n in kind.shape if isinstance(n, int)})
         if draw < 0.65:

@@ -155,6 +155,7 @@ class InstanceMaker:
 
         After these, yield mutations of attributes that had one value in all instances.
         """
+        # proposals from the operators' examples
         for attempt in range(ATTEMPTS):
             if len(self.made) * 2 >= wanted or self.made and attempt >= PROPOSALS_PER_INSTANCE * wanted:
                 break
@@ -172,6 +173,7 @@ class InstanceMaker:
                     break
             for state in some:  # few cases applied: draw more instances of each
                 yield from islice(self.instances_of_state(state, MANY_DRAWS), max(0, wanted - len(self.made)))
+        # mutations, then those of attributes that never varied
         for _ in range(CHANGES_PER_INSTANCE * wanted):
             if not self.made or len(self.made) >= wanted:
                 break
@@ -284,6 +286,7 @@ class InstanceMaker:
         """
         if not all(_is_usable(kind, self.rule, largest) for kind in types.values()):
             return None
+        # leaves, both sides, limits of size; then the instance must be new
         binding = Binding({}, dict(values))
         for name, kind in types.items():
             if name in self.static_variables:
@@ -300,6 +303,7 @@ class InstanceMaker:
         if any(element_count(root.tensor) > largest for root in left):
             return None
         most = INNER_ELEMENTS_FACTOR * largest
+        # intermediate results are limited beside large leaves only
         if largest > MAX_TENSOR_ELEMENTS and _largest_result((*left, *right)) > most:
             return None
         kinds = tuple(bound.nodes[name].types[0] for name in sorted(bound.nodes))
@@ -308,7 +312,7 @@ class InstanceMaker:
         key = (kinds, data, repr(sorted(flatten_attributes(bound.values).items())))
         if key in self.seen:
             return self.seen[key] if include_known else None
-        # commutative arguments may have changed places
+        # by the names of `bound`: commutative arguments may have changed places
         pinned = frozenset(
             bound.nodes[n] for n in self.pinned_variables & {*bound.nodes} if bound.nodes[n].op is CONSTANT
         )

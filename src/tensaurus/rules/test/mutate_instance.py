@@ -67,6 +67,7 @@ class Mutation:
         old = self.types[start[0]].shape[start[1]]
         share = float(self.rng.choice([0.0, 0.3, 0.7, 1.0]))
         alike = [p for p in places if self.types[p[0]].shape[p[1]] == old and p not in apart]
+        # equal sizes change together with the chance `share`, so that types may still fit
         moved = {start, *(p for p in alike if self.rng.random() < share)}
         options = [1, 2, 3, 4, 5, 7, *([2 * old, old + 1, max(old - 1, 0)] if isinstance(old, int) else [])]
         options += [n for n in self._nearby_numbers() if 0 < n <= MAX_SIZE]

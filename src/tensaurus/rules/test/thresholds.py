@@ -66,7 +66,7 @@ def sizes_where_answers_change(
     while size < most:
         after = min(most, max(size + 1, int(size * GROWTH)))
         there = answers(after)
-        if there != here:
+        if there != here:  # bisect for the first size with another answer
             low, high = size, after
             while high - low > 1:
                 middle = (low + high) // 2

@@ -90,6 +90,7 @@ def verify(
     its line calls an axiom is only tried in float64.  If `means` allows canonical forms only, a rule that
     they do not prove is undecided.
     """
+    # 1. instances in float64, then a proof
     maker = InstanceMaker(rule, seed)
     instances, draws, found = _check_first(maker, wanted, seed)
     if found:
@@ -100,7 +101,7 @@ def verify(
         return proved
     if means == Means.FORMS and not axiom:
         return Undecided(rule, "the algebra does not prove it")
-    # different forms may mean that the rule is wrong in a case that no instance belongs to
+    # 2. different forms may mean that the rule is wrong in a case that no instance belongs to
     unreached: State | None = None
     if proved is not None and proved.differs:
         for state in islice(states_not_proved(rule, steps, means), MAX_STATES_NOT_PROVED):
@@ -111,12 +112,14 @@ def verify(
                 return Refuted(rule, found)
             if unreached is None and not inside and not is_contradictory(state.assumed):
                 unreached = state
+    # 3. instances that single changes do not reach
     more = list(combine_attributes(maker, DRAWS_PER_INSTANCE * wanted))
     more += large_instances(maker, LARGE_INSTANCES, LARGE_DRAWS)
     if found := _find_counterexample(more, [Reals()], draws):
         return Refuted(rule, found)
     if (count := len(maker.made)) < MIN_INSTANCES:
         return Undecided(rule, f"{count or 'no'} instance{'s' * (count > 1)} of it types")
+    # these are the instances of the evidence; others below are only tried in float64
     instances = list(maker.made)
     coverage = ", ".join(filter(None, (str(maker.coverage), str(maker.covering))))
     # most instances may compute almost nothing, such as windows of one element: so more are tried
@@ -130,6 +133,7 @@ def verify(
         return rule.evidence
     if unreached is not None:
         return Undecided(rule, f"its sides have different forms, and no instance is like {unreached}")
+    # 4. GF(p) with as few laws as it takes, then exact fractions, then Z3
     for laws, _ in LAW_LADDER:
         fields = [Pairs(seed + t, laws) for t in range(TRIALS)]
         if _find_counterexample(instances, fields, draws.uniform()) is None:

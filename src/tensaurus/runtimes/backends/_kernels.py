@@ -50,9 +50,15 @@ def trace_tensors(
     makers: Mapping[str, onnx.NodeProto],
     inputs: AbstractSet[str],
 ) -> frozenset[str]:
-    """Return the tensors between a kernel's outputs and `stops`; none where a path leads to model inputs.
+    """Return the tensors of the model that a kernel computes: those from its outputs back to `stops`.
 
-    `makers` are the model's nodes by the tensors that they compute.
+    outputs  the tensors that the kernel makes
+    stops    the tensors that it reads, or that other kernels make
+    makers   the model's nodes by the tensors that they compute
+    inputs   the model's inputs: a walk that reaches one has passed a stop whose name the model lacks, and the
+             kernel counts as not traced (no tensors)
+
+    A kernel that reads x and makes z, in a model y = Conv(x, w), z = Relu(y), computes {y, z}.
     """
     computed: set[str] = set()
     stack = [name for name in outputs if name]

@@ -1,4 +1,10 @@
-"""Traces the kernels of the graph that onnxruntime runs back to the tensors of the model."""
+"""Traces the kernels of the graph that onnxruntime runs back to the tensors of the model.
+
+    running: Conv(x, w) -> z, activation Relu; in the model Conv(x, w) -> y, Relu(y) -> z: computes {y, z}
+
+Three graphs are compared: the *model*; the *running* graph, after all of onnxruntime's optimizations; and the
+*earlier* graph, before layouts were chosen, in which the model's tensors still have their names.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +29,10 @@ def trace_kernels(
     running: Sequence[onnx.NodeProto],
     earlier: Callable[[], Sequence[onnx.NodeProto]],
 ) -> list[Kernel]:
-    """Return the nodes of the graph that runs as kernels, with the model's tensors that each computes.
+    """Return the nodes of the running graph as kernels, with the model's tensors that each computes.
 
-    Blocked layouts rename tensors.  `earlier` returns the graph before the choice of layouts, which tells the
-    old names; it is called only if a tensor was renamed.
+    Blocked layouts rename tensors.  `earlier` returns the nodes of the earlier graph, which tells the old
+    names; it is called only if a tensor was renamed.
     """
     makers = {name: node for node in model.graph.node for name in node.output}
     renamed = any(name and name not in makers for node in running for name in node.output)
@@ -66,7 +72,10 @@ def _linked_groups(ends: Sequence[Sequence[set[str]]], known: AbstractSet[str]) 
 
 
 def _earlier_names(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.NodeProto]) -> dict[str, str]:
-    """Return the names of the tensors of the running graph in the graph before the choice of layouts."""
+    """Return {name in the running graph: name in the earlier graph}, as far as it can be told.
+
+    A node's *twin* is the node of the earlier graph that it replaces: their inputs correspond, in order.
+    """
     before = {node.output[0]: node for node in earlier}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in earlier:
@@ -75,6 +84,7 @@ def _earlier_names(running: Sequence[onnx.NodeProto], earlier: Sequence[onnx.Nod
     old_names = {name: name for name in (*readers, *(name for node in earlier for name in node.output))}
     # onnxruntime names a node on blocked layouts after the first output of the node that it replaces
     twins = [before.get(node.name.removesuffix("_nchwc")) for node in running]
+    # backwards, as a node without a name is found by its output, whose old name its readers tell
     for node, twin in reversed([*zip(running, twins, strict=True)]):
         if node.domain == BLOCKED and node.op_type == "ReorderOutput":
             old_names.setdefault(node.input[0], node.output[0])

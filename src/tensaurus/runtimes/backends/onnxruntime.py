@@ -141,6 +141,7 @@ class _OnnxRuntime(Backend):
             session, running = _open_saving_graph(build, options, folder)
             call = _Session(session).bind(feeds)
             runs, start = 0, perf_counter()
+            # one run that counts at least; then for `seconds`, and MIN_RUNS runs that count if they are quick
             while (
                 runs <= WARM_RUNS
                 or (spent := perf_counter() - start) < seconds

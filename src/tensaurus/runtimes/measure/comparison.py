@@ -47,6 +47,7 @@ class Comparison:
         for the quartiles only.
         """
         least = most = nan
+        # the bounds at the last look; before the first one, only ratios that are all beyond CERTAIN_RATIO
         if look := max((look for look in LOOKS if look <= len(ratios)), default=0):
             ordered, rank = sorted(ratios[:look]), _bound_rank(look)
             least, most = ordered[rank - 1], ordered[-rank]

@@ -37,7 +37,7 @@ def contest_times(
     seconds: float = SECONDS,
     deadline: float = inf,
 ) -> list[float]:
-    """Return the seconds of one run of each model, on the backend named with the model.
+    """Return the seconds of one run of each entry: (backend, model), the original first.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; the times of
     the others are relative to the first.  If all are in the database, none is measured.  Each model runs for
@@ -62,6 +62,7 @@ def contest_times(
         seconds=turn,
         deadline=deadline,
     )
+    # time all of them, or without those that the runtime refuses
     try:
         timings = time_contenders(contenders)
     except WorkerError:  # with its sizes fixed, a model may have a branch that never runs and does not type
@@ -126,7 +127,10 @@ def _workload_key(
     machine: Machine,
     purpose: str = "",
 ) -> tuple[str, str]:
-    """Return the workload's text, a model beside the first one, and the key of the model's backend."""
+    """Return the database key of an entry that was timed in turns with `first`: (workload, backend).
+
+    The workload is "model DIGEST beside DIGEST on x:[1, 3, 224, 224]"; `purpose` tells kinds of times apart.
+    """
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
     (backend, base), (other, build) = first, entry
     where = "" if other == backend else f" by {backend}"

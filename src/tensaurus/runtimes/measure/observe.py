@@ -38,7 +38,7 @@ PROFILE = "kernels (2) of model"  # how database keys of observations begin; 2 i
 TIME_SHARE = 0.3  # share of the time left for the rounds of one program
 PLACE_DIGITS = 6  # digits of a kernel's place in a workload's text
 
-_Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # tensors and seconds
+_Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # of each kernel: its tensors, its seconds
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,12 @@ class Observer:
             return []
 
     def _text(self, build: Build) -> str:
+        """Return how the workloads of a build's kernels begin; a kernel's place and tensors follow."""
         sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in self._feeds.items())
         return f"{PROFILE} {build.digest} on {sizes}: "
 
     def _stored_kernels(self, build: Build) -> _Kernels:
+        """Return the kernels that the database has of a build, one row each; [] where it has none."""
         text = self._text(build)
         rows = self._database.beginning(text, self._machine.backend_key(self._backend), self._machine.key)
         if rows and self._first is None:
@@ -113,6 +115,7 @@ class Observer:
         ]
 
     def _profile(self, build: Build) -> _Kernels:
+        """Time a run, then the kernels in it, scale these to the run, and store them."""
         self.runs += 1
         worker = self._live_worker()
         warm_up(worker, build, self._feeds, MIN_TURN_SECONDS)

@@ -36,6 +36,8 @@ def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozen
     The time of a layout conversion is charged to the kernels that read its result, as they need the layout;
     if there are none, to the kernel whose result it converts.  A conversion that could not be traced keeps
     its own time.
+
+    [(reorder, 2 us), (conv of the reordered x, 10 us)]   ->   [(tensors of the conv, 12 us)]
     """
     kernels, charges = [kernel for kernel, _ in profile], [seconds for _, seconds in profile]
     makers = {name: place for place, kernel in enumerate(kernels) for name in kernel.outputs if name}
@@ -49,6 +51,7 @@ def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozen
             for reader in readers[place]:
                 charges[reader] += charges[place] / len(readers[place])
             charges[place] = 0.0
+    # what is left are conversions that nothing reads; backwards, for the same reason
     for place, kernel in reversed(list(enumerate(kernels))):
         made = {makers[name] for name in kernel.inputs if name in makers}
         if kernel.conversion and made:

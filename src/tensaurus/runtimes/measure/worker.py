@@ -229,6 +229,7 @@ class WorkerServer:
         waited = waited_seconds()
         try:
             start = now = time.perf_counter()
+            # until `seconds` have passed and there are `runs` runs, or 3, or 1, by the time that they took
             while (spent := now - start) < seconds or len(samples) < (
                 runs if spent < 5 * seconds else min(3, runs) if spent < SLOW_SECONDS else 1
             ):

@@ -28,7 +28,8 @@ TUNING_COST = 20
 # Every measured operator took some multiple of its roofline estimate.  An optimistic estimate is the roofline
 # estimate times this fraction of the least multiple.
 OPTIMISM = 0.7
-# Shares of an observed program's time: of operators that are measured alone, too, and of one worth that.
+# Shares of an observed program's time: its costliest operators up to CALIBRATED_SHARE are measured alone,
+# too, and beyond these the costliest of each kind that takes more than MIN_SHARE.
 CALIBRATED_SHARE, MIN_SHARE = 0.5, 0.01
 
 
@@ -44,12 +45,14 @@ class StandaloneCosts(Protocol):
     def estimate(self, piece: Piece) -> float:
         """Return the seconds by arithmetic and traffic at the machine's peaks."""
 
-    def suppose(self, piece: Piece, seconds: float) -> None:
+    def note_observed(self, piece: Piece, seconds: float) -> None:
         """Take these seconds, observed in a program, where a finder asks for a piece that is not measured."""
 
 
 class PricedChoices(Protocol):
-    """The choices of an extraction, as far as prices need them.
+    """The choices of an extraction, as far as prices need them (`egraph/extract/extraction_choices`).
+
+    A choice is named by its number; a program is {number of an e-class: number of the choice for it}.
 
     Each choice has a key.  Choices of one key compute the same operators on the same types, so they have one
     cost, except at places where they were observed in a program.
@@ -106,6 +109,7 @@ class Costs:
 
         `computed` are the nodes that each choice computes, `read_bytes` those of constants that kernels read.
         """
+        # each choice with its nodes: the times of kernels are divided among the choices of their nodes
         choices = prices.choices
         in_context = []
         for number, nodes in computed.items():
@@ -113,12 +117,14 @@ class Costs:
             piece, alone, is_measured = choices.pieces[key], prices.alone[key], prices.is_measured[key]
             in_context.append(PlacedChoice(choices.place(number), piece, alone, nodes, is_measured))
         self.in_context.learn(run, in_context, read_bytes)
+        # single operators inside kernels of several
         shares = [share for nodes, seconds in run.kernels for share in self._operator_shares(nodes, seconds)]
         self.in_context.learn_shares(shares)
+        # finders ask for pieces that were never measured: tell them what was observed
         pieces = [*(choice.piece for choice in in_context), *(piece for piece, _ in shares)]
         for piece in dict.fromkeys(pieces):
             if (seconds := self.in_context.observed_seconds(piece)) is not None:
-                self.alone.suppose(piece, seconds)
+                self.alone.note_observed(piece, seconds)
 
     def _operator_shares(self, nodes: Iterable[Node], seconds: float) -> Iterator[tuple[Piece, float]]:
         """Divide the time of a kernel of several operators among them, in proportion to their estimates."""
@@ -140,6 +146,7 @@ class Costs:
         return costs, [seconds is not None for seconds in known]
 
     def _known(self, piece: Piece) -> float | None:
+        """Return the measured or else observed seconds; without any None, infinity once measuring is over."""
         seconds = self.alone.known(piece)
         if seconds is None:  # of a piece that runs only within the original, `measure` gave an estimate
             seconds = self._measured.get(piece.text)
@@ -162,6 +169,7 @@ class Costs:
         return seconds
 
     def _note(self, piece: Piece, seconds: float) -> None:
+        """Learn which multiple of its estimate a piece takes, for the estimates of others."""
         estimate = self.alone.estimate(piece)
         if estimate > 0 and 0 < seconds < inf:  # a runtime drops some operators, which then take no time
             name = piece.label
@@ -186,6 +194,8 @@ class Prices:
 
     alone        for each key, the seconds alone, measured or estimated
     is_measured  for each key, whether these seconds were measured
+    _at_place    by choice: the in-context cost that was observed at its place
+    _elsewhere   for each key, the cost of its choices at all other places
     """
 
     def __init__(self, costs: Costs, choices: PricedChoices) -> None:

@@ -71,7 +71,8 @@ class InContextCosts:
         without a kernel took no time.  A choice in several programs had other neighbours in each: its mean
         counts.
         """
-        owners: dict[Node, list[int]] = {}
+        # divide the time of each kernel among the choices whose nodes it computes
+        owners: dict[Node, list[int]] = {}  # the choices that compute a node
         for number, choice in enumerate(choices):
             for node in choice.nodes:
                 owners.setdefault(node, []).append(number)
@@ -85,6 +86,7 @@ class InContextCosts:
             alone_sum = sum(max(choices[number].alone, MIN_SECONDS) for number in sharing)
             for number in sharing:
                 spent[number] += seconds * max(choices[number].alone, MIN_SECONDS) / alone_sum
+        # learn each choice's time, without the slowdown of the whole program
         slowdown = self._slowdown(choices, spent, read_bytes)
         for choice, slowed in zip(choices, spent, strict=True):
             seconds = slowed / slowdown
@@ -127,13 +129,14 @@ class InContextCosts:
 
         This is the median over the operators of both programs, weighted by their time in the first.
         """
-        if not self._first_seconds:
+        if not self._first_seconds:  # this is the first program: keep the mean time of each operator
             counts = Counter(choice.piece.text for choice in choices)
             for choice, seconds in zip(choices, spent, strict=True):
                 text = choice.piece.text
                 self._first_seconds[text] = self._first_seconds.get(text, 0.0) + seconds / counts[text]
             self._first_read_bytes = read_bytes
             return 1.0
+        # (ratio to the time in the first program, weight) of the operators of both
         both = [
             (seconds / first, first)
             for choice, seconds in zip(choices, spent, strict=True)
@@ -142,11 +145,13 @@ class InContextCosts:
         common = sum(first for _, first in both)
         if common < MIN_COMMON_SHARE * sum(spent):
             return 1.0
+        # the weighted median
         passed, slowdown = 0.0, 1.0
         for ratio, first in sorted(both):
             passed, slowdown = passed + first, ratio
             if 2 * passed >= common:
                 break
+        # the time lost is the price of the bytes that the program reads beyond the first one
         if slowdown > 1 and read_bytes > self._first_read_bytes:
             lost = (1 - 1 / slowdown) * sum(spent)
             self.seconds_per_byte = max(self.seconds_per_byte, lost / (read_bytes - self._first_read_bytes))
@@ -156,6 +161,7 @@ class InContextCosts:
         """Return the cost of each piece at places where it was not observed, from its seconds `alone`."""
         if not self._seconds_by_text:
             return list(alone)
+        # by operator: its mean ratio in context / alone, drawn towards the mean of all operators
         every = [ratio for ratios in self._log_ratios.values() for ratio in ratios]
         mean = fmean(every) if every else 0.0
         factors = {

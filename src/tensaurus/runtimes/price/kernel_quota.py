@@ -39,9 +39,9 @@ class KernelQuota:
         """Return the seconds that arithmetic and traffic take at the machine's peaks."""
         return self.alone.estimate(piece)
 
-    def suppose(self, piece: Piece, seconds: float) -> None:
+    def note_observed(self, piece: Piece, seconds: float) -> None:
         """Pass on the seconds that were observed in a program."""
-        self.alone.suppose(piece, seconds)
+        self.alone.note_observed(piece, seconds)
 
     def _is_over_quota(self, piece: Piece) -> bool:
         return piece.has_eoperators and not self.may_measure_more()

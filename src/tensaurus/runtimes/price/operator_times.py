@@ -93,7 +93,7 @@ class OperatorCosts:
         self._seconds_of_node: dict[Node, float] = {}
         self._seconds_of_text: dict[str, float] = {}
         self._exported: dict[Node, bool] = {}
-        self._supposed: dict[Piece, float] = {}
+        self._observed: dict[Piece, float] = {}
 
     def __call__(self, node: Node) -> float:
         seconds = self._seconds_of_node.get(node)
@@ -112,6 +112,7 @@ class OperatorCosts:
         seconds = self._stored(text)
         if seconds is None:
             seconds = self._measure(piece, text)
+        # infinite: the runtime refuses the piece alone, though perhaps not within the original
         return estimate(piece, self.roofline) if seconds == inf and self._runs_in_original(piece) else seconds
 
     def estimate(self, piece: Piece) -> float:
@@ -137,15 +138,15 @@ class OperatorCosts:
         """
         piece = Piece.of(node)
         known = self.known(piece)
-        known = self._supposed.get(piece) if known is None else known
+        known = self._observed.get(piece) if known is None else known
         return None if known == inf else known
 
-    def suppose(self, piece: Piece, seconds: float) -> None:
+    def note_observed(self, piece: Piece, seconds: float) -> None:
         """Take these seconds, observed in a program, for a piece that is not measured (`alone`)."""
-        self._supposed[piece] = seconds
+        self._observed[piece] = seconds
 
     def _is_exportable(self, piece: Piece) -> bool:
-        """Return whether ONNX can express the piece; at open sizes it lacks operators for some."""
+        """Return whether ONNX can express the nodes without kernels; at open sizes it cannot express some."""
         is_exportable = self._exported.get(piece.root)
         if is_exportable is None:
             is_exportable = self._exported[piece.root] = can_export(
@@ -175,6 +176,7 @@ class OperatorCosts:
         return all(kind is not None and kind.static for kind in kinds)
 
     def _text(self, piece: Piece) -> str:
+        """Return the piece's workload in the database: its own text, and what else its time depends on."""
         kernels = f", kernels for {self.generated}" if any(map(self._has_kernel, piece.inner)) else ""
         return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights{kernels}: {piece.text}"
 
@@ -209,6 +211,7 @@ class OperatorCosts:
         self.measured += 1
         value = inf if seconds is None else seconds
         record("operator", took_ms=value * 1e3, measuring_seconds=monotonic() - now, operator=piece.text)
+        # a refusal is stored, too, but no time limit or crash: the next run may be luckier
         if value < inf or not (measuring.ended or self.stopwatch.ended):
             self.database.put(Measurement(text, self.backend, self.device, "", value))
         self._seconds_of_text[text] = value

@@ -1,4 +1,7 @@
-"""Makes a piece of a program a program of its own, to be measured."""
+"""Makes a piece of a program a program of its own, which `operator_times` exports and measures.
+
+Two copies of MatMul(x, constant) become y0 = MatMul(x0, random w) and y0_1 = MatMul(x0, other random w).
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ def standalone_model(
     outputs: list[tuple[str, Node]] = []
     for copy in range(copies):
         new: dict[Node, Node] = {}
+        # a leaf becomes itself (a scalar constant), random weights, or an input of the program
         for place, leaf in enumerate(piece.leaves):
             kind = leaf.tensor
             shape = tuple(number_of(n) for n in kind.shape)

@@ -49,11 +49,12 @@ def copies_to_measure(piece: Piece, model_weight_bytes: int) -> int:
     all of them fit; and the runtime is called once for many operators, not for each.  A piece with much
     arithmetic needs fewer copies, as its weights hardly count.
     """
+    # bytes as of float32
     weight_bytes = 4 * sum(elements(leaf) for leaf in piece.leaves if leaf.static)
     passed_bytes = 4 * sum(elements(node) for node in (*piece.leaves, piece.root) if not node.static)
     if weight_bytes >= SMALL_WEIGHT_BYTES:
         wanted = model_weight_bytes // weight_bytes
-    else:
+    else:  # as many copies as have their inputs and outputs in the cache together
         wanted = HOT_BYTES // max(1, passed_bytes)
     work = sum(map(operations, piece.inner))
     return max(1, min(wanted, MAX_COPIES, MAX_OPERATIONS // max(work, 1)))

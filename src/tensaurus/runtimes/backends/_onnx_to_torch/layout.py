@@ -84,7 +84,7 @@ def _slice(node: Rendered, x: Any, *bounds: Any) -> Any:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step > 0:
             cuts[axis] = slice(start, min(end, shape[axis]), step)
-        else:
+        else:  # torch has no slices of negative step: select the elements
             places = np.arange(shape[axis])[start : (None if end < -shape[axis] else end) : step]
             x = _select_places(node, x, axis, places)
     return x[tuple(cuts)]
@@ -178,6 +178,7 @@ def _resize(node: Rendered, x: Any, *more: Any) -> Any:
         raise Refused("this mode")
     if node.attribute("keep_aspect_ratio_policy") not in (None, "stretch"):
         raise Refused("keep_aspect_ratio_policy")
+    # the scale and the output size of each resized axis
     if sizes:
         scale = {axis: size / shape[axis] for axis, size in zip(axes, sizes, strict=True)}
         size = dict(zip(axes, sizes, strict=True))

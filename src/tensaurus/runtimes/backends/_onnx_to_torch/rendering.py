@@ -15,7 +15,7 @@ class Refused(Exception):
 
 
 class Rendered(Protocol):
-    """The ONNX node that is rendered, as a rendering sees it.
+    """The ONNX node that is rendered, as a rendering sees it.  A `place` is a position among its inputs.
 
     outputs         number of outputs
     shapes, dtypes  of the inputs; () and float32 for an absent one

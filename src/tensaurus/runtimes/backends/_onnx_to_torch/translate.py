@@ -1,4 +1,8 @@
-"""Translates an ONNX model to a torch.fx.GraphModule for inputs of given shapes."""
+"""Translates an ONNX model to a torch.fx.GraphModule for inputs of given shapes.
+
+A node of constant inputs is rendered on them.  Any other is rendered on meta tensors, which tell the shapes
+of its outputs, and again on proxies, which record the calls of torch in the graph.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +110,7 @@ def _tensor(proto: onnx.TensorProto) -> torch.Tensor:
 
 
 class _Translation:
-    """Renders node by node, on meta tensors and then on proxies; constant nodes are computed."""
+    """Renders node by node; `module` is the result."""
 
     def __init__(self, model: onnx.ModelProto, types: Types) -> None:
         self._opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
@@ -160,10 +164,12 @@ class _Translation:
             if all(value is None or value.is_constant for value in values):
                 results = rendering(node, *(value and value.tensor for value in values))
                 return [_Value(result) for result in _as_list(results)]
+            # else render it on meta tensors, for the shapes
             node.constant = lambda tensor: tensor.to("meta")
             shapes = rendering(node, *(value and value.tensor.to("meta") for value in values))
             if all(shape.device.type != "meta" for shape in _as_list(shapes)):
                 return [_Value(shape) for shape in _as_list(shapes)]  # the node depends on shapes only
+            # and on proxies, for the graph
             node.constant = self._register_buffer
             proxies: Any = rendering(node, *(value and self._proxy(value) for value in values))
             if not isinstance(proxies, (tuple, list)) and isinstance(shapes, (tuple, list)):

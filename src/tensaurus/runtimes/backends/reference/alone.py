@@ -29,6 +29,8 @@ _compiled: WeakKeyDictionary[Node, dict[str, Any]] = WeakKeyDictionary()
 def run_alone(node: Node, args: Sequence[Any], frame: Any) -> list[Any]:
     """Return a node's outputs, by onnx's evaluator in float64 if it agrees roughly with the runtime.
 
+    `args` has a value for each argument of the node; `frame` (`onnx_frame.Frame`) tells the opsets.
+
     The evaluator has errors of its own; where the two disagree, the runtime's outputs are returned.
     Raises BackendError where neither runs the node.
     """

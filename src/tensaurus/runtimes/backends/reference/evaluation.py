@@ -122,7 +122,8 @@ class _Run:
         for program in programs:
             others = {n for other in programs if other is not program for n in other.nodes}
             effects = [n for n in program.nodes if any(key == "identity" for key, _ in n.attrs)]
-            # if a model is imported twice, the k-th node with an effect is the same in both programs
+            # a node that several programs have keeps its number; of the others, the k-th is the same in all
+            # programs, as a model that is imported twice gives its nodes new numbers
             own = (n for n in effects if n not in others)
             self.labels.update((n, ("own", k)) for k, n in enumerate(own))
             self.labels.update((n, n.attribute("identity")) for n in effects if n in others)
@@ -229,6 +230,7 @@ class _Run:
             except BackendError:
                 pass  # evaluate the node as a whole instead
         given = [a for a in args if a is not None]
+        # run the node alone over the reals, and in other fields where no element of the field matters
         asks_shape = name in ("Shape", "Size") and all(isinstance(a, np.ndarray) for a in given)
         if self.field.name == "reals" or asks_shape or not any(map(self.holds_elements, given)):
             if asks_shape:  # zeros stand for elements of any field
