@@ -625,6 +625,30 @@ def test_database_commands(tmp_path: Path) -> None:
     assert run("db", "path").stdout == os.environ["TENSAURUS_DB"] + "\n"
 
 
+def test_measurements_move_between_machines_of_one_kind(tmp_path: Path) -> None:
+    from tensaurus.runtimes.measure.database import Database, Measurement
+    from tensaurus.runtimes.measure.machine import Machine
+
+    here, text = Machine.here(1), tmp_path / "times.jsonl.gz"
+    first, second, third = (tmp_path / f"{name}.sqlite" for name in ("first", "second", "third"))
+    with Database(first) as database:
+        for device in (here.key, f"{here.hardware}, 9 threads", f"{here.hardware}0, 1 threads"):
+            database.put(Measurement("Relu", "onnxruntime 1", device, "", 0.5))
+    assert run("db", "export", text, "--db", first).stdout == f"wrote 3 measurements to {text}\n"
+    for command, source in (("import", text), ("merge", first)):
+        added = run("db", command, source, "--db", second).stdout
+        assert f"added {2 if command == 'import' else 0} of 2 measurements to {second}\n" in added
+        assert f"left out 1 measurements of another kind of machine: {here.hardware}0, 1 threads\n" in added
+    assert "added 1 of 3" in run("db", "merge", first, "--any-machine", "--db", second).stdout
+    assert run("db", "list", "--db", second).stdout == run("db", "list", "--db", first).stdout
+    (tmp_path / "broken.jsonl").write_text("[]")
+    refused = run("db", "import", text, tmp_path / "broken.jsonl", "--db", third)
+    assert_refused(refused, "broken.jsonl", "is not an export of measurements")
+    assert not third.exists()  # all files or none
+    assert_refused(run("db", "merge", tmp_path / "broken.jsonl", "--db", third), "broken.jsonl")
+    assert_refused(run("db", "export", tmp_path / "no" / "folder", "--db", first), "there is no folder")
+
+
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
     assert_refused(run("db", "count", "--db", tmp_path), str(tmp_path))
 

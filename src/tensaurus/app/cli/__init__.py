@@ -1,6 +1,7 @@
 """The command line: `tensaurus COMMAND`, or `python -m tensaurus COMMAND`."""
 
 import tensaurus.app.cli.bench
+import tensaurus.app.cli.database
 import tensaurus.app.cli.derive
 import tensaurus.app.cli.extract
 import tensaurus.app.cli.library

@@ -1,4 +1,4 @@
-"""The command groups `rules`, `db` (measurements) and `zoo` (models to try)."""
+"""The command groups `rules` and `zoo` (models to try)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensaurus.app.cli.app import Command, app
-from tensaurus.app.cli.options import DatabaseFile, Seed
+from tensaurus.app.cli.options import Seed
 from tensaurus.system.errors import NotEqualError, TensaurusError
 from tensaurus.system.files import replace_file, require_writable
 
 if TYPE_CHECKING:
     from tensaurus.rules.language.rule import Rule
-    from tensaurus.runtimes.measure.database import Database
 
 rules = typer.Typer(help="The library of rewrite rules.", no_args_is_help=True, rich_markup_mode=None)
-db = typer.Typer(
-    help="Measured times and tuned kernels, kept to make later runs quicker.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 zoo = typer.Typer(help="Models to try.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(rules, name="rules")
-app.add_typer(db, name="db")
 app.add_typer(zoo, name="zoo")
 
 
@@ -212,47 +205,6 @@ def _read_rules(file: Path | None) -> list[Rule]:
     return library() if file is None else read_rule_file(file)
 
 
-@db.command("path", cls=Command)
-def db_path(database: DatabaseFile = None) -> None:
-    """Print the database's file."""
-    from tensaurus.runtimes.measure.database import default_path
-
-    typer.echo(database or default_path())
-
-
-@db.command("count", cls=Command)
-def db_count(database: DatabaseFile = None) -> None:
-    """Print the number of measurements."""
-    with _open_database(database) as measurements:
-        typer.echo(measurements.count())
-
-
-@db.command("list", cls=Command)
-def db_list(database: DatabaseFile = None) -> None:
-    """Print every measurement.
-
-    Milliseconds, backend, device, schedule and workload, separated by tabs.
-    """
-    with _open_database(database) as measurements:
-        for row in measurements.all():
-            words = (row.backend, row.device, row.schedule, row.workload)
-            typer.echo("\t".join([f"{row.seconds * 1e3:.6g}", *(" ".join(word.split()) for word in words)]))
-
-
-@db.command("clear", cls=Command)
-def db_clear(
-    database: DatabaseFile = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Delete all measurements."""
-    with _open_database(database) as measurements:
-        count = measurements.count()
-        if not yes:
-            typer.confirm(f"Delete {count} measurements in {measurements.path}?", abort=True)
-        measurements.clear()
-        typer.echo(f"deleted {count} measurements")
-
-
 @zoo.command("list", cls=Command)
 def zoo_list() -> None:
     """List the models to try, one on each line.
@@ -317,9 +269,3 @@ def zoo_fetch(
     from tensaurus.app.zoo.pretrained import fetch_model
 
     typer.echo(fetch_model(name, folder))
-
-
-def _open_database(path: Path | None) -> Database:
-    from tensaurus.runtimes.measure.database import Database
-
-    return Database(path)

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from math import isnan
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Database", "DatabaseError", "Measurement", "default_path"]
+__all__ = ["Database", "DatabaseError", "Measurement", "default_path", "read_database"]
 
 KEY = ("workload", "backend", "device", "schedule")
 SCHEMA = 1  # version of the table, PRAGMA user_version in the file
@@ -33,6 +33,7 @@ TABLE = (
     f" PRIMARY KEY ({', '.join(KEY)}), CHECK ({VALID_ROW})) WITHOUT ROWID"
 )
 INSERT = "REPLACE INTO measurements VALUES (?, ?, ?, ?, ?)"
+INSERT_MISSING = "INSERT OR IGNORE INTO measurements VALUES (?, ?, ?, ?, ?)"
 
 # Errors that a damaged file causes; UnicodeDecodeError where an error text quotes damaged bytes.
 UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
@@ -118,6 +119,18 @@ class Database:
                 self._connection.executemany(INSERT, rows)
 
         self._retry_on_damage(write)
+
+    def add_missing(self, measurements: Iterable[Measurement]) -> int:
+        """Store those whose key has no measurement yet, all or none; return how many these were."""
+        rows = [astuple(measurement) for measurement in measurements]
+
+        def write() -> int:
+            with _transaction(self._connection):
+                before = self._connection.total_changes
+                self._connection.executemany(INSERT_MISSING, rows)
+                return self._connection.total_changes - before
+
+        return self._retry_on_damage(write)
 
     def all(self) -> list[Measurement]:
         """Return every measurement, sorted by key."""
@@ -276,6 +289,21 @@ class Database:
             with suppress(FileNotFoundError):
                 Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
         return aside
+
+
+def read_database(path: Path) -> list[Measurement]:
+    """Return the measurements in a database of another run, which is not changed, sorted by key.
+
+    Raises DatabaseError for a file that is none, or that is damaged.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            connection.text_factory = _text
+            rows = connection.execute(f"SELECT * FROM measurements ORDER BY {', '.join(KEY)}").fetchall()
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+        remedy = "Name a database: `tensaurus db path` prints the present one."
+        raise DatabaseError(f"cannot be read: {_one_line(error)}", file=path, remedy=remedy) from error
+    return [measurement for measurement in map(_to_measurement, rows) if measurement is not None]
 
 
 @contextmanager

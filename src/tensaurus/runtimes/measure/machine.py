@@ -41,9 +41,14 @@ class Machine:
         return cls(_processor(), len(allowed_cores()), usable_threads(threads), versions)
 
     @property
+    def hardware(self) -> str:
+        """The kind of machine: measurements of others of its kind are valid here."""
+        return f"{self.processor}, {self.cores} cores"
+
+    @property
     def key(self) -> str:
         """The text that tells devices apart in the database; versions are in the backend's key."""
-        return f"{self.processor}, {self.cores} cores, {self.threads} threads"
+        return f"{self.hardware}, {self.threads} threads"
 
     def backend_key(self, name: str) -> str:
         """Return the backend's name and version, its database key.  Raises KeyError if not installed."""
