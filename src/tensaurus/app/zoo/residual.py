@@ -90,7 +90,7 @@ def _add_bottleneck(
     """Add a bottleneck: 1x1 to `inner` channels, 3x3 in groups, 1x1 to four times the width."""
     y = b.relu(b.conv_norm(x, f"{name}.conv1", f"{name}.bn1", inner, 1))
     y = b.conv_norm(y, f"{name}.conv2", f"{name}.bn2", inner, 3, stride=stride, padding=1, groups=groups)
-    return _finish_bottleneck(b, x, b.relu(y), name, width, _shortcut(b, x, name, 4 * width, stride))
+    return _finish_bottleneck(b, b.relu(y), name, width, _shortcut(b, x, name, 4 * width, stride))
 
 
 def _split_bottleneck(b: Builder, x: Value, name: str, width: int, stride: int) -> Value:
@@ -102,10 +102,10 @@ def _split_bottleneck(b: Builder, x: Value, name: str, width: int, stride: int) 
         shortcut = b.average_pool(x, 2, stride, count_padding=False, ceil=True)
     if x.channels != 4 * width:
         shortcut = b.conv_norm(shortcut, f"{name}.downsample.1", f"{name}.downsample.2", 4 * width, 1)
-    return _finish_bottleneck(b, x, y, name, width, shortcut)
+    return _finish_bottleneck(b, y, name, width, shortcut)
 
 
-def _finish_bottleneck(b: Builder, x: Value, y: Value, name: str, width: int, shortcut: Value) -> Value:
+def _finish_bottleneck(b: Builder, y: Value, name: str, width: int, shortcut: Value) -> Value:
     """Add the end of a bottleneck: 1x1 to four times the width, and the shortcut."""
     y = b.conv_norm(y, f"{name}.conv3", f"{name}.bn3", 4 * width, 1, gain=_BRANCH_GAIN)
     return b.relu(b.add(y, shortcut))

@@ -119,8 +119,6 @@ def is_reshape(scope: Scope) -> bool:
     read = scope.body
     if not isinstance(read, Read) or read.outside is not None:
         return False
-    if any(isinstance(index, Read) for index in read.indices):
-        return False
     if not is_same_size(product(scope.shape), product(read.source.shape)):
         return False
     fixed_axes: dict[Atom, Any] = {a: 0 for a in scope.axes if is_same_size(a.extent, 1)}

@@ -236,14 +236,10 @@ def _divides(step: Size, extent: Size) -> bool:
     return not is_same_size(step, 1) and is_same_size(floordiv(extent, step) * step, extent)
 
 
-def merge_digits(
-    record: AnyRecord,
-    axes: Sequence[Axis],
-    change: Callable[[AnyRecord, Values, Sequence[Axis]], AnyRecord | None],
-) -> tuple[list[Axis], dict[Atom, Any]] | None:
+def merge_digits(record: AnyRecord, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
     """Return (axes, values) with two axes, which occur only as D*h + d with d < D, merged into one.
 
-    None where there are no such axes.  The parameter `change` is not used.
+    None where there are no such axes.
     """
     if len(axes) < 2:
         return None

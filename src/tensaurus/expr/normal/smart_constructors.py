@@ -176,7 +176,7 @@ def term_sum(
             axes, guards, times(number_sum(coefficient), *(substitute_factor(f, values) for f in factors))
         )
     core = Core(tuple(axes), tuple(guards), cancel_inverses(factors, axes))
-    change = split_digits(core, axes) or merge_digits(core, axes, substitute_core)
+    change = split_digits(core, axes) or merge_digits(core, axes)
     if change is not None:  # the same with an axis that is split, or two that are merged
         axes, values = change
         inner = times(number_sum(coefficient), *(substitute_factor(f, values) for f in core.factors))
@@ -322,7 +322,7 @@ def reduce_over(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     axes, _, values = narrowed
     if values:  # axes of one point are gone
         return reduce_over(monoid, axes, instantiate(body, values))
-    change = split_digits(body, axes) or merge_digits(body, axes, _substitute_sum)
+    change = split_digits(body, axes) or merge_digits(body, axes)
     if change is not None:
         return reduce_over(monoid, change[0], instantiate(body, change[1]))
     if monoid != "prod":
