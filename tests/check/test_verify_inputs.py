@@ -321,6 +321,17 @@ def test_a_number_where_there_is_none_is_no_match() -> None:
 # ------------------------------------------------------------------------------------------------ the parts
 
 
+def test_where_the_original_overflows_a_third_of_the_digits_is_enough() -> None:
+    """ZFNet's normalization has squares beyond float32, and then no number; a faster form is nearly right."""
+    exact = np.array([0.5, 0.25])
+    own = np.array([np.nan, 0.25], np.float32)
+    original = OriginalOutput(exact, own)
+    assert original.judge(np.array([0.501, 0.25], np.float32)).passed
+    assert original.judge(own).passed
+    for wrong in ([0.51, 0.25], [0.5, 0.2501], [0.5, np.nan], [np.inf, 0.2501]):
+        assert not original.judge(np.array(wrong, np.float32)).passed
+
+
 def test_every_constant_has_inputs_on_both_sides() -> None:
     model = line(
         "c = Constant <value_floats = [0.1, 6.0, 400.0]> () d = Neg (c) y = LeakyRelu <alpha = 0.3> (x)"
