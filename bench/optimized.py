@@ -9,7 +9,7 @@ with the costs that the programs run before it have corrected.
 Writes tables/optimized.csv (of other backends, optimized_NAME.csv) as it goes, goes on from there with
 --resume, and makes the table beside it, and of onnxruntime tables/prediction.png.
 
-    python bench/optimized.py [--resume] [--backend onnxruntime] [--time-limit 60] [MODELS...]
+    python bench/optimized.py [--resume] [--backend onnxruntime] [--time-limit 60] [--table FILE] [MODELS...]
 """
 
 from __future__ import annotations
@@ -69,14 +69,15 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=["zoo", "ppocr_rec", "ppocr_det", "ppocr_cls"])
     parser.add_argument("--backend", default="onnxruntime")
     parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--table", type=Path, help="where the rows go, and the page beside them")
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
     names = [subject.name for subject in select_models(options.models)]
     each = partial(measured, backend=options.backend, limit=options.time_limit)
-    path = rows_of(options.backend)
+    path = options.table or rows_of(options.backend)
     rows = grown(path, read(path, Row) if options.resume else [], names, each)
     path.with_suffix(".md").write_text(page(rows, options.backend))
-    if options.backend == "onnxruntime":
+    if options.backend == "onnxruntime" and options.table is None:
         draw(rows, TABLES / "prediction.png")
         readme.write()
 
