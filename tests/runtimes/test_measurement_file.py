@@ -60,10 +60,16 @@ def test_a_damaged_file_is_one_line_that_names_the_place(text: str, reason: str,
     assert str(file) in str(caught.value) and "\n" not in str(caught.value) and caught.value.remedy
 
 
-CUT_OFF = gzip.compress(b"x" * 500)[:-9]
+BYTES = {
+    "nothing": b"",
+    "a header": b"\x1f\x8b",
+    "no gzip": b"no gzip",
+    "cut off": gzip.compress(b"x" * 500, mtime=0)[:-9],
+    "no text": b"\xff\xfe",
+}
 
 
-@pytest.mark.parametrize("content", [b"", b"\x1f\x8b", b"no gzip", CUT_OFF, b"\xff\xfe"])
+@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
 @pytest.mark.parametrize("name", ["export.jsonl", "export.jsonl.gz"])
 def test_bytes_that_are_no_text_are_one_line(name: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
