@@ -146,7 +146,8 @@ def test_a_runtime_that_refuses_the_model_is_left_out(
 ) -> None:
     bench = Bench(monkeypatch, {A: 3.0, B: 2.0}, {A: 1.0}, refused={C: "no such operator"})
     assert bench.run(tmp_path).summary.backend == A
-    assert any("reference is left out of the comparison" in n and "no such operator" in n for n in bench.said.notes)
+    words = "reference is left out of the comparison", "no such operator"
+    assert any(all(word in note for word in words) for note in bench.said.notes)
     alone = Bench(monkeypatch, {A: 3.0}, {A: 1.0}, refused={B: "no such operator"})
     assert alone.run(tmp_path).rewrites and [options.backend for options in alone.asked] == [A]
     nobody = Bench(monkeypatch, {}, {}, refused={A: "no", B: "never"})
