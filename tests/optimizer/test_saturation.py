@@ -338,6 +338,7 @@ def test_the_operators_of_the_original_are_not_measured_one_by_one() -> None:
     outcome = search(whole, prices, Ruleset([]), observe=observe)
     assert 0 < len(prices.seen) < len(own) and set(prices.seen) <= own
     assert outcome.original.measured == len([n for n in whole.active if isinstance(n.op, Op)])
+    assert isclose(outcome.original.cost, outcome.original.measured)  # no longer the estimate
 
 
 def test_no_fusion_goes_through_what_reads_its_own_class() -> None:

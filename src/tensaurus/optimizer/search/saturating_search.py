@@ -136,7 +136,9 @@ class SaturatingSearch:
         best = Cheapest(entry, choices, choice, prices)
         if self._run_whole(best):
             self._set_original(best)
-            for key in self.costs.prices(choices).keys_to_calibrate(choice):
+            prices = self.costs.prices(choices)
+            entry.cost = prices.total(choice)  # as results are predicted, by what was learnt
+            for key in prices.keys_to_calibrate(choice):
                 if self._has_no_time():
                     return
                 prices.measure(key)

@@ -46,7 +46,7 @@ class StandaloneCosts(Protocol):
         """Return the seconds by arithmetic and traffic at the machine's peaks."""
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
-        """Take these seconds, observed in a program, where a finder asks for a piece that is not measured."""
+        """Keep the seconds of a piece in a program: finders get them for a piece that is not measured."""
 
 
 class PricedChoices(Protocol):

@@ -142,7 +142,7 @@ class OperatorCosts:
         return None if known == inf else known
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
-        """Take these seconds, observed in a program, for a piece that is not measured (`alone`)."""
+        """Keep the seconds of a piece in a program: `alone` returns them where the piece is not measured."""
         self._observed[piece] = seconds
 
     def _is_exportable(self, piece: Piece) -> bool:
