@@ -198,6 +198,47 @@ def test_a_law_and_its_proof() -> None:
     assert_congruent(graph)
 
 
+def twice_negated(inner: Node) -> Node:
+    return node("Neg", node("Neg", inner))
+
+
+ONE, S = constant(np.ones((), np.float32)), source("s", TensorType("float32", ()))
+
+
+@pytest.mark.parametrize(
+    ("law", "whole"),
+    [
+        ("Max(x, x) => x", node("Max", twice_negated(Y), Y)),
+        ("Add(Exp(x), Sub(y, x)) => Exp(y)", node("Add", node("Exp", twice_negated(Y)), node("Sub", X, Y))),
+        ("Mul(x, 1) => x", node("Mul", X, twice_negated(ONE))),
+        ("Exp(Mul(x, 1)) => Exp(x)", node("Exp", node("Mul", X, twice_negated(ONE)))),
+        ("Exp(x) => Relu(x) where const(x)", node("Exp", node("Sub", S, S))),
+    ],
+)
+def test_a_union_below_a_pattern_lets_it_match(law: str, whole: Node) -> None:
+    """Two occurrences of a variable become one class, or a class a number, below the pattern's operators."""
+    laws = Ruleset(rules("Neg(Neg(x)) => x", law, "Sub(x, x) => 0"))
+    graph, _ = graph_of(program(whole))
+    found = saturate(graph, laws)
+    assert found.ended_by == "saturated" and found.applied["r1"]
+    assert_saturated(graph, laws)
+
+
+def assert_saturated(graph: EGraph, laws: Ruleset) -> None:
+    """Another exploration, which searches every class for every pattern, adds nothing."""
+    before = len(graph), len(graph.members)
+    saturate(graph, laws, Limits(nodes=2 * len(graph) + 100))
+    assert (len(graph), len(graph.members)) == before
+
+
+@given(st.sampled_from(sorted(PROGRAMS)), st.lists(st.sampled_from(library()), min_size=2, max_size=12))
+def test_what_is_saturated_has_no_match_left(name: str, chosen: list[Rule]) -> None:
+    laws = Ruleset(chosen)
+    graph, _ = graph_of(small(PROGRAMS[name]))
+    if saturate(graph, laws, Limits(nodes=300, multi=0)).ended_by == "saturated":
+        assert_saturated(graph, laws)
+
+
 def test_a_rule_of_several_roots() -> None:
     laws = Ruleset(rules("Mul(x, y), Mul(x, z) => Sub(Mul(x, Add(y, z)), Mul(x, z)), Mul(x, z)"))
     graph, roots = graph_of(program(node("Mul", X, Y), node("Mul", X, Z), node("Mul", Z, Y)))

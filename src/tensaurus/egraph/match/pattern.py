@@ -17,7 +17,7 @@ without the checks of the deadline and of the number of matches:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
@@ -73,7 +73,7 @@ class Pattern:
     inner      the positions of operators below the root, with their numbers
     literals   the positions of numeric constants
     operators  the operators (Apply or Item), outermost first: an operator's number is its place here
-    depth      how many operators lie one above the other
+    depth      levels of classes that decide about a match (`count_levels`)
     source     the Python code of `search` and `bind`
     constants  the values of names in the code
     """
@@ -243,13 +243,24 @@ def kind_of(term: Term) -> Kind:
     raise ValueError(f"a rule's left side must be an operator, not {term}")
 
 
-def depth(term: Term | None) -> int:
-    """Return how many operators lie one above the other."""
+def count_levels(term: Term | None, compared: Container[str]) -> int:
+    """Return how many levels of classes decide whether a pattern matches; the root's class is the first.
+
+    A match can appear only when one of these classes changes, so after a change in a class the pattern is
+    searched again in classes up to one level less above it.  Beside each operator's class these classes
+    decide: of a variable in `compared`, which occurs twice (its occurrences must be one class) or is guarded
+    (its types must meet conditions), and of a number (the class must be known to be this number).
+    Exp(x) has one level; Max(x, x), Mul(x, 1) and Exp(Neg(x)) have two.
+    """
     match term:
         case Apply(_, args, _, _):
-            return 1 + max((depth(arg) for arg in args), default=0)
+            return 1 + max((count_levels(arg, compared) for arg in args), default=0)
         case Item(inner, _):
-            return 1 + depth(inner)
+            return 1 + count_levels(inner, compared)
+        case Variable(name, _):
+            return int(name in compared)
+        case Literal():
+            return 1
     return 0
 
 
@@ -293,6 +304,7 @@ def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pa
     writer.write_line(f"out.append(({numbers},))")
     writer.write_line("if len(out) >= most: return")
     firsts = [spots[0] for spots in writer.places.values()]
+    compared = {name for name, spots in writer.places.items() if len(spots) > 1 or name in writer.guards}
     terms = "".join(f"original_args[match[{first.operator}]][{first.argument}], " for first in firsts)
     source = "def search(nodes, rows, args, analyses, out, most, deadline):\n"
     source += f"    {' '.join(f'rows{k},' for k in range(len(writer.kinds)))} = rows\n"
@@ -309,7 +321,7 @@ def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pa
         inner=tuple(writer.inner),
         literals=tuple(writer.literals),
         operators=tuple(writer.operators),
-        depth=depth(term),
+        depth=count_levels(term, compared),
         source=source,
         constants=writer.constants,
     )
