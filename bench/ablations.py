@@ -80,7 +80,11 @@ def used(path: Sequence[State]) -> set[str]:
         found |= {
             name
             for name, rule in single
-            if any(before.after_step(s, t).key == after.key for s in before.compute_bound() for t in rule(s))
+            if any(
+                before.after_step(stage, step).key == after.key
+                for stage in before.compute_bound_stages()
+                for step in rule(stage)
+            )
         }
     return found
 
@@ -121,8 +125,8 @@ class Worth:
             deadline = monotonic() + PATIENCE
             search = Search(
                 self.roofline,
-                states=self.states,
-                depth=depth,
+                max_states=self.states,
+                max_depth=depth,
                 deadline=deadline,
                 weights=part.weights,
                 **without(name),

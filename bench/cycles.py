@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.match.pattern import Match
-from tensaurus.egraph.match.rewrite import Plan
+from tensaurus.egraph.match.plan import Plan
 from tensaurus.egraph.match.saturate import Exploration, RuleEntry, Runner
 
 
@@ -52,7 +52,7 @@ def filter_cycles(graph: EGraph) -> int:
             worst = max(cycle, key=lambda k: path[k][1])
             youngest = path[worst][1]
             alive[youngest] = False
-            del graph.known[graph.heads[youngest], *graph.args[youngest]]
+            del graph.hashcons[graph.heads[youngest], *graph.args[youngest]]
             graph.dirty_classes.add(path[worst][0])
             count += 1
             for group, _, _ in path[worst + 1 :]:  # they may be reached again by another way

@@ -266,7 +266,7 @@ def derived(node: Node, leaves: Nodes, search: Search) -> list[DerivedProgram]:
 def searched(part: LinearRegion, search: Search) -> list[DerivedProgram]:
     """Return the programs found for a region; of several products, each alone is searched first."""
     single = part.single_regions if len(part.pieces) > 1 else ()
-    found = [searched(one, replace(search, states=ALONE)) for one in single]
+    found = [searched(one, replace(search, max_states=ALONE)) for one in single]
     made = part.expressions()
     assert made is not None, "nothing lies around the products"
     return joint_search.search_region(part, *made, search, found)
@@ -277,16 +277,16 @@ def alone(build: Callable[[int], Node]) -> Callable[[int], Nodes]:
 
 
 ALONE = 40  # states of the search for each product of several
-GUIDED = Search(states=40, min_intensity=1.0)  # sizes are small here
-SHALLOW = replace(GUIDED, states=170, depth=3, min_intensity=2.0)
-BREADTH_FIRST = replace(GUIDED, states=120, is_guided=False, depth=2, min_intensity=2.0)
+GUIDED = Search(max_states=40, min_intensity=1.0)  # sizes are small here
+SHALLOW = replace(GUIDED, max_states=170, max_depth=3, min_intensity=2.0)
+BREADTH_FIRST = replace(GUIDED, max_states=120, is_guided=False, max_depth=2, min_intensity=2.0)
 CASES: dict[str, tuple[Callable[[int], Nodes], Claim, Search]] = {
     "Conv3x3 as MatMul and OffsetReduce": (
         alone(lambda s: convolution(s, (3, 3))),
         matmul_and_offsets,
         replace(GUIDED, min_intensity=2.0),
     ),
-    "im2col": (alone(lambda s: convolution(s, (3, 2))), im2col, Search(states=1)),
+    "im2col": (alone(lambda s: convolution(s, (3, 2))), im2col, Search(max_states=1)),
     "Conv3x3 as smaller ones": (
         alone(lambda s: convolution(s, (3, 3))),
         smaller_convolutions,
@@ -307,8 +307,12 @@ CASES: dict[str, tuple[Callable[[int], Nodes], Claim, Search]] = {
     "ConvTranspose as MatMul and selective sum": (alone(transposed), selective_sum, BREADTH_FIRST),
     "dilated G2BMM as plain": (alone(lambda s: banded(s, mixes=False)), undilated, GUIDED),
     "dilated GBMM as plain": (alone(lambda s: banded(s, mixes=True)), undilated, GUIDED),
-    "pooling as convolution": (alone(pooled), of_ones, replace(GUIDED, states=20, min_intensity=0.5)),
-    "convolution with one number as pooling": (alone(of_one_number), averages, replace(GUIDED, states=20)),
+    "pooling as convolution": (alone(pooled), of_ones, replace(GUIDED, max_states=20, min_intensity=0.5)),
+    "convolution with one number as pooling": (
+        alone(of_one_number),
+        averages,
+        replace(GUIDED, max_states=20),
+    ),
     "attention's products without transposes": (alone(attention), transposes_absorbed, GUIDED),
     "convolutions with different kernels as one": (kernels_of_several_shapes, merged("Conv"), GUIDED),
     "products of one tensor as one": (products_of_one, merged("MatMul"), GUIDED),

@@ -49,7 +49,7 @@ from tensaurus.finders.derive.linear_regions import LinearRegion
 from tensaurus.graph.ir.node import constant, replace_args
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import topological_order
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
@@ -124,11 +124,11 @@ class Found:
 
 def until(part: LinearRegion, claim: Claim, search: Search) -> tuple[DerivedProgram, Found] | None:
     """The first program of which the claim is true; None where the search ends before."""
-    leaves, began, most, seen = tuple(part.names.values()), monotonic(), search.states, 0
-    search.deadline, search.states = began + SECONDS, 0
+    leaves, began, most, seen = tuple(part.names.values()), monotonic(), search.max_states, 0
+    search.deadline, search.max_states = began + SECONDS, 0
     searched(part, search)
-    while search.is_cut and search.states < most and not search.is_late:
-        search.states += 1
+    while search.is_cut and search.max_states < most and not search.is_late:
+        search.max_states += 1
         found = search.resume()
         one = next((one for one in found if claim(one, leaves)), None) if search.found > seen else None
         if one is not None:
@@ -146,7 +146,7 @@ def compared() -> str:
         "",
         f"{Machine.here().processor}, one thread; `python bench/derivations.py`.  States explored until",
         "the program is found, those met, those pruned by fingerprint, programs by then, rules on its path,",
-        f"seconds; at most {SECONDS:g} s and {WAYS['all'].states} states, *no* where that is not enough.",
+        f"seconds; at most {SECONDS:g} s and {WAYS['all'].max_states} states, *no* where that is not enough.",
         "",
         "| case | search | states | met | pruned | programs | rules | s |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
@@ -180,7 +180,7 @@ def drawn(draws: int) -> str:
         counts, right, seconds = list[int](), 0, 0.0
         for seed in range(draws):
             part = part_of(build(seed))
-            made = until(part, claim, replace(search, states=MOST))
+            made = until(part, claim, replace(search, max_states=MOST))
             if made is None:
                 print(name, seed, "not found", flush=True)
                 continue
@@ -208,7 +208,7 @@ def form_of(name: str) -> tuple[Piece, Piece] | None:
     nodes = build()
     part = part_of(nodes)
     leaves = tuple(part.names.values())
-    matching = (one for one in searched(part, Search(states=FORMS)) if claim(one, leaves))
+    matching = (one for one in searched(part, Search(max_states=FORMS)) if claim(one, leaves))
     laws = (make_equation(part.forms, leaves, one) for one in matching)
     law = next((law for law in laws if law is not None), None)
     if law is None:
@@ -232,13 +232,14 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
     found = {}
     with temporary_folder() as folder, Database(folder / "times.db") as records:
         program, feeds = standalone_model(piece, OPSET)
-        build = Builds(folder, make_expander(library()), folded=False)(program)
+        build = BuildCache(folder, make_expander(library()), folded=False)(program)
         for backend in ("onnxruntime", "openvino"):
             found[backend] = timed(backend, build, feeds, machine.threads)
         if piece.has_eoperators:
             tuner = Tuner(records, machine, "native")
             kernels = TunedKernels(tuner, lambda: tuning)
-            build = Builds(folder, make_expander(library()), kernels, linked_library, folded=False)(program)
+            builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)
+            build = builds(program)
             tuner.close()
             found["kernels"] = timed("onnxruntime", build, feeds, machine.threads)
     return found

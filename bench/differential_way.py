@@ -142,8 +142,8 @@ def matchers() -> tuple[Matcher, ...]:
 def by_head() -> dict[Any, list[Matcher]]:
     found: dict[Any, list[Matcher]] = {}
     for matcher in matchers():
-        if len(matcher.heads) == 1:
-            found.setdefault(matcher.heads[0], []).append(matcher)
+        if len(matcher.root_operators) == 1:
+            found.setdefault(matcher.root_operators[0], []).append(matcher)
     return found
 
 
@@ -244,12 +244,12 @@ def _changes(program: Program) -> Iterator[tuple[Rule, dict[Node, Node]]]:
         if len(node.types) > 1:
             continue
         for matcher in by_head().get(head, ()):
-            for binding in matcher.bindings((node,)):
+            for binding in matcher.match_roots((node,)):
                 applied = matcher.apply((node,), binding)
                 if applied is not None:
                     yield matcher.rule, {node: applied[0]}
     for matcher in matchers():
-        if len(matcher.heads) > 1:
+        if len(matcher.root_operators) > 1:
             for changes in islice(matcher.joint_rewrites(program), 3):
                 yield matcher.rule, changes
 

@@ -39,7 +39,7 @@ from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.exact import Cycles, solve
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
+from tensaurus.egraph.extract.problem import Problem, Selection, dag_cost
 from tensaurus.egraph.extract.problem_files import read_problem
 from tensaurus.egraph.extract.shrink_problem import shrink
 from tensaurus.egraph.match.saturate import Limits, Ruleset, Runner
@@ -118,7 +118,7 @@ def solved(problem: Problem, cycles: Cycles, shrunk: bool, limit: float, workers
     }
 
 
-def timed(problem: Problem, choose: Callable[[Problem], Choice]) -> Row:
+def timed(problem: Problem, choose: Callable[[Problem], Selection]) -> Row:
     """One extraction without a proof."""
     start, before = monotonic(), cpu()
     cost = dag_cost(problem, choose(problem))

@@ -27,7 +27,8 @@ from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.finders.bilinear import best_algorithm
 from tensaurus.finders.bilinear.fast_convolution import Convolution, fast_scope
 from tensaurus.finders.bilinear.tiling import ConvolutionAxis
-from tensaurus.finders.fuse.blocked_layouts import block_scope, is_blockable
+from tensaurus.finders.fuse.blocked_expression import block_kernel
+from tensaurus.finders.fuse.blocked_layouts import is_blockable
 from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.kernels.halide.compile import input_tensors, jit
@@ -195,7 +196,7 @@ def _in_blocks(case: Case) -> Iterator[Case]:
             continue
         if not all(is_blockable(kind, width) for kind in wanted):
             continue
-        scope = block_scope(case.scope, {f"x{k}" for k in inputs}, output, width)
+        scope = block_kernel(case.scope, {f"x{k}" for k in inputs}, output, width)
         if scope is not None:
             types, arrays = list(case.types), list(case.arrays)
             for k in inputs:
@@ -238,7 +239,7 @@ def of_chain(seed: int, number: int) -> Case:
     filters = rng.choice((4, 8, 12, 20, 24, 36, 48, 68, 100))
     of = Convolution(rng.choice((1, 1, 2, 3)), channels, filters, 1, tuple(windows), rng.random() < 0.5)
     scope = fast_scope(of, algorithms)
-    extra = Tensor(f"x{2 + of.bias}", scope.shape)
+    extra = Tensor(f"x{2 + of.has_bias}", scope.shape)
     after = rng.choice(("nothing", "max", "add", "both", "swish"))
 
     def element(*place: Any) -> Any:

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Stopwatch
-from tensaurus.runtimes.price import weight_costs
+from tensaurus.runtimes.price import standalone_model
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import Roofline
 from tensaurus.system.scratch import temporary_folder
@@ -22,8 +22,8 @@ from tensaurus.system.scratch import temporary_folder
 @contextmanager
 def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCosts]:
     """What measures a program's operators, each with one copy of its weights."""
-    machine, copies = Machine.here(), weight_costs.MAX_COPIES
-    weight_costs.MAX_COPIES = 1
+    machine, copies = Machine.here(), standalone_model.MAX_COPIES
+    standalone_model.MAX_COPIES = 1
     try:
         with (
             Database(path) as database,
@@ -31,10 +31,10 @@ def measuring(program: Program, backend: str, path: Path) -> Iterator[OperatorCo
             temporary_folder() as folder,
         ):
             opset, expand = program.frame.opset, make_expander(library())
-            builds = Builds(folder, expand, folded=False)
+            builds = BuildCache(folder, expand, folded=False)
             roofline = Roofline.here(database, machine)
             yield OperatorCosts(
                 database, stopwatch, backend, machine, opset, builds, expand, roofline=roofline
             )
     finally:
-        weight_costs.MAX_COPIES = copies
+        standalone_model.MAX_COPIES = copies

@@ -27,7 +27,7 @@ from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.graph.ir.node import Node, apply, constant, replace_args, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.kernels.tune.tuned_kernels import TunedKernels
@@ -161,7 +161,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         tuner = Tuner(records, machine, "native")
         kernels = TunedKernels(tuner, lambda: tuning)
         begin = monotonic()
-        builds = Builds(folder, make_expander(library()), kernels, linked_library, folded=False)
+        builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)
         program, feeds = standalone_model(kernel, OPSET)
         build = builds(program)
         seconds = monotonic() - begin
@@ -177,7 +177,7 @@ def peers(piece: Piece, machine: Machine) -> dict[str, float]:
     """Seconds of the runtimes that are installed."""
     with temporary_folder() as folder:
         program, feeds = standalone_model(piece, OPSET)
-        build = Builds(folder)(program)
+        build = BuildCache(folder)(program)
         names = [name for name in ("onnxruntime", "openvino") if backends.find(name).installed()]
         return {name: timed(name, build, feeds, machine.threads) for name in names}
 

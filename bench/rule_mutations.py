@@ -42,7 +42,7 @@ from tensaurus.rules.language.evidence import Evidence
 from tensaurus.rules.language.match import is_commutative
 from tensaurus.rules.language.rule import Rule, library, read_rules
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_expression
-from tensaurus.rules.prove.case_split import CaseSplit, ProofStopped, StepBudget
+from tensaurus.rules.prove.case_split import CaseSplit, ProofBudget, ProofStopped
 from tensaurus.rules.prove.proof import TYPES
 from tensaurus.rules.test.verify_rule import PROOF_STEPS, Refuted, verify
 from tensaurus.system.files import replace_file
@@ -248,11 +248,11 @@ def _fate(mutant: Rule, wanted: int, steps: float) -> tuple[str, str]:
 
 def applies(mutant: Rule, steps: float) -> bool:
     """Whether there is a case of it, as far as so many steps show: where they do not, there may be."""
-    left = StepBudget(steps)
+    left = ProofBudget(steps)
     kinds = TYPES if "any" in mutant.tags else TYPES[:1]
     every = ((kind, rank) for kind in kinds for rank in range(RANK + 1))
     try:
-        return any(True for kind, rank in every for _ in CaseSplit(mutant, rank, dtypes=kind, steps=left))
+        return any(True for kind, rank in every for _ in CaseSplit(mutant, rank, dtypes=kind, budget=left))
     except (ProofStopped, RecursionError):  # sizes that are nested too deeply
         return True
 

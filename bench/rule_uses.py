@@ -31,7 +31,7 @@ from prices import Prices
 
 from tensaurus.app.zoo.selection import select_models
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.egraph.match.saturate import Limits
 from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.ir.scalar_functions import cast_target
@@ -136,7 +136,7 @@ def layout(rule: Rule) -> bool:
     return any(moves(call.op) for root in (*rule.lhs, *rule.rhs) for call in outer_first(root))
 
 
-def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+def _quick(problem: Problem, seconds: float, start: Selection | None) -> Selection:
     return quick_extraction(problem)
 
 

@@ -67,7 +67,7 @@ def to_json(graph: EGraph, roots: Sequence[int], cost: Callable[[Node], float]) 
             written[str(number)] = {
                 "op": op.name if isinstance(op, Op) else str(op),
                 "children": reads,
-                "eclass": str(problem.groups[number]),
+                "eclass": str(problem.class_of_choice[number]),
                 "cost": problem.costs[number],
             }
     return {"nodes": written, "root_eclasses": [str(root) for root in problem.roots]}

@@ -74,12 +74,12 @@ def peaks() -> Iterator[None]:
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole models are run for a twentieth of the time: which is faster is not what tests are about."""
     from tensaurus.runtimes.measure import end_to_end_times, measure, observe
-    from tensaurus.runtimes.measure.measure import compare
+    from tensaurus.runtimes.measure.measure import time_contenders
 
-    def compared(*given: Any, **options: Any) -> Any:
-        return compare(*given, **{**options, "rounds": 3, "seconds": 0.02})
+    def time_briefly(*given: Any, **options: Any) -> Any:
+        return time_contenders(*given, **{**options, "rounds": 3, "seconds": 0.02})
 
-    monkeypatch.setattr(end_to_end_times, "compare", compared)
+    monkeypatch.setattr(end_to_end_times, "time_contenders", time_briefly)
     monkeypatch.setattr(measure, "BURST_SECONDS", 0.005)
     monkeypatch.setattr(measure, "MAX_PAIR_SECONDS", 0.5)
     monkeypatch.setattr(observe, "MIN_TURN_SECONDS", 0.01)

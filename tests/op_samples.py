@@ -22,7 +22,7 @@ from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.element_type import dtype_code
 from tensaurus.ops.examples import Array, Example, parse_example
-from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.onnx_writer import write_node
 from tensaurus.ops.schema import NEWEST, NotInOpset, versions
 
 
@@ -73,7 +73,7 @@ class Sample:
         names = [f"x{i}" if t is not None else None for i, t in enumerate(self.types)]
         results = [f"y{i}" for i in range(outputs)]
         held = dict(zip(names, self.values, strict=True))
-        node, initializers = node_proto(
+        node, initializers = write_node(
             self.op,
             self.types,
             self.attrs,

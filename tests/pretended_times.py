@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensaurus.optimizer.result import contenders
+from tensaurus.optimizer.result import candidate_models, winner
 from tensaurus.runtimes.measure.measure import Pairs
 
 
@@ -19,9 +19,9 @@ def pretend_times(
     def times(entries: Sequence[Any], *rest: Any, **more: Any) -> list[float]:
         return [before, *[after] * (len(entries) - 1)]
 
-    monkeypatch.setattr(contenders, "contest_times", times)
+    monkeypatch.setattr(candidate_models, "time_models", times)
     monkeypatch.setattr(
-        contenders, "contest_pairs", lambda *rest, **more: alike(before, after if again is None else again)
+        winner, "time_model_pairs", lambda *rest, **more: alike(before, after if again is None else again)
     )
 
 

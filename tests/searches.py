@@ -9,7 +9,7 @@ from explored import LIMITS
 from small_programs import X, Y, Z, node, rules
 
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
@@ -20,7 +20,7 @@ from tensaurus.optimizer.search.saturation import Saturation
 from tensaurus.runtimes.price.roofline import estimate
 
 
-def extract(problem: Problem, seconds: float, start: Choice | None) -> dict[int, int]:
+def extract(problem: Problem, seconds: float, start: Selection | None) -> dict[int, int]:
     return quick_extraction(problem, start)
 
 

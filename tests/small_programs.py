@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from tensaurus.app.zoo.builder import Builder, Value
-from tensaurus.check.inputs.draw_inputs import InputValues, draw_feed
+from tensaurus.check.inputs.draw_inputs import draw_feed
+from tensaurus.check.inputs.feed import InputValues
 from tensaurus.check.inputs.try_shapes import shape_assignments
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.extract.problem import Problem, dag_cost

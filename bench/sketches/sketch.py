@@ -16,7 +16,8 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.element_type import dtype_code
-from tensaurus.ops.onnx_form import from_onnx, node_proto
+from tensaurus.ops.onnx_reader import read_node
+from tensaurus.ops.onnx_writer import write_node
 from tensaurus.ops.schema import NotInOpset, implied_attributes
 
 SIZES = (1, 2, 3, 5, 7)
@@ -90,7 +91,7 @@ class Sketch:
         for count in range(len(found), 0, -1):
             outputs = [f"v{place}_{k}" for k in range(count)]
             try:
-                proto, tensors = node_proto(
+                proto, tensors = write_node(
                     op,
                     kinds,
                     given,
@@ -111,7 +112,7 @@ class Sketch:
             break
         held = {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
         try:
-            _, said = from_onnx(op, proto, self.opset, {**self.constants, **held}.get)
+            _, said = read_node(op, proto, self.opset, {**self.constants, **held}.get)
         except Untypable as error:
             raise Undrawn(str(error)) from error
         if self.typed(op, names, said) != found:

@@ -16,7 +16,8 @@ from onnx import numpy_helper
 from small_programs import random_inputs
 
 from tensaurus.app.zoo import pretrained as zoo
-from tensaurus.app.zoo.pretrained import PRETRAINED, Pretrained, fetch_model, randomize_weights
+from tensaurus.app.zoo.pretrained import PRETRAINED, Pretrained, fetch_model
+from tensaurus.app.zoo.random_weights import randomize_weights
 from tensaurus.system.errors import TensaurusError
 
 WHOLE = ("rapidocr-onnxruntime", "silero-vad", "magika", "onnx")  # packages of which every model is tried

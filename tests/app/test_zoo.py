@@ -17,7 +17,7 @@ from tensaurus.app.zoo.selection import GROUPS, select_models
 from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.runtimes.price.operation_counts import count_demand
+from tensaurus.runtimes.price.operation_counts import count_work
 from tensaurus.system.errors import TensaurusError
 
 MODELS = (  # noqa: SIM905 (words read better)
@@ -81,7 +81,7 @@ def test_workload(work: Workload) -> None:
     program = import_model(model, {}, work.name)
     assert not count_nodes(program).opaque
     assert trained(model) / 1e6 == pytest.approx(work.parameters, rel=0.01, abs=5e-4)
-    assert count_demand(program).multiply_adds / batch / 1e9 == pytest.approx(
+    assert count_work(program).multiply_adds / batch / 1e9 == pytest.approx(
         work.multiply_adds, rel=0.01, abs=5e-4
     )
     reached = live(model)
@@ -140,14 +140,14 @@ def built(make: Callable[[Builder], object]) -> Program:
     ],
 )
 def test_multiply_adds(make: Callable[[Builder], object], multiply_adds: int) -> None:
-    assert count_demand(built(make)).multiply_adds == multiply_adds
+    assert count_work(built(make)).multiply_adds == multiply_adds
 
 
 def test_demand_counts_bytes() -> None:
-    found = count_demand(built(lambda b: b.relu(b.linear(b.input("x", 3, 8), "a", 5))))
-    assert found.compulsory == 4 * (3 * 8 + 8 * 5 + 5 + 3 * 5)
-    assert found.traffic == found.compulsory + 4 * 2 * 15
-    assert found.opaque == 0
+    found = count_work(built(lambda b: b.relu(b.linear(b.input("x", 3, 8), "a", 5))))
+    assert found.compulsory_bytes == 4 * (3 * 8 + 8 * 5 + 5 + 3 * 5)
+    assert found.traffic_bytes == found.compulsory_bytes + 4 * 2 * 15
+    assert found.opaque_nodes == 0
 
 
 def test_a_builder_refuses_one_name_for_two_weights() -> None:

@@ -326,12 +326,12 @@ def test_a_finder_that_is_wrong_or_silent_is_found(monkeypatch: pytest.MonkeyPat
     x = source("x", TensorType("float32", (2, 3)))
     program = Program((x,), (("y", node("Neg", x)),))
 
-    def knows(graph: EGraph, room: int) -> Iterator[Proposal]:
+    def knows(graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
         left, right = ((node(name, x),) for name in ("Neg", "Abs"))
         wrong = Equation("planted", "law", left, right, (x,), evidence.Tested("gf", ""))
         yield Proposal(wrong, (graph.insert_term(x),))
 
-    def hangs(graph: EGraph, room: int) -> Iterator[Proposal]:
+    def hangs(graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
         while True:
             pass
 

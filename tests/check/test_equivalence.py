@@ -16,10 +16,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from tensaurus.check import Verdict, check_field, interface_differences, verify
 from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.files.typical_errors import MIN_GROUP_SIZE, typical_errors
-from tensaurus.check.inputs.draw_inputs import KINDS, InputValues, draw_feed
+from tensaurus.check.inputs.draw_inputs import draw_feed
+from tensaurus.check.inputs.feed import KINDS, InputValues
 from tensaurus.check.inputs.perturbation import perturb_array, perturb_model
 from tensaurus.check.inputs.try_shapes import shape_assignments
-from tensaurus.expr.evaluate.two_point_field import Laws, Pairs, unpack_halves
+from tensaurus.expr.evaluate.two_point_field import Laws, PrimeFieldPairs, unpack_halves
 from tensaurus.graph.analysis.program_degree import bound_degree
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -613,17 +614,17 @@ def test_degrees_are_cut_by_unknown_functions() -> None:
 
 @pytest.mark.parametrize("fn", ["add", "sub", "mul", "div"])
 def test_pairs_are_two_points(fn: str) -> None:
-    from tensaurus.expr.evaluate.fields import Prime
+    from tensaurus.expr.evaluate.fields import PrimeField
 
-    field, rng = Pairs(1), np.random.default_rng(2)
+    field, rng = PrimeFieldPairs(1), np.random.default_rng(2)
     a, b = field.random((50, 1), rng), field.random((50, 1), rng)
-    pairs = unpack_halves(Pairs(1, Laws(inverse=True)).apply(fn, [a, b]))
+    pairs = unpack_halves(PrimeFieldPairs(1, Laws(inverse=True)).apply(fn, [a, b]))
     for mine, left, right in zip(pairs, unpack_halves(a), unpack_halves(b), strict=True):
-        assert np.array_equal(mine, Prime(1).apply(fn, [left, right]))
+        assert np.array_equal(mine, PrimeField(1).apply(fn, [left, right]))
     for mine, left, right in zip(
         unpack_halves(field.matmul(a.T, b)), unpack_halves(a.T), unpack_halves(b), strict=True
     ):
-        assert np.array_equal(mine, Prime(1).matmul(left, right))
+        assert np.array_equal(mine, PrimeField(1).matmul(left, right))
 
 
 # -------------------------------------------------------------------------------------------- real models

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tensaurus.app.cli import app
 from tensaurus.check import verify
-from tensaurus.check.inputs.timing_inputs import sample_feeds
+from tensaurus.check.inputs.timing_inputs import draw_timing_inputs
 from tensaurus.check.inputs.user_inputs import load_user_inputs
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.optimize import optimize
@@ -120,7 +120,7 @@ def test_an_input_with_a_default_may_be_given() -> None:
 def test_models_are_timed_on_what_is_given(backend: str) -> None:
     model = parsed("(float[n, 3] x) => (float[n, 3] y) { y = Relu (x) }")
     build = Build(model.SerializeToString())
-    feeds, words, _ = sample_feeds(model, {}, 0, build, backend, 1, given={"x": X})
+    feeds, words, _ = draw_timing_inputs(model, {}, 0, build, backend, 1, given={"x": X})
     assert feeds["x"] is X and words == ""
 
 
@@ -129,7 +129,7 @@ def test_what_does_not_run_on_what_is_given_is_one_line() -> None:
     add = "{ s = Constant <value_floats = [7.0, 5.0, 1.0, 2.0]> () y = Add (x, s) }"
     bad = parsed(f"(float[n, m] x) => (float[p, q] y) {add}")
     with pytest.raises(TensaurusError, match="^onnxruntime does not run the model on the given") as caught:
-        sample_feeds(bad, {}, 0, Build(bad.SerializeToString()), "onnxruntime", 1, given={"x": X})
+        draw_timing_inputs(bad, {}, 0, Build(bad.SerializeToString()), "onnxruntime", 1, given={"x": X})
     assert "\n" not in str(caught.value)
     with pytest.raises(TensaurusError, match="the original does not run on the inputs given: "):
         verify(bad, bad, threads=1, inputs={"x": X})

@@ -11,12 +11,13 @@ from onnx import compose, numpy_helper
 from precision_pairs import DIFFERENT, EQUAL, QUANTIZED, STEP, TAILS, UINT8, WHOLE, WIDE, Pair, cast
 
 from tensaurus.check import verify
-from tensaurus.check.files.baseline import Baseline
+from tensaurus.check.files.baseline import ComparisonOptions
 from tensaurus.check.files.candidate_trial import CandidateTrial
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.files.rounded_meaning import adopt_unfused_results, far_from_exact
-from tensaurus.check.inputs.draw_inputs import KINDS
+from tensaurus.check.files.run_original import run_original
+from tensaurus.check.inputs.feed import KINDS
 from tensaurus.check.inputs.perturbation import perturb_model
 from tensaurus.system.scratch import temporary_folder
 
@@ -49,8 +50,8 @@ def verdicts(pairs: Sequence[Pair], kind: str) -> dict[str, bool]:
     """Whether the two of each pair are told to be equal."""
     with temporary_folder() as folder:
         models = [ComparedModel.read(joined([p[side] for p in pairs], kind), {}, folder) for side in (1, 2)]
-        options = {"seed": 0, "backend": "onnxruntime", "threads": 1, "ranges": {}}
-        with Baseline(*models, {}, KINDS, **options) as base:  # type: ignore[arg-type]
+        options = ComparisonOptions("onnxruntime", threads=1)
+        with run_original(models[0], models[1], options, kinds=KINDS) as base:
             findings = CandidateTrial(base).judge()
     wrong = {sight.output for sight in findings if not sight.finding.passed}
     assert {sight.output for sight in findings} == {f"p{place}_y" for place in range(len(pairs))}

@@ -505,7 +505,7 @@ def test_a_search_begins_with_it() -> None:
         def search(self, program: Program, effort: Effort, watch: Any) -> Outcome:
             return Outcome([Candidate(program, 1.0)])
 
-    runtime = SimpleNamespace(costs=SimpleNamespace(measuring=None))
+    runtime = SimpleNamespace(costs=SimpleNamespace(before_measuring=None))
     outcome, bodies = ModelSearch(Nothing(), runtime, Effort(), NoProgress()).run(program)  # type: ignore[arg-type]
     assert not bodies
     (candidate,) = outcome.candidates
@@ -596,7 +596,7 @@ def test_what_runs_in_the_original_runs_without_subnormals() -> None:
     text, constants = GONE["weight of a convolution"]
     program = import_model(model(f"g ({text}", constants))
     costs = object.__new__(OperatorCosts)
-    costs._sizes, costs._at_numbers = {}, {}
+    costs._sizes, costs._sized_pieces = {}, {}
     costs._original_operators = set(costs._operators(program))
     flushed_too = flush_program(program).program
     assert flushed_too is not program

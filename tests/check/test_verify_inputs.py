@@ -13,8 +13,10 @@ from onnx import ModelProto, numpy_helper
 
 from tensaurus.check import Verdict, check_field, verify
 from tensaurus.check.files.candidate_trial import CandidateTrial
+from tensaurus.check.files.implausible_errors import compare_with_unfused, find_implausible
 from tensaurus.check.files.judge import OriginalOutput
-from tensaurus.check.inputs.draw_inputs import Feed, InputValues, draw_feed, draw_feeds
+from tensaurus.check.inputs.draw_inputs import draw_feed, draw_feeds
+from tensaurus.check.inputs.feed import Feed, InputValues
 from tensaurus.check.inputs.integer_uses import IntegerUses, find_integer_uses
 from tensaurus.check.inputs.model_constants import collect_constants, numbers_beside, shared_numbers
 from tensaurus.check.inputs.try_shapes import shape_assignments, small_shapes
@@ -247,8 +249,8 @@ def torn() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_the_witness_decides_for_the_reference(torn: Any) -> None:
     exact, sound, faulty = torn
     original = OriginalOutput(exact, faulty)
-    assert np.flatnonzero(original.implausible).tolist() == [17]
-    wrong, doubtful = original.compare_with_unfused(sound)
+    assert np.flatnonzero(find_implausible(original)).tolist() == [17]
+    wrong, doubtful = compare_with_unfused(original, sound)
     assert wrong == pytest.approx(0.11, rel=0.01) and doubtful == 0
     assert original.judge(sound).passed and not original.judge(faulty).passed
     assert np.flatnonzero(original.miscomputed).tolist() == [17]
@@ -258,7 +260,7 @@ def test_the_witness_decides_for_the_reference(torn: Any) -> None:
 def test_what_nobody_decides_must_agree_with_the_runtime(torn: Any, witnessed: bool) -> None:
     exact, sound, faulty = torn
     original = OriginalOutput(exact, faulty)
-    wrong, doubtful = original.compare_with_unfused(faulty.copy() if witnessed else None)
+    wrong, doubtful = compare_with_unfused(original, faulty.copy() if witnessed else None)
     assert wrong == 0 and doubtful == pytest.approx(0.11, rel=0.01)
     assert original.judge(faulty).passed and not original.judge(sound).passed
     assert original.miscomputed is None
@@ -269,10 +271,10 @@ def test_what_a_long_sum_may_lose_is_no_doubt(torn: Any) -> None:
     lossy = sound.copy()
     lossy[17] += np.float32(0.01 * np.abs(exact).max())
     original = OriginalOutput(exact, lossy)
-    assert original.compare_with_unfused(lossy.copy()) == (0, 0)
+    assert compare_with_unfused(original, lossy.copy()) == (0, 0)
     assert original.judge(lossy).passed and original.judge(sound).passed
     original = OriginalOutput(exact, lossy)
-    assert original.compare_with_unfused(sound)[0] == pytest.approx(0.01, rel=0.01)
+    assert compare_with_unfused(original, sound)[0] == pytest.approx(0.01, rel=0.01)
     assert not original.judge(lossy).passed
 
 
@@ -282,7 +284,7 @@ def test_rounding_within_the_model_is_no_fault(torn: Any) -> None:
     shaken = exact.copy()
     shaken[17] -= 0.1
     original.add_rounded(shaken)
-    assert not original.implausible.any()
+    assert not find_implausible(original).any()
 
 
 def test_instability_is_no_fault(torn: Any) -> None:
@@ -291,29 +293,29 @@ def test_instability_is_no_fault(torn: Any) -> None:
     moved = faulty.copy()
     moved[17] -= np.float32(0.1)
     original.add_perturbed(moved)
-    assert not original.implausible.any()
+    assert not find_implausible(original).any()
 
 
 def test_integers_are_decided_as_well() -> None:
     reference, own = np.array([22, 7, 3]), np.array([150, 7, 3])
     original = OriginalOutput(reference, own)
     original.add_perturbed(own.copy())
-    original.compare_with_unfused(reference.copy())
+    compare_with_unfused(original, reference.copy())
     assert original.judge(reference).passed and not original.judge(own).passed
     original = OriginalOutput(reference, own)
     original.add_perturbed(own.copy())
-    original.compare_with_unfused(own.copy())
+    compare_with_unfused(original, own.copy())
     assert original.judge(own).passed and not original.judge(reference).passed
     tie = OriginalOutput(reference, own)
     tie.add_perturbed(reference.copy())
-    assert not tie.implausible.any()
+    assert not find_implausible(tie).any()
 
 
 def test_a_number_where_there_is_none_is_no_match() -> None:
     """The reference has NaN, and the runtime a number: any number would have passed."""
     original = OriginalOutput(np.array([np.nan, 1.0]), np.float32([5, 1]))
     original.add_perturbed(np.float32([5, 1]))
-    original.compare_with_unfused(np.float32([5, 1]))
+    compare_with_unfused(original, np.float32([5, 1]))
     assert original.judge(np.float32([5, 1])).passed
     assert not original.judge(np.float32([6, 1])).passed
 
@@ -423,7 +425,7 @@ def test_tails_of_a_function_are_compared_in_float64_alone(
     found = trial._give_last_chances(row, 0, original, result, first)  # type: ignore[arg-type]
     assert found.passed is passes and bool(notes) is passes
     # where the candidate turns out to have no reference, they are judged as all others
-    assert [sight.finding for _, sight in trial._tails] == [first] * passes
+    assert [sight.finding for _, sight in trial._passed_without_tails] == [first] * passes
     result[10] += np.float32(1e-4)  # what is wrong elsewhere stays wrong
     first = original.judge(result)
     assert not CandidateTrial(base)._give_last_chances(row, 0, original, result, first).passed  # type: ignore[arg-type]
@@ -447,11 +449,11 @@ def test_tails_on_implausible_inputs(error: float, reach: float, kind: str, pass
     feed = Feed(kind, {})
     own = OriginalOutput(exact, exact.astype(np.float32), possible_largest=reach)
     row = SimpleNamespace(reference_outputs=[exact], feed=feed, results=[own])
-    base = SimpleNamespace(names=["y"], random=())
+    base = SimpleNamespace(names=["y"], random_outputs=())
     trial = CandidateTrial(base)  # type: ignore[arg-type]
     for wrong in (0.0, 1e-4):  # what is wrong elsewhere stays wrong
         result[10] += wrong
-        (sight,) = trial._judge_outputs(row, [OriginalOutput(exact, exact)], [result], exact=True)  # type: ignore[arg-type]
+        (sight,) = trial._judge_outputs(row, [OriginalOutput(exact, exact)], [result], in_float64=True)  # type: ignore[arg-type]
         assert sight.finding.passed is (passes and not wrong)
 
 

@@ -25,15 +25,15 @@ from small_programs import (
 from tensaurus.check.program.field_check import check_field
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
-from tensaurus.egraph.extract.local_search import improve_choice, quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
+from tensaurus.egraph.extract.local_search import improve_selection, quick_extraction
+from tensaurus.egraph.extract.problem import Problem, Selection, dag_cost, keep_needed
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Op
 from tensaurus.runtimes.price.roofline import estimate
 
 
-def used(choices: Choices, choice: Choice) -> list[int]:
+def used(choices: Choices, choice: Selection) -> list[int]:
     """The keys of a choice, each as often as it is used."""
     return [choices.keys[number] for number in choice.values() if choices.keys[number] >= 0]
 
@@ -47,7 +47,7 @@ def test_a_choice_is_a_program(name: str, filtered: bool) -> None:
     for price in (estimate, lambda piece: 1.0, lambda piece: float(len(piece.leaves) % 2)):
         costs = [price(piece) for piece in choices.pieces]
         problem = choices.problem(choices.price_choices(costs))
-        for choice in (needed(problem, greedy(problem)), quick_extraction(problem)):
+        for choice in (keep_needed(problem, greedy(problem)), quick_extraction(problem)):
             made = choices.program(found.whole, choice)
             assert made.inputs == found.whole.inputs
             assert [k for k, _ in made.outputs] == [k for k, _ in found.whole.outputs]
@@ -83,19 +83,19 @@ def test_what_depends_on_constants_is_kept_once_and_free(name: str) -> None:
     choices = Choices(found.graph, found.roots)
     free = choices.problem(choices.price_choices([1.0 for _ in choices.pieces]))
     dear = choices.problem(choices.price_choices([1.0 for _ in choices.pieces], seconds_per_byte=2.0))
-    kept = [number for number, size in enumerate(choices.kept) if size]
+    kept = [number for number, size in enumerate(choices.constant_bytes) if size]
     for number in kept:
         assert choices.keys[number] < 0
-        assert free.members[free.groups[number]] == [number] and not free.children[number]
+        assert free.members[free.class_of_choice[number]] == [number] and not free.children[number]
         assert free.costs[number] == 0.0
-        assert dear.costs[number] == 2.0 * choices.packed[number]
-    assert kept and len(kept) == len({free.groups[number] for number in kept})
+        assert dear.costs[number] == 2.0 * choices.bytes_in_kernel[number]
+    assert kept and len(kept) == len({free.class_of_choice[number] for number in kept})
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_only_the_programs_own_choices(name: str) -> None:
     found = explored(name)
-    own, every = (Choices(found.graph, found.roots, before=limit) for limit in (found.own, inf))
+    own, every = (Choices(found.graph, found.roots, enode_limit=limit) for limit in (found.own, inf))
     assert 0 < len(own.keys) < len(every.keys)
     problem = own.problem(own.price_choices([1.0 for _ in own.pieces]))
     made = own.program(found.whole, quick_extraction(problem))
@@ -132,12 +132,12 @@ def test_moves_never_make_it_dearer(problem: Problem) -> None:
     choice = greedy_dag(problem)
     if dag_cost(problem, choice) == inf:
         return
-    for begun in (choice, needed(problem, greedy(problem))):
-        better = improve_choice(problem, begun)
+    for begun in (choice, keep_needed(problem, greedy(problem))):
+        better = improve_selection(problem, begun)
         assert set(problem.order(better) or ()) == set(better)  # complete, acyclic, and nothing else
         assert brute_force(problem) <= dag_cost(problem, better) <= dag_cost(problem, begun)
     assert dag_cost(problem, quick_extraction(problem, choice)) <= dag_cost(problem, choice)
-    assert improve_choice(problem, choice, monotonic() - 1) == needed(problem, choice)
+    assert improve_selection(problem, choice, monotonic() - 1) == keep_needed(problem, choice)
 
 
 def test_two_readers_turn_together() -> None:
@@ -145,7 +145,7 @@ def test_two_readers_turn_together() -> None:
     problem = TWO_READERS
     begun = greedy_dag(problem)
     assert dag_cost(problem, begun) == 12
-    assert improve_choice(problem, begun) == {0: 0, 1: 1, 2: 3, 3: 5}
+    assert improve_selection(problem, begun) == {0: 0, 1: 1, 2: 3, 3: 5}
     assert dag_cost(problem, quick_extraction(problem)) == 7
 
 
@@ -169,9 +169,9 @@ def test_the_move_that_gains_most_goes_first() -> None:
         [[number for number, owner in enumerate(owners) if owner == group] for group in range(len(rows))],
         (0,),
     )
-    begun = needed(problem, greedy(problem))
+    begun = keep_needed(problem, greedy(problem))
     assert dag_cost(problem, begun) == 20
-    assert dag_cost(problem, improve_choice(problem, begun)) == brute_force(problem) == 14
+    assert dag_cost(problem, improve_selection(problem, begun)) == brute_force(problem) == 14
 
 
 def test_readers_do_not_turn_to_what_has_no_program() -> None:
@@ -182,4 +182,4 @@ def test_readers_do_not_turn_to_what_has_no_program() -> None:
         [[0], [1, 2], [3, 4], [5], []],
         (0,),
     )
-    assert improve_choice(problem, greedy_dag(problem)) == {0: 0, 1: 2, 2: 4}
+    assert improve_selection(problem, greedy_dag(problem)) == {0: 0, 1: 2, 2: 4}

@@ -42,7 +42,7 @@ from tensaurus.egraph.core.egraph_proof import Proof, prove
 from tensaurus.egraph.core.finder_protocol import Proposal, find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag
-from tensaurus.egraph.extract.problem import Problem, dag_cost, needed
+from tensaurus.egraph.extract.problem import Problem, dag_cost, keep_needed
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.saturate import LATER_GROWTH, Limits, Ruleset, Runner, saturate
 from tensaurus.graph.ir.node import Node, apply, constant, item, opaque, source
@@ -81,7 +81,7 @@ def depth_of_use(graph: EGraph, whole: Program, roots: list[int], cost: Callable
     problem = choices.problem(choices.price_choices([cost(piece.root) for piece in choices.pieces]))
     choice = greedy_dag(problem)
     assert dag_cost(problem, choice) < inf
-    return choices.program(whole, needed(problem, choice))
+    return choices.program(whole, keep_needed(problem, choice))
 
 
 # The e-graph
@@ -348,7 +348,7 @@ def test_the_youngest_of_a_cycle_is_removed() -> None:
     graph.rebuild()
     size = len(graph)
     assert filter_cycles(graph) == 1 and not graph.is_live[twice] and len(graph) == size - 1
-    assert graph.live_members(graph.find(twice)) == [graph.number_of(X)]
+    assert graph.live_members(graph.find(twice)) == [graph.enode_of(X)]
     assert_congruent(graph)
     assert filter_cycles(graph) == 0
 
@@ -379,7 +379,7 @@ def test_everything_that_is_equal_is_equal(name: str, filter_name: str) -> None:
             assert proof.holds()
             for equation in proof.equations:  # a rule's instance, as the rule's own matcher sees it
                 matcher = Matcher(known[equation.name])
-                made = [matcher.apply(equation.left, b) for b in matcher.bindings(equation.left)]
+                made = [matcher.apply(equation.left, b) for b in matcher.match_roots(equation.left)]
                 assert equation.right in made
 
 
@@ -501,7 +501,7 @@ def test_a_finder_only_says_what_is_equal() -> None:
     twice, both = node("Add", x, x), node("Mul", x, constant(np.full((), 2, np.float32)))
     law = Equation("twice", "Add(x, x) => Mul(x, 2)", (twice,), (both,), (x,), Axiom())
 
-    def find(graph: EGraph, room: int) -> list[Proposal]:
+    def find(graph: EGraph, max_new_enodes: int) -> list[Proposal]:
         return [Proposal(law, (graph.insert_term(y),)) for y in (X, Y)]
 
     graph, (root, other) = graph_of(program(node("Neg", node("Add", X, Y)), node("Add", X, X)))

@@ -26,14 +26,20 @@ from tensaurus.egraph.extract import exact
 from tensaurus.egraph.extract.cpsat import CpSat
 from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.exact import Extraction, solve
-from tensaurus.egraph.extract.formulation import Cycles, exclusion_rows, formulate, order_values, supports
+from tensaurus.egraph.extract.formulation import (
+    Cycles,
+    exclusion_rows,
+    formulate,
+    order_values,
+    violated_supports,
+)
 from tensaurus.egraph.extract.greedy import greedy, greedy_dag, tree_costs
-from tensaurus.egraph.extract.independent_blocks import blocks
+from tensaurus.egraph.extract.independent_blocks import split_into_blocks
 from tensaurus.egraph.extract.linear_relaxation import relax
 from tensaurus.egraph.extract.measurement_gains import measurement_gains
-from tensaurus.egraph.extract.problem import Problem, dag_cost, needed
+from tensaurus.egraph.extract.problem import Problem, dag_cost, keep_needed
 from tensaurus.egraph.extract.problem_files import read_problem
-from tensaurus.egraph.extract.shrink_problem import shrink, unshrunk
+from tensaurus.egraph.extract.shrink_problem import drop_unusable_choices, shrink
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.ops import TensorType, registry
@@ -110,7 +116,7 @@ def drawn(seed: int, classes: int) -> Problem:
 def programs(problem: Problem) -> Iterator[dict[int, int]]:
     """All choices, with what they need; empty where they are cyclic or incomplete."""
     for choice in product(*(members or [-1] for members in problem.members)):
-        yield needed(problem, {group: number for group, number in enumerate(choice) if number >= 0})
+        yield keep_needed(problem, {group: number for group, number in enumerate(choice) if number >= 0})
 
 
 def least(problem: Problem) -> float:
@@ -120,8 +126,8 @@ def least(problem: Problem) -> float:
 
 def check(problem: Problem, found: Extraction, best: float | None = None) -> None:
     """The choice is complete, without a cycle and of that cost; the bound holds, and it is the best."""
-    assert needed(problem, found.choice) == found.choice
-    assert dag_cost(problem, found.choice) == found.cost
+    assert keep_needed(problem, found.selection) == found.selection
+    assert dag_cost(problem, found.selection) == found.cost
     assert 0 <= found.bound <= found.cost and 0 <= found.gap <= 1
     if best is not None:
         assert isclose(found.cost, best, rel_tol=1e-6, abs_tol=1e-15) and found.is_optimal
@@ -141,7 +147,7 @@ def test_loading_the_solver_may_take_all_of_the_time(cycles: Cycles, monkeypatch
     monkeypatch.setattr(exact._Part, "is_solved", False)  # nor is it solved without CP-SAT
     problem = made([[(3.0, {1}), (2.0, {2})], [(1.0, set())], [(2.0, {1}), (4.0, set())]])
     found = solve(problem, cycles=cycles, shrink_first=False, time_limit=0.2)
-    assert found.bound <= found.cost == dag_cost(problem, found.choice)
+    assert found.bound <= found.cost == dag_cost(problem, found.selection)
 
 
 @settings(max_examples=120, deadline=None)
@@ -151,7 +157,7 @@ def test_the_cheapest_program_is_found(problem: Problem) -> None:
     if best == inf:
         with pytest.raises(ValueError, match="has no program"):
             solve(problem)
-        assert not needed(problem, greedy(problem)) and not needed(problem, greedy_dag(problem))
+        assert not keep_needed(problem, greedy(problem)) and not keep_needed(problem, greedy_dag(problem))
         return
     check(problem, solve(problem, workers=1), best)
 
@@ -161,18 +167,20 @@ def test_the_cheapest_program_is_found(problem: Problem) -> None:
 def test_shrinking_keeps_a_cheapest_program(problem: Problem) -> None:
     best = least(problem)
     if best == inf:
-        for way in (shrink, unshrunk):
+        for way in (shrink, drop_unusable_choices):
             with pytest.raises(ValueError, match="has no program"):
                 way(problem)
         return
-    same = unshrunk(problem)
-    assert isclose(least(same.problem), best, abs_tol=1e-12) and same.paid == 0
+    same = drop_unusable_choices(problem)
+    assert isclose(least(same.problem), best, abs_tol=1e-12) and same.paid_cost == 0
     smaller = shrink(problem)
-    assert isclose(smaller.paid + least(smaller.problem), best, abs_tol=1e-12)
+    assert isclose(smaller.paid_cost + least(smaller.problem), best, abs_tol=1e-12)
     trees = greedy(smaller.problem)
-    cost = dag_cost(problem, smaller.restored(trees))
-    assert cost <= smaller.paid + dag_cost(smaller.problem, trees) + 1e-12  # it may not need what was paid
-    total = smaller.paid + sum(least(b.problem) * len(b.choices) for b in blocks(smaller.problem))
+    cost = dag_cost(problem, smaller.to_whole(trees))
+    # it may not need what was paid
+    assert cost <= smaller.paid_cost + dag_cost(smaller.problem, trees) + 1e-12
+    blocks = split_into_blocks(smaller.problem)
+    total = smaller.paid_cost + sum(least(block.problem) * len(block.occurrences) for block in blocks)
     assert isclose(total, best, abs_tol=1e-12)
 
 
@@ -204,11 +212,11 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
     best = least(problem)
     if best in (0, inf):
         return
-    form = formulate(unshrunk(problem).problem, "components")
-    start = needed(form.problem, greedy(form.problem))
+    form = formulate(drop_unusable_choices(problem).problem, "components")
+    start = keep_needed(form.problem, greedy(form.problem))
     found = relax(form, start, dag_cost(form.problem, start), NEVER)
     assert found.bound <= best * (1 + 1e-12) and best * (1 - 1e-12) <= found.cost
-    for choice in (start, found.choice):
+    for choice in (start, found.selection):
         order = order_values(form, choice)
         assert all(
             order[upper] > order[lower] for number, upper, lower in form.orders if choice.get(upper) == number
@@ -217,8 +225,8 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
             assert group not in choice or set(numbers) & set(choice.values())
     form.supports += found.supports
     answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), monotonic() + 60)
-    assert answer.choice is not None and answer.done
-    assert isclose(dag_cost(form.problem, answer.choice), best, rel_tol=1e-9)
+    assert answer.selection is not None and answer.is_optimal
+    assert isclose(dag_cost(form.problem, answer.selection), best, rel_tol=1e-9)
 
 
 @pytest.mark.nightly
@@ -226,8 +234,8 @@ def test_the_relaxation_is_a_bound(problem: Problem) -> None:
 @given(merges())
 def test_rows_hold_for_all_programs(problem: Problem) -> None:
     """Rows for cycles and covers, and what is said to be too dear; the problem is not shrunk before."""
-    form = formulate(unshrunk(problem).problem, "components")
-    start = needed(form.problem, greedy(form.problem))
+    form = formulate(drop_unusable_choices(problem).problem, "components")
+    start = keep_needed(form.problem, greedy(form.problem))
     found = relax(form, start, dag_cost(form.problem, start), NEVER)
     for program in programs(form.problem):
         if program:
@@ -244,7 +252,7 @@ def test_rows_hold_for_all_programs(problem: Problem) -> None:
     form.supports += found.supports
     form.covers += found.covers
     answer = CpSat(1, 0).solve(form, start, dag_cost(form.problem, start), monotonic() + 60)
-    assert answer.choice is not None and isclose(dag_cost(form.problem, answer.choice), best)
+    assert answer.selection is not None and isclose(dag_cost(form.problem, answer.selection), best)
 
 
 def test_a_tenth_of_each_does_not_pay_for_all() -> None:
@@ -253,7 +261,7 @@ def test_a_tenth_of_each_does_not_pay_for_all() -> None:
     rows += [[(0.0, {11}), (1.0, set())] for _ in range(2, 11)] + [[(1.0, set())]]
     problem = made(rows)
     form = formulate(problem, "components")
-    start = needed(problem, greedy(problem))
+    start = keep_needed(problem, greedy(problem))
     found = relax(form, start, dag_cost(problem, start), NEVER)
     assert isclose(found.bound, 1.0, rel_tol=1e-9) and found.supports
 
@@ -267,12 +275,12 @@ def test_a_cover_rounds_up() -> None:
     ]
     problem = made([*rows, *([(4.0, set())] for _ in fours)])
     form = formulate(problem, "components")
-    start = needed(problem, greedy(problem))
+    start = keep_needed(problem, greedy(problem))
     found = relax(form, start, dag_cost(problem, start), NEVER)
     assert isclose(found.bound, 8.0, rel_tol=1e-9) and found.covers and found.rounds > 1
     form.covers += found.covers
     answer = CpSat(1, 0).solve(form, start, found.cost, monotonic() + 60)
-    assert answer.choice is not None and dag_cost(problem, answer.choice) == 8.0 and answer.done
+    assert answer.selection is not None and dag_cost(problem, answer.selection) == 8.0 and answer.is_optimal
 
 
 def test_a_cycle_that_looks_free() -> None:
@@ -281,16 +289,16 @@ def test_a_cycle_that_looks_free() -> None:
     for cycles in CYCLES:
         found = solve(problem, cycles=cycles, shrink_first=False)
         check(problem, found, None if cycles == "none" else 5)
-        assert found.choice == {0: 0, 1: 3}
-    rows = list(supports(problem, {0: 0, 1: 2}))
-    assert {row.group for row in rows} == {0, 1} and all(row.choices == [1, 3] for row in rows)
+        assert found.selection == {0: 0, 1: 3}
+    rows = list(violated_supports(problem, {0: 0, 1: 2}))
+    assert {row.eclass for row in rows} == {0, 1} and all(row.choices == [1, 3] for row in rows)
 
 
 def test_nothing_costs_anything() -> None:
     problem = made([[(0, {1}), (0, {2})], [(0, {0})], [(0, set())]])
     found = solve(problem)
     check(problem, found, 0)
-    assert found.gap == 0 and found.choice == {0: 1, 2: 3}
+    assert found.gap == 0 and found.selection == {0: 1, 2: 3}
     check(problem, solve(problem, shrink_first=False), 0)
 
 
@@ -318,7 +326,7 @@ def test_no_time() -> None:
     best = solve(problem)
     assert found.bound <= best.cost <= found.cost
     assert solve(problem, time_limit=inf).cost == best.cost
-    begun = solve(problem, time_limit=0, start=best.choice)
+    begun = solve(problem, time_limit=0, start=best.selection)
     assert begun.cost == best.cost and not begun.is_optimal
 
 
@@ -326,7 +334,7 @@ def test_equal_calls_give_equal_answers() -> None:
     problem = drawn(2, 60)
     for cycles in ("components", "order"):
         first, second = (solve(problem, cycles=cycles, workers=1, seed=3) for _ in range(2))
-        assert (first.choice, first.bound, first.rounds) == (second.choice, second.bound, second.rounds)
+        assert (first.selection, first.bound, first.rounds) == (second.selection, second.bound, second.rounds)
 
 
 def test_equal_parts_are_solved_once() -> None:
@@ -334,8 +342,8 @@ def test_equal_parts_are_solved_once() -> None:
     layer = [[(3.0, {1}), (2.0, {2})], [(1.0, {2}), (4.0, set())], [(1.0, {1}), (5.0, set())]]
     twice = [[(cost, {c + at for c in reads}) for cost, reads in row] for at in (0, 3) for row in layer]
     twice[3].reverse()
-    (block,) = blocks(made(twice, (0, 3)))
-    assert len(block.choices) == 2
+    (block,) = split_into_blocks(made(twice, (0, 3)))
+    assert len(block.occurrences) == 2
     check(made(twice, (0, 3)), solve(made(twice, (0, 3)), shrink_first=True), 2 * least(made(layer)))
 
 

@@ -18,13 +18,14 @@ from small_programs import graph_of, node
 from tensaurus.check.files.allowed_error import ERROR_FACTORS
 from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.check.program.replay import _sides_to_replay, check_rewrites
+from tensaurus.check.program.replay import check_rewrites
 from tensaurus.check.program.replay import refute_equation as refuted
+from tensaurus.check.program.replay_sides import sides_to_replay
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.expr.evaluate.fields import Prime, Reals
+from tensaurus.expr.evaluate.fields import PrimeField, Reals
 from tensaurus.expr.ir.printer import show as show_scope
 from tensaurus.expr.ir.walk import scopes
 from tensaurus.expr.sizes.size import Symbol, polynomial
@@ -256,7 +257,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
     found = recognize_convolution(made)
     assert found is not None
     algorithms = []
-    for window in found.convolution.windows:
+    for window in found.convolution.spatial_axes:
         short = [
             outputs for outputs in range(1, MAX_PRODUCTS + 1) if is_short(outputs, window.taps, window.step)
         ]
@@ -267,7 +268,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Node, Algorithms]:
 
 def exact(root: Node) -> Any:
     """At a random point of GF(p)."""
-    field, rng = Prime(0), np.random.default_rng(1)
+    field, rng = PrimeField(0), np.random.default_rng(1)
     inputs = [node for node in topological_order([root]) if node.op is INPUT]
     inputs.sort(key=lambda node: str(node.attribute("name")))
     feeds = {leaf.attribute("name"): field.random(leaf.tensor.shape, rng) for leaf in inputs}
@@ -297,7 +298,7 @@ def test_what_is_recognised_is_equal(sample: Any) -> None:
     assert (found is not None) == (sample.op is CONV)
     if found is not None:
         algorithms = tuple(
-            best_algorithm(2, window.taps, window.step) for window in found.convolution.windows
+            best_algorithm(2, window.taps, window.step) for window in found.convolution.spatial_axes
         )
         equation = fast_convolution_equation(made, algorithms)
         assert equation is not None and refuted(equation) is None
@@ -528,7 +529,7 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
     found = recognize_convolution(layer)
     assert found is not None
     equation = fast_convolution_equation(
-        layer, tuple(best_algorithm(2, w.taps, w.step) for w in found.convolution.windows)
+        layer, tuple(best_algorithm(2, w.taps, w.step) for w in found.convolution.spatial_axes)
     )
     assert equation is not None
     weights, beside = equation.right[0].args[1], tensor("r", *layer.tensor.shape)
@@ -537,7 +538,7 @@ def test_large_layers_are_replayed_on_small_ones(rest: dict[str, Any]) -> None:
     fused = compose_region(Piece(after, (x, weights, b, *([] if rest else [beside]))))
     assert fused is not None
     for each in (equation, fused):
-        for side in _sides_to_replay(each):
+        for side in sides_to_replay(each):
             assert max(prod(n.tensor.shape) for n in side.nodes) < 1 << 18  # type: ignore[type-var]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
-from tensaurus.expr.evaluate.fields import Field, Prime, Reals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Reals
 from tensaurus.expr.ir.walk import bodies, sizes
 from tensaurus.expr.sizes.size import Floor, atoms
 from tensaurus.finders.bilinear import best_algorithm, fast_convolution_equation
@@ -205,7 +205,7 @@ def test_a_large_prime_field_agrees() -> None:
     node = kernel(KERNELS["3x3"])
     equation = blocked_equation(node, (0,), True, WIDTH)
     assert equation is not None
-    field, rng = Prime(2**31 - 1), np.random.default_rng(3)
+    field, rng = PrimeField(2**31 - 1), np.random.default_rng(3)
     inputs = [n for n in topological_order(equation.left) if n.op is INPUT]
     feeds = {n.attribute("name"): rng.integers(0, 2**31 - 1, n.tensor.shape) for n in inputs}
     one, other = (value(root, feeds, field) for root in (*equation.left, *equation.right))

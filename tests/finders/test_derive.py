@@ -23,15 +23,16 @@ from tensaurus.app.zoo.longformer import sliding_window_attention
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
-from tensaurus.expr.analysis.index_map import is_reshape, place_of_number
+from tensaurus.expr.analysis.reshape_map import is_reshape
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
-from tensaurus.expr.evaluate.prime_field import Prime
+from tensaurus.expr.evaluate.prime_field import PrimeField
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.expr.ir.walk import reads, scopes, tensors
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.sizes.mixed_radix import unravel_index
 from tensaurus.expr.sizes.size import interval, polynomial
 from tensaurus.finders.derive import (
     fit_index_map,
@@ -41,6 +42,7 @@ from tensaurus.finders.derive import (
     summation_rules,
     tighten_boundary,
 )
+from tensaurus.finders.derive.attribute_roles import Role
 from tensaurus.finders.derive.derivation_cache import DerivationCache
 from tensaurus.finders.derive.derivation_equation import STEP_EVIDENCE, make_equation
 from tensaurus.finders.derive.derivation_finder import Derive
@@ -49,9 +51,11 @@ from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, intensity
 from tensaurus.finders.derive.derivation_text import format_derivations
 from tensaurus.finders.derive.fit_index_map import evaluate_at, fit_index, sample_places
 from tensaurus.finders.derive.flatten_digits import flatten_dimensions
-from tensaurus.finders.derive.fold_move_chains import MoveFinder, fold_moves
+from tensaurus.finders.derive.fold_move_chains import fold_moves
 from tensaurus.finders.derive.linear_regions import product_piece
-from tensaurus.finders.derive.operator_matching import Role, Window, matchable_operators
+from tensaurus.finders.derive.matchable_operators import matchable_operators
+from tensaurus.finders.derive.move_finder import MoveFinder
+from tensaurus.finders.derive.operator_product import Window
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import Rule, Step
 from tensaurus.graph.ir.node import Node, apply, constant
@@ -142,7 +146,7 @@ class Sums:
 
 
 def equal(first: Scope, second: Scope, seed: int = 0) -> bool:
-    field = Prime(seed)
+    field = PrimeField(seed)
     given = values_of(first, field, seed)
     return bool(np.array_equal(interpret(first, given, field), interpret(second, given, field)))
 
@@ -206,7 +210,7 @@ def test_wrong_steps_are_refuted() -> None:
     """A derivation is as right as its steps: one with another offset is refuted, by itself and as a whole."""
     node = convolution(3, (3, 3))
     leaves = tuple(arg for arg in node.args if arg is not None)
-    one = next(d for d in derived(node, leaves, Search(states=1, min_intensity=2.0)) if made_by(d))
+    one = next(d for d in derived(node, leaves, Search(max_states=1, min_intensity=2.0)) if made_by(d))
     body = one.state.roots[0].body
     assert isinstance(body, Read)
     last = len(body.indices) - 1
@@ -222,19 +226,19 @@ def test_wrong_steps_are_refuted() -> None:
 
 def test_what_operators_are_is_read_from_their_declarations() -> None:
     """Which iterators there are, and what each number of the attributes decides."""
-    found = {(str(o), len(o.windows), frozenset(o.groups)): o for o in matchable_operators()}
+    found = {(str(o), len(o.windows), frozenset(o.iterators)): o for o in matchable_operators()}
     m, n, k, b = (True, False, True), (False, True, True), (True, True, False), (True, True, True)
     assert {("MatMul", 0, frozenset({m, n, k})), ("MatMul", 0, frozenset({b, m, n, k}))} <= found.keys()
     for rank in (1, 2, 3):
         conv = found["Conv", rank, frozenset({m, n, k})]
-        roles = {(name, place): (role.quantity, role.of) for (name, place), role in conv.roles.items()}
+        roles = {(name, place): (role.quantity, role.target) for (name, place), role in conv.roles.items()}
         for place, window in enumerate(conv.windows):
             assert roles["strides", place] == ("stride", window)
             assert roles["dilations", place] == ("dilation", window)
             assert roles["pads", place] == ("begin", window)
             assert roles["pads", rank + place] == ("end", window)
         pool = found["AveragePool", rank, frozenset({m})]
-        roles = {(name, place): (role.quantity, role.of) for (name, place), role in pool.roles.items()}
+        roles = {(name, place): (role.quantity, role.target) for (name, place), role in pool.roles.items()}
         for place, window in enumerate(pool.windows):
             assert roles["strides", place] == ("stride", window)
             assert roles["kernel_shape", place] == ("extent", window.tap)
@@ -244,8 +248,8 @@ def test_what_operators_are_is_read_from_their_declarations() -> None:
     assert {str(o) for o in matchable_operators() if o.is_unary} == {"AveragePool"}
     grouped = found["Conv", 2, frozenset({b, m, n, k})]
     role = grouped.roles["group", None]
-    assert role.quantity == "extent" and role.of == grouped.groups[b]
-    assert all(isinstance(d, Window) for d in grouped.operands[0][2:])
+    assert role.quantity == "extent" and role.target == grouped.iterators[b]
+    assert all(isinstance(d, Window) for d in grouped.data[2:])
 
 
 def test_numbers_that_no_attribute_decides() -> None:
@@ -285,7 +289,7 @@ def test_what_weights_of_one_number_are_derived_to(weights: float) -> None:
     edged = apply(registry["Conv"], [x, padded])
     for node in (transposed, scaled, edged):
         part = part_of((node,))
-        found = searched(part, Search(states=4, min_intensity=0.5))
+        found = searched(part, Search(max_states=4, min_intensity=0.5))
         laws = [make_equation(part.forms, tuple(part.names.values()), one) for one in found[:6]]
         made = [law for law in laws if law is not None]
         assert made and all(refute_equation(law) is None for law in made)
@@ -321,7 +325,7 @@ def test_operands_in_another_order() -> None:
         if made is None:
             continue
         found += 1
-        field = Prime(seed)
+        field = PrimeField(seed)
         given = values_of(scope, field, seed)
         arranged = {x: interpret(layout, given, field) for x, layout in made.operands.items()}
         order = [scope.axes.index(a) for a in made.scope.axes]
@@ -460,7 +464,7 @@ def reshaped_reads(seed: int) -> Scope:
     others = [axis(n, "j") for n in (*shape[:first], *shape[first + len(run) :])]
     number = polynomial(k) + rng.choice((0, 0, 0, -1, 1))
     indices = list(map(polynomial, others))
-    indices[first:first] = place_of_number(number, run)
+    indices[first:first] = unravel_index(number, run)
     axes = [k, *others]
     rng.shuffle(axes)
     outside = None if k.extent == prod(run) and number == polynomial(k) else Const(rng.choice((0, 5)))
@@ -473,7 +477,7 @@ def test_digits_of_one_number_become_one_dimension() -> None:
     for seed in range(400):
         scope = reshaped_reads(seed)
         plain, made = flatten_dimensions(scope)
-        field = Prime(seed)
+        field = PrimeField(seed)
         given = values_of(scope, field, seed)
         changed = {made.get(x, x): given[x].reshape(made.get(x, x).shape) for x in given}  # type: ignore[arg-type]
         assert np.array_equal(interpret(scope, given, field), interpret(plain, changed, field)), seed
@@ -513,7 +517,7 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
     cases = ((slow, 1e-2, True), (fast, 1e-6, False), (slow, None, False))
     for (node, taken, expected), kernels in pairs_of(cases, (True, False)):
         cache = DerivationCache(allows_kernels=kernels)
-        finder = Derive(lambda node, taken=taken: taken, states=30, cache=cache)  # type: ignore[misc]
+        finder = Derive(lambda node, taken=taken: taken, max_states=30, cache=cache)  # type: ignore[misc]
         graph = EGraph()
         root = graph.insert_term(node)
         graph.rebuild()
@@ -531,7 +535,7 @@ def test_the_finder_proposes_what_should_be_faster_than_what_stands_there() -> N
 
 def test_a_search_that_time_cuts_goes_on_where_it_was() -> None:
     slow = call("ConvTranspose", (1, 32, 14, 14), (32, 32, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
-    at_once, cut = (Derive(lambda node: 1e-2, states=30, budget=budget) for budget in (inf, 0.0))
+    at_once, cut = (Derive(lambda node: 1e-2, max_states=30, budget=budget) for budget in (inf, 0.0))
     found = list[set[Equation]]()
     for finder in (at_once, cut):
         graph = EGraph()
@@ -553,7 +557,7 @@ def test_what_was_shown_before_it_was_measured_is_looked_at_again() -> None:
     slow = call("ConvTranspose", (1, 32, 14, 14), (32, 32, 4, 4), strides=(2, 2), pads=(1, 1, 1, 1))
     after = apply(registry["Relu"], [slow])
     known: dict[Node, float] = {}
-    finder = Derive(known.get, states=30)
+    finder = Derive(known.get, max_states=30)
     graph = EGraph()
     root = graph.insert_term(slow)
     graph.rebuild()

@@ -58,12 +58,12 @@ def test_a_derivation_is_followed_instead_of_searched_for(
     path = tmp_path / "db.sqlite"
     node, larger = _transposed(32, 14), _transposed(48, 10)
     with Database(path) as records:
-        first = _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node)
+        first = _proposed(Derive(lambda n: 1e-2, max_states=30, cache=DerivationCache(records)), node)
         assert first and searched == [30]
     with Database(path) as records:
-        finder = Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records))
+        finder = Derive(lambda n: 1e-2, max_states=30, cache=DerivationCache(records))
         assert _proposed(finder, node) == first and searched == [30]
-        finder = Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records))
+        finder = Derive(lambda n: 1e-2, max_states=30, cache=DerivationCache(records))
         others = _proposed(finder, larger)
         assert others and searched == [30] and not set(others) & set(first)
         graph = EGraph()
@@ -84,14 +84,14 @@ def test_a_trail_that_leads_nowhere_is_searched_again(
         workload, trails = f"{WORKLOAD_PREFIX}{format_scopes(roots)}", json.dumps([0, [["0" * 16]]])
         records.put(Measurement(workload, cache_version(True), "", trails, 1e-6))
         assert DerivationCache(records).trails_at(roots) == [("0" * 16,)]
-        first = _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node)
+        first = _proposed(Derive(lambda n: 1e-2, max_states=30, cache=DerivationCache(records)), node)
         assert first and searched == [30]
         assert ("0" * 16,) not in (DerivationCache(records).trails_at(roots) or ())
-        assert _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node) == first
+        assert _proposed(Derive(lambda n: 1e-2, max_states=30, cache=DerivationCache(records)), node) == first
         assert searched == [30]
         DerivationCache(records).store(roots, [])
         assert DerivationCache(records).trails_at(roots) == []
-        assert _proposed(Derive(lambda n: 1e-2, states=30, cache=DerivationCache(records)), node) == []
+        assert _proposed(Derive(lambda n: 1e-2, max_states=30, cache=DerivationCache(records)), node) == []
         assert searched == [30]
 
 
@@ -99,7 +99,7 @@ def test_what_time_cuts_on_a_trail_is_not_lost(tmp_path: Path, monkeypatch: pyte
     """Nor kept for what all would have been."""
     node, larger = _transposed(32, 14), _transposed(48, 10)
     cache = DerivationCache()
-    assert _proposed(Derive(lambda n: 1e-2, states=30, cache=cache), node)
+    assert _proposed(Derive(lambda n: 1e-2, max_states=30, cache=cache), node)
     followed, ends = Search.follow_trail, list[int]()
 
     def once(self: Search, *arguments: Any) -> list[DerivedProgram]:
@@ -109,7 +109,7 @@ def test_what_time_cuts_on_a_trail_is_not_lost(tmp_path: Path, monkeypatch: pyte
         return found
 
     monkeypatch.setattr(Search, "follow_trail", once)
-    assert _proposed(Derive(lambda n: 1e-2, states=30, cache=cache), larger) and ends[0] > 0
+    assert _proposed(Derive(lambda n: 1e-2, max_states=30, cache=cache), larger) and ends[0] > 0
     roots, _ = initial_expressions((larger,), tuple(arg for arg in larger.args if arg))
     assert cache.trails_at(roots) is None
 
@@ -119,7 +119,7 @@ def test_what_time_cut_is_not_kept(tmp_path: Path) -> None:
     roots, _ = initial_expressions((node,), tuple(arg for arg in node.args if arg))
     with Database(tmp_path / "db.sqlite") as records:
         cache = DerivationCache(records)
-        _proposed(Derive(lambda n: 1e-2, states=10_000, budget=0.05, cache=cache), node)
+        _proposed(Derive(lambda n: 1e-2, max_states=10_000, budget=0.05, cache=cache), node)
         assert cache.trails_at(roots) is None
 
 

@@ -18,7 +18,7 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
-from tensaurus.expr.evaluate.prime_field import Prime
+from tensaurus.expr.evaluate.prime_field import PrimeField
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.scope import Call, Const, Read, Reduce, Scope, Select, Tensor, axis, where
 from tensaurus.expr.ir.walk import scopes
@@ -83,7 +83,7 @@ def test_what_is_merged_keeps_its_values() -> None:
     applied = grown = guarded = several = 0
     for seed in range(500):
         stages = sums_of_one(seed)
-        field = Prime(seed)
+        field = PrimeField(seed)
         given: dict[Tensor, Any] = {}
         for stage in stages:
             given |= {x: value for x, value in values_of(stage, field, seed).items() if x not in given}
@@ -140,7 +140,7 @@ def test_a_wrong_merge_is_refuted() -> None:
     nodes = siblings("MatMul", [(5, 6), (6, 4), (6, 4)], [{}, {}])
     leaves = tuple(dict.fromkeys(arg for node in nodes for arg in node.args if arg is not None))
     roots, tensors = initial_expressions(nodes, leaves)
-    found = Search(states=20, min_intensity=1.0).run(roots, tensors)
+    found = Search(max_states=20, min_intensity=1.0).run(roots, tensors)
     one = next(one for one in found if JOINED in {move.rule for move in one.state.applied})
     wrong = DerivedProgram(replace(one.state, roots=one.state.roots[::-1]), one.seconds)
     law = make_equation(nodes, leaves, wrong)
@@ -226,7 +226,7 @@ def test_the_finder_proposes_what_is_derived_together() -> None:
     weights = [constant(np.arange(k, 1024 + k, dtype=np.float32).reshape(256, 4)) for k in (1, 2)]
     products = [apply(registry["MatMul"], [x, w]) for w in weights]
     subject = Program((x,), (("y", products[0]), ("z", products[1])))
-    finder = Derive(lambda node: 1e-2, states=10)
+    finder = Derive(lambda node: 1e-2, max_states=10)
     graph = EGraph()
     for root in subject.roots:
         graph.insert_term(root)
@@ -246,7 +246,7 @@ def test_what_is_merged_must_beat_what_each_is_derived_to() -> None:
     relus = [apply(registry["Relu"], [conv]) for conv in convs]
     subject = Program((x,), (("y", relus[0]), ("z", relus[1])))
     for rest in (0.0, 0.035):  # where the rest takes long, no product alone is worth a search
-        finder = Derive(lambda node, rest=rest: 1e-3 if node in convs else rest, states=6)  # type: ignore[misc]
+        finder = Derive(lambda node, rest=rest: 1e-3 if node in convs else rest, max_states=6)  # type: ignore[misc]
         graph = EGraph()
         for root in subject.roots:
             graph.insert_term(root)
@@ -262,7 +262,7 @@ def test_weights_are_arranged_ahead_of_time() -> None:
     node = call("Conv", (1, 4, 5, 5), (64, 4, 3, 3), pads=(1, 1, 1, 1))
     leaves = tuple(arg for arg in node.args if arg is not None)
     moving, constant_ = (
-        Search(states=8, min_intensity=1.0, weights=frozenset(weights)) for weights in ((), (leaves[1],))
+        Search(max_states=8, min_intensity=1.0, weights=frozenset(weights)) for weights in ((), (leaves[1],))
     )
     found = [s.run(*initial_expressions((node,), leaves, s.weights)) for s in (moving, constant_)]
     first, second = (min(one.seconds for one in each if "MatMul" in one.operators) for each in found)
@@ -274,13 +274,13 @@ def test_a_search_goes_on_where_it_was_cut() -> None:
     """In steps as at once."""
     node = call("Conv", (1, 4, 7, 7), (6, 4, 3, 3), pads=(1, 1, 1, 1))
     leaves = tuple(arg for arg in node.args if arg is not None)
-    whole = Search(states=30, min_intensity=2.0)
+    whole = Search(max_states=30, min_intensity=2.0)
     wanted = derived(node, leaves, whole)
-    parts = Search(states=10, min_intensity=2.0)
+    parts = Search(max_states=10, min_intensity=2.0)
     derived(node, leaves, parts)
     for states in (20, 30):
         assert parts.is_cut
-        parts.states = states
+        parts.max_states = states
         found = parts.resume()
     assert [one.state.key for one in found] == [one.state.key for one in wanted]
     assert (parts.explored, parts.produced) == (whole.explored, whole.produced)
@@ -290,11 +290,11 @@ def test_a_search_that_is_late_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever time ends: nothing is lost, and nothing counts twice."""
     node = call("Conv", (1, 4, 7, 7), (6, 4, 3, 3), pads=(1, 1, 1, 1))
     leaves = tuple(arg for arg in node.args if arg is not None)
-    whole = Search(states=12, min_intensity=2.0)
+    whole = Search(max_states=12, min_intensity=2.0)
     wanted = derived(node, leaves, whole)
     for asked in (3, 40, 90):
         times = chain(repeat(0.0, asked), repeat(2.0))
-        parts = Search(states=12, min_intensity=2.0, deadline=1.0)
+        parts = Search(max_states=12, min_intensity=2.0, deadline=1.0)
         with monkeypatch.context() as patched:
             patched.setattr(
                 "tensaurus.finders.derive.derivation_search.monotonic", lambda times=times: next(times)
@@ -314,7 +314,7 @@ def test_what_time_left_no_start_for_is_not_kept() -> None:
     expressions = joint.expressions()
     assert expressions is not None
     for deadline in (0.0, inf):
-        search = Search(states=2, deadline=deadline, weights=joint.weights)
+        search = Search(max_states=2, deadline=deadline, weights=joint.weights)
         found = search_region(joint, *expressions, search, [[], []])
         assert search.is_late is (deadline == 0.0) and bool(found) is not search.is_late
 

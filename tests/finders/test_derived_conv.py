@@ -41,7 +41,7 @@ from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.missing_shapes import missing_shape_flags
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
@@ -51,7 +51,7 @@ from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summar
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived
 from tensaurus.rules.language.evidence import Tested as Replayed
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -181,7 +181,7 @@ class ByHand:
     names: tuple[str, ...] = tuple(FORMS)
     off: int = 0
 
-    def __call__(self, graph: EGraph, room: int) -> Iterable[Proposal]:
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> Iterable[Proposal]:
         for number, head in enumerate(list(graph.heads)):
             if head.op is CONV:
                 for name in self.names:
@@ -214,7 +214,7 @@ def extracted(
     assert find_all(graph, [finder], 1000) == len(finder.names)
     choices = Choices(graph, roots)
     problem = choices.problem(choices.price_choices([price(piece) for piece in choices.pieces]))
-    choice = solve(problem, time_limit=10).choice if exact else quick_extraction(problem)
+    choice = solve(problem, time_limit=10).selection if exact else quick_extraction(problem)
     made = choices.program(program, choice)
     proof = prove(graph, list(zip(roots, made.roots, strict=True)))
     assert proof.holds()
@@ -313,7 +313,7 @@ def test_a_batch_of_any_size_is_replayed_and_not_exported(name: str, exact: bool
         """A stopwatch for what is not measured."""
 
     with Database(tmp_path / "costs.db") as records:
-        builds = Builds(tmp_path, folded=False)
+        builds = BuildCache(tmp_path, folded=False)
         costs = OperatorCosts(records, Unused(), "onnxruntime", Machine.here(1), OPSET, builds)  # type: ignore[arg-type]
         piece = Piece.of(made.roots[0].args[0])
         assert costs.known(piece) == costs.estimate(piece) == costs.measure(piece) == inf

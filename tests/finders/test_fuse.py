@@ -26,14 +26,15 @@ from small_programs import model as small_model
 
 from tensaurus.app.zoo.catalog import find_workload
 from tensaurus.check.program.candidate import Candidate, Rewritten
-from tensaurus.check.program.replay import _sides_to_replay, check_rewrites, refute_equation
+from tensaurus.check.program.replay import check_rewrites, refute_equation
+from tensaurus.check.program.replay_sides import sides_to_replay
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.expr.analysis.work_counts import flops
-from tensaurus.expr.evaluate.fields import Field, Prime, Rationals, Reals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Rationals, Reals
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.expression_text import parse
 from tensaurus.expr.ir.printer import show as show_scope
@@ -43,9 +44,10 @@ from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Symbol, polynomial
 from tensaurus.finders.fuse import Fuse
 from tensaurus.finders.fuse.composition import _find_evidence, compose_region
-from tensaurus.finders.fuse.fusion_region import MAX_LEAVES, MAX_NODES, MAX_STEPS, find_regions
+from tensaurus.finders.fuse.fusion_region import find_regions
 from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.finders.fuse.read_patterns import read_pattern
+from tensaurus.finders.fuse.region_growth import MAX_LEAVES, MAX_NODES, MAX_STEPS
 from tensaurus.graph.analysis.program_expression import build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, apply, constant, item, source
 from tensaurus.graph.ir.piece import Piece
@@ -413,7 +415,7 @@ def test_rooms_and_numbers_of_kernels_are_kept() -> None:
     graph.programs.append(whole)
     every = list(Fuse()(graph, 1000))
     assert len(every) > 5 and [len(list(Fuse()(graph, room))) for room in (0, 3)] == [0, 3]
-    assert len(Fuse(kernels=2).find_fusions(whole)) == 2
+    assert len(Fuse(max_kernels=2).find_fusions(whole)) == 2
     gains = [fusion.gain for fusion in Fuse().find_fusions(whole)]
     assert gains == sorted(gains, reverse=True) and gains[-1] > 0
     before = len(graph.heads)
@@ -665,12 +667,12 @@ def test_random_programs_stay_what_they_are(whole: Program, seed: int) -> None:
     assert proof.holds() and all(e.evidence.by == "algebra" for e in proof.equations)
 
 
-@pytest.mark.parametrize("field", [Prime(3), Rationals(5)], ids=["prime", "rationals"])
+@pytest.mark.parametrize("field", [PrimeField(3), Rationals(5)], ids=["prime", "rationals"])
 @settings(max_examples=100)
 @given(seed=st.integers(0, 2**40))
 def test_stages_that_are_none_are_read_through(field: Field, seed: int) -> None:
     """The same function, computed with no more operations, and there is nothing left to read through."""
-    scope = intern_scope(Everything(seed, order=not isinstance(field, Prime)).scope(4))
+    scope = intern_scope(Everything(seed, order=not isinstance(field, PrimeField)).scope(4))
     found = inline_stages(scope)
     assert found.shape == scope.shape and dtype_of(found) == dtype_of(scope)
     assert flops(found) <= flops(scope) and len(scopes(found)) <= len(scopes(scope))
@@ -735,7 +737,7 @@ def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
         np.testing.assert_allclose(value, expected[name], rtol=1e-6, atol=1e-6)
 
 
-def quick_extractor(problem: Problem, limit: float, start: Choice | None) -> Choice:
+def quick_extractor(problem: Problem, limit: float, start: Selection | None) -> Selection:
     return quick_extraction(problem)
 
 
@@ -812,7 +814,7 @@ def test_long_windows_are_replayed_on_little_more_than_they_are(window: int) -> 
     x = source("x", TensorType("float32", (1, 16, 64_000)))
     made = compose_region(Piece(node("Relu", node("MaxPool", x, kernel_shape=(window,))), (x,)))
     assert made is not None
-    for side in _sides_to_replay(made):
+    for side in sides_to_replay(made):
         (given,) = side.inputs
         assert given.tensor.shape[2] < max(10, 4 * window)  # type: ignore[operator]
 
@@ -821,6 +823,6 @@ def test_what_is_large_alone_inside_is_replayed_on_smaller_ones() -> None:
     x = source("x", TensorType("float32", (1, 8, 20, 20)))
     made = compose_region(Piece(node("Relu", node("Resize", x, scales=(1, 1, 100, 100))), (x,)))
     assert made is not None
-    for side in _sides_to_replay(made):
+    for side in sides_to_replay(made):
         (given,) = side.inputs
         assert given.tensor.shape == (1, 8, 9, 9)

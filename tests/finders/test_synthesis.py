@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tensaurus.app.cli.app import app
 from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits
-from tensaurus.expr.evaluate.prime_field import Prime
+from tensaurus.expr.evaluate.prime_field import PrimeField
 from tensaurus.finders.synthesis import law
 from tensaurus.finders.synthesis.derivable import is_derivable
 from tensaurus.finders.synthesis.generate import GeneratedRule, Generation
@@ -32,8 +32,9 @@ from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.parallel_worlds import WorldJob, grow_worlds
 from tensaurus.finders.synthesis.prune import prune_rules
 from tensaurus.finders.synthesis.reservoir import Reservoir
+from tensaurus.finders.synthesis.term_classes import TermClasses, possible_laws
 from tensaurus.finders.synthesis.term_order import Laws, order_key, rank_key, term_size, variables_in
-from tensaurus.finders.synthesis.terms import Term, Terms, possible_laws
+from tensaurus.finders.synthesis.terms import Application, Term, Variable
 from tensaurus.finders.synthesis.world import WORLDS, World
 from tensaurus.graph.analysis.evaluate_node import evaluate_node
 from tensaurus.graph.ir.node import apply, source
@@ -42,7 +43,8 @@ from tensaurus.optimizer.run.options import Options
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.rule import UNUSED_RULES_FILE, library, parse_rule, read_rules
-from tensaurus.rules.language.term import Literal, Variable, parse_terms
+from tensaurus.rules.language.term import Literal, parse_terms
+from tensaurus.rules.language.term import Variable as RuleVariable
 from tensaurus.rules.test.verify_rule import Refuted, evaluate_roots, verify
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.system.errors import TensaurusError
@@ -54,7 +56,7 @@ SUMS = World("sums", ("f32[5,5]",), (3,), ("Add", "Mul", "Relu"))
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_many_arguments_at_once_give_what_each_gives(name: str) -> None:
-    field, rng = Prime(1), np.random.default_rng(0)
+    field, rng = PrimeField(1), np.random.default_rng(0)
     for use in WORLDS[name].uses:
         leaves = [source(f"x{k}", kind) for k, kind in enumerate(use.types)]
         args = [field.random((4, *kind.shape), rng) for kind in use.types]  # type: ignore[arg-type]
@@ -65,33 +67,37 @@ def test_many_arguments_at_once_give_what_each_gives(name: str) -> None:
             assert np.array_equal(many[row], one), str(use)
 
 
+def call(use: Use, *args: Term) -> Application:
+    """Return the use on these arguments."""
+    return Application(use, args)
+
+
 def every_term(world: World, most: int, names: int) -> list[Term]:
     """All terms of so many operators, with all names of variables: by recursion over the sizes alone."""
-    by_size: list[list[Term]] = [[("x", 0, n) for n in range(names)]]
+    by_size: list[list[Term]] = [[Variable(0, n) for n in range(names)]]
     for whole in range(most):
         found: list[Term] = []
         for use in world.uses:
             for sizes in product(range(whole + 1), repeat=len(use.types)):
                 if sum(sizes) == whole:
-                    found += [(use, *args) for args in product(*(by_size[n] for n in sizes))]
+                    found += [call(use, *args) for args in product(*(by_size[n] for n in sizes))]
         by_size.append(found)
     return [term for terms in by_size for term in terms]
 
 
-def values_of(term: Term, leaves: dict[int, Any], field: Prime) -> Any:
-    if term[0] == "x":
-        return leaves[term[2]]
-    use: Use = term[0]
-    return use.evaluate([values_of(part, leaves, field) for part in term[1:]], field)
+def values_of(term: Term, leaves: dict[int, Any], field: PrimeField) -> Any:
+    if isinstance(term, Variable):
+        return leaves[term.number]
+    return term.use.evaluate([values_of(part, leaves, field) for part in term.args], field)
 
 
 @pytest.mark.parametrize("world", [SMALL, SUMS], ids=lambda world: world.name)
 def test_every_term_is_in_a_class_and_no_two_classes_are_equal(world: World) -> None:
     """Beside an enumeration with names: as many functions up to the names of their variables."""
-    grown = Terms(world)
+    grown = TermClasses(world)
     for _ in range(2):
         list(grown.grow())
-    field, rng = Prime(5), np.random.default_rng(3)
+    field, rng = PrimeField(5), np.random.default_rng(3)
     shape = tuple(world.kinds[0].shape)
     leaves = [field.random((1, *shape), rng) for _ in range(3)]  # type: ignore[arg-type]
     functions: set[bytes] = set()
@@ -106,9 +112,9 @@ def test_every_term_is_in_a_class_and_no_two_classes_are_equal(world: World) -> 
 
 def test_candidates_are_equal_to_what_they_are_said_to_be() -> None:
     """For other values than those they were told by; unordered functions aside."""
-    field, rng = Prime(9), np.random.default_rng(1)
+    field, rng = PrimeField(9), np.random.default_rng(1)
     leaves = {n: field.random((1, 3, 3), rng) for n in range(3)}
-    grown, equal, told = Terms(SMALL), 0, 0
+    grown, equal, told = TermClasses(SMALL), 0, 0
     for _ in range(2):
         for candidate in grown.grow():
             pairs = list(possible_laws(candidate))
@@ -121,9 +127,9 @@ def test_candidates_are_equal_to_what_they_are_said_to_be() -> None:
 
 def random_term(rng: Random, depth: int) -> Term:
     if depth == 0 or rng.random() < 0.3:
-        return ("x", 0, rng.randrange(3))
+        return Variable(0, rng.randrange(3))
     use = rng.choice(SMALL.uses)
-    return (use, *(random_term(rng, depth - 1) for _ in use.types))
+    return call(use, *(random_term(rng, depth - 1) for _ in use.types))
 
 
 def test_the_order_is_total_and_a_smaller_part_makes_a_smaller_term() -> None:
@@ -135,22 +141,23 @@ def test_the_order_is_total_and_a_smaller_part_makes_a_smaller_term() -> None:
         for use in SMALL.uses:
             others = [random_term(rng, 2) for _ in use.types[1:]]
             if order_key(a) < order_key(b):
-                assert order_key((use, a, *others)) < order_key((use, b, *others))
+                assert order_key(call(use, a, *others)) < order_key(call(use, b, *others))
 
 
 def test_laws_make_terms_smaller() -> None:
     add, matmul, transpose, _ = SMALL.uses
-    x, y, z = (("x", 0, n) for n in range(3))
+    x, y, z = (Variable(0, n) for n in range(3))
     laws = Laws()
-    laws.add((add, x, y), (add, y, x))
-    assert laws.reduces((add, y, x)) and not laws.reduces((add, x, y))
-    assert laws.reduces((add, (matmul, x, y), z)) and not laws.reduces((add, z, (matmul, x, y)))
-    laws.add((transpose, (transpose, x)), x)
-    assert laws.reduces((transpose, (transpose, (matmul, x, y))))
-    inside = (matmul, x, (transpose, (transpose, y)))
+    laws.add(call(add, x, y), call(add, y, x))
+    assert laws.reduces(call(add, y, x)) and not laws.reduces(call(add, x, y))
+    both = call(matmul, x, y)
+    assert laws.reduces(call(add, both, z)) and not laws.reduces(call(add, z, both))
+    laws.add(call(transpose, call(transpose, x)), x)
+    assert laws.reduces(call(transpose, call(transpose, call(matmul, x, y))))
+    inside = call(matmul, x, call(transpose, call(transpose, y)))
     assert laws.reduces_inside(inside) and not laws.reduces(inside)
-    laws.add((matmul, x, y), z)  # which says nothing of z: it reduces nothing
-    assert not laws.reduces((matmul, x, y))
+    laws.add(call(matmul, x, y), z)  # which says nothing of z: it reduces nothing
+    assert not laws.reduces(call(matmul, x, y))
 
 
 def test_what_is_said_of_a_law_is_the_most_general_that_is_true() -> None:
@@ -159,16 +166,17 @@ def test_what_is_said_of_a_law_is_the_most_general_that_is_true() -> None:
     square, scalar = world.kinds[0], world.kinds[1]
     add, mul = uses["Add()", (square, square)], uses["Mul()", (square, scalar)]
     matmul = uses["MatMul()", (square, square)]
-    x, y, z, s = ("x", 0, 0), ("x", 0, 1), ("x", 0, 2), ("x", 1, 0)
-    linear = state_law(world, (matmul, (add, x, y), z), (add, (matmul, x, z), (matmul, y, z)), set())
+    x, y, z, s = Variable(0, 0), Variable(0, 1), Variable(0, 2), Variable(1, 0)
+    sums = call(matmul, call(add, x, y), z), call(add, call(matmul, x, z), call(matmul, y, z))
+    linear = state_law(world, *sums, set())
     # sizes of one that broadcast are no exception: rows that stand for many, and what does not type otherwise
     assert linear.rules and "shape(" not in linear.text and "rank(x) >= 2" in linear.text
-    scaled = state_law(world, (matmul, (mul, x, s), y), (mul, (matmul, x, y), s), set())
+    scaled = state_law(world, call(matmul, call(mul, x, s), y), call(mul, call(matmul, x, y), s), set())
     assert scaled.rules and "numel(y) == 1" in scaled.text and "shape" not in scaled.text
-    plain = state_law(world, (add, x, y), (add, y, x), set())
+    plain = state_law(world, call(add, x, y), call(add, y, x), set())
     assert plain.text == "Add(x, y) <=> Add(y, x)"
-    assert not state_law(world, (add, x, y), (add, y, x), {plain.text}).rules  # it is known
-    wrong = state_law(world, (matmul, x, y), (matmul, y, x), set())
+    assert not state_law(world, call(add, x, y), call(add, y, x), {plain.text}).rules  # it is known
+    wrong = state_law(world, call(matmul, x, y), call(matmul, y, x), set())
     assert not wrong.rules and wrong.reasons
 
 
@@ -299,7 +307,7 @@ def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
     )
     uses = {(str(use), use.types): use for use in world.uses}
     part, whole, narrow, _ = world.kinds
-    x, y = ("x", 1, 0), ("x", 1, 1)
+    x, y = Variable(1, 0), Variable(1, 1)
     second = uses["Split(axis=0, split=(2, 2))[1]", (whole,)]
     product, lower = (uses["MatMul()", (kind, whole)] for kind in (whole, part))
     asked = list[str]()
@@ -311,7 +319,8 @@ def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
 
     journal = Journal()
     journal.answer = note  # type: ignore[method-assign, assignment]
-    assert not state_law(world, (second, (product, x, y)), (lower, (second, x), y), set(), journal).rules
+    half = call(lower, call(second, x), y)
+    assert not state_law(world, call(second, call(product, x, y)), half, set(), journal).rules
     own = "Split(MatMul(x, y), axis=0, split=(2, 2))[1] <=> MatMul(Split(x, axis=0, split=(2, 2))[1], y)"
     assert asked[0] == f"{own} where shape(x) == shape(y), rank(x) == 2, rank(y) == 2"
     assert asked[1:3] == [
@@ -320,15 +329,15 @@ def test_parts_are_terms_and_share_the_names_of_their_sizes() -> None:
     assert "Split(MatMul(x, y), axis=-2, split=s0)[1] <=> MatMul(Split(x, axis=-2, split=s0)[1], y)" in asked
     rows, columns = "Split(axis=0, split=(2, 2))", "Split(axis=1, split=(2, 2))"
     turned = (  # of two uses of one operator
-        (uses[f"{rows}[1]", (narrow,)], (uses[f"{columns}[1]", (whole,)], x)),
-        (uses[f"{columns}[1]", (part,)], (uses[f"{rows}[1]", (whole,)], x)),
+        call(uses[f"{rows}[1]", (narrow,)], call(uses[f"{columns}[1]", (whole,)], x)),
+        call(uses[f"{columns}[1]", (part,)], call(uses[f"{rows}[1]", (whole,)], x)),
     )
     asked.clear()
     assert not state_law(world, *turned, set(), journal).rules
     assert "axis=-2, split=s0)[i]" in asked[1] and "axis=-1, split=s0)[i]" in asked[1]
-    of_the_first = (lower, (uses[f"{rows}[0]", (whole,)], x), y)
+    of_the_first = call(lower, call(uses[f"{rows}[0]", (whole,)], x), y)
     asked.clear()  # of different outputs nothing is said of every one
-    assert not state_law(world, (second, (product, x, y)), of_the_first, set(), journal).rules
+    assert not state_law(world, call(second, call(product, x, y)), of_the_first, set(), journal).rules
     assert asked and not any("[i]" in question for question in asked)
 
 
@@ -350,7 +359,7 @@ def test_an_axis_counted_from_the_end_is_matched(rank: int, axis: int, matches: 
     kind = TensorType("float32", (3,) * rank)
     both = apply(registry["Concat"], [source("x", kind), source("y", kind)], {"axis": axis})
     matcher = Matcher(rule)
-    assert bool(list(matcher.bindings((apply(registry["Relu"], [both]),)))) is matches
+    assert bool(list(matcher.match_roots((apply(registry["Relu"], [both]),)))) is matches
 
 
 @pytest.mark.parametrize(
@@ -365,7 +374,7 @@ def test_axes_counted_from_the_end_are_matched_in_tuples(rank: int, axes: Any, m
     x, y = (source(name, TensorType("float32", (3,) * rank)) for name in "xy")
     product, slice_ = (registry[name] for name in ("MatMul", "Slice"))
     left = apply(slice_, [apply(product, [x, y])], {"starts": (1,), "ends": (3,), "axes": axes})
-    assert bool(list(Matcher(rule).bindings((left,)))) is matches
+    assert bool(list(Matcher(rule).match_roots((left,)))) is matches
     other = apply(product, [apply(slice_, [x], {"starts": (1,), "ends": (3,), "axes": (-2,)}), y])
     assert is_derivable([left], [other], [rule]) is matches
 
@@ -395,7 +404,7 @@ def test_what_is_dropped_is_derived_by_what_is_kept(
         assert not all(is_derivable(left, right, others) for left, right in one.directions), one.text
 
 
-def value_of(node: Any, leaves: dict[Any, Any], field: Prime) -> Any:
+def value_of(node: Any, leaves: dict[Any, Any], field: PrimeField) -> Any:
     if node in leaves:
         return leaves[node]
     return evaluate_node(node, {arg: value_of(arg, leaves, field) for arg in node.args}, field)
@@ -409,7 +418,7 @@ def test_a_sample_of_what_is_dropped_is_true_and_derived(kept: list[GeneratedRul
     most = sum(each["reduced"] + each["derived"] for each in counts)
     assert 20 < len(generation.dropped) <= most
     rules = [rule for one in kept for rule in one.rules]
-    field, rng = Prime(7), np.random.default_rng(2)
+    field, rng = PrimeField(7), np.random.default_rng(2)
     for (left,), (right,) in generation.dropped:
         leaves = {x: field.random((3, 3), rng) for x in {*variables_of(left), *variables_of(right)}}
         assert np.array_equal(*(value_of(node, leaves, field) for node in (left, right)))
@@ -481,14 +490,15 @@ def test_laws_of_ranks_make_terms_of_other_sizes_smaller_and_those_of_types_do_n
     world = World("sizes", ("f32[3,3]", "f32[]", "f32[6,3]"), (2, 1, 0), ("Relu", "Add", "Concat axis=0"))
     uses = {(use.name, use.types): use for use in world.uses}
     one, scalar, two = world.kinds
-    x, y, s = ("x", 0, 0), ("x", 0, 1), ("x", 1, 0)
+    x, y, s = Variable(0, 0), Variable(0, 1), Variable(1, 0)
     typed, ranked = Laws(), Laws(rank_key)
     for laws in (typed, ranked):
-        laws.add((uses["Relu", (one,)], (uses["Add", (one, scalar)], x, s)), x)
-    both = (uses["Concat", (one, one)], x, y)
-    larger = (uses["Relu", (two,)], (uses["Add", (two, scalar)], both, s))
+        laws.add(call(uses["Relu", (one,)], call(uses["Add", (one, scalar)], x, s)), x)
+    both = call(uses["Concat", (one, one)], x, y)
+    larger = call(uses["Relu", (two,)], call(uses["Add", (two, scalar)], both, s))
     assert ranked.reduces(larger) and not typed.reduces(larger)
-    matrix = (uses["Relu", (one,)], (uses["Add", (one, one)], x, y))  # nothing was said of sums of matrices
+    # nothing was said of sums of matrices
+    matrix = call(uses["Relu", (one,)], call(uses["Add", (one, one)], x, y))
     assert not ranked.reduces(matrix) and not typed.reduces(matrix)
 
 
@@ -549,8 +559,8 @@ def test_bad_input(
 
 def test_variables_are_listed_in_order() -> None:
     add = SMALL.uses[0]
-    x, y = ("x", 0, 0), ("x", 0, 1)
-    assert list(variables_in((add, y, (add, x, y)))) == [y, x, y]
+    x, y = Variable(0, 0), Variable(0, 1)
+    assert list(variables_in(call(add, y, call(add, x, y)))) == [y, x, y]
 
 
 def test_rules_that_no_model_uses_are_generated_and_left_to_long_searches() -> None:
@@ -598,13 +608,13 @@ def test_numbers_are_terms_and_constants_fold() -> None:
     generation = Generation(NUMBERS, 2)
     texts = {one.text for one in generation.run()}
     assert {"Add(x, 0) => x", "Mul(x, 1) => x", "Sub(x, 0) => x"} <= texts
-    terms = Terms(NUMBERS)
+    terms = TermClasses(NUMBERS)
     for _ in range(3):
         list(terms.grow())
     for family in terms.families.values():
         for number, hashes in enumerate(family.slots):
             term = family.term(number)
-            assert len(set(hashes)) > 1 or (len(term) == 1 and not family.signature), term
+            assert len(set(hashes)) > 1 or (term.args == () and not family.signature), term
     rules = [rule for one in generation.found for rule in one.rules]
     x = source("x", NUMBERS.kinds[0])
     uses = {(use.name, use.types): use for use in NUMBERS.uses}
@@ -631,14 +641,15 @@ def test_a_direction_that_loses_digits_is_told(left: str, right: str, ways: tupl
 
     def term(root: Any) -> Term:
         match root:
-            case Variable(name):
-                return "x", 0, "xyz".index(name)
+            case RuleVariable(name):
+                return Variable(0, "xyz".index(name))
             case Literal():
-                return (uses["0", 0],)
+                return call(uses["0", 0])
         args = [term(arg) for arg in root.args]
-        kinds = tuple(world.kinds[1 if len(arg) == 1 else 0] for arg in args)
+        zero = call(uses["0", 0])
+        kinds = tuple(world.kinds[1 if arg == zero else 0] for arg in args)
         (use,) = (u for u in world.uses if u.name == root.op.name and u.types == kinds)
-        return (use, *args)
+        return call(use, *args)
 
     (one,), (other,) = parse_terms(left), parse_terms(right)
     assert allowed_directions(world, term(one), term(other)) == ways

@@ -17,7 +17,7 @@ from tensaurus.check import verify
 from tensaurus.check.files.equality import Equality
 from tensaurus.graph.ir.node import ITEM
 from tensaurus.graph.onnx.build import Build, TensorMap
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -140,9 +140,9 @@ def test_tensors_without_raw_data_are_unchanged(tmp_path: Path) -> None:
 
 def test_programs_share_large_weights(tmp_path: Path) -> None:
     program = import_model(proto(LARGE), {"x": (2, LARGE)})
-    apart = Builds(tmp_path, shares_weights=False)(program)
+    apart = BuildCache(tmp_path, shares_weights=False)(program)
     assert isinstance(apart.model, bytes) and not _outside(tmp_path)
-    build = Builds(tmp_path)(program)
+    build = BuildCache(tmp_path)(program)
     assert build.proto() == apart.proto() and len(_outside(tmp_path)) == 1
     assert set(build.tensors.written) == set(apart.tensors.written)
 
@@ -163,7 +163,7 @@ def test_backends_read_weight_files(name: str, tmp_path: Path) -> None:
 
 
 def test_a_pickled_build_has_no_nodes(tmp_path: Path) -> None:
-    build = Builds(tmp_path)(small(PROGRAMS["attention"]))
+    build = BuildCache(tmp_path)(small(PROGRAMS["attention"]))
     assert build.tensors.written and build.tensors.computed
     again = pickle.loads(pickle.dumps(build))
     assert again == build and again.model == build.model and again.tensors == TensorMap()
@@ -320,7 +320,7 @@ def test_every_written_tensor_has_its_node(name: str, opset: int) -> None:
 
 def test_one_program_is_exported_once(tmp_path: Path) -> None:
     first, *others = (small(make) for make in PROGRAMS.values())
-    builds = Builds(tmp_path, max_cached_bytes=1)
+    builds = BuildCache(tmp_path, max_cached_bytes=1)
     build = builds(first)
     assert builds(first.with_outputs(first.roots)) is build
     for other in others:

@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.datasets import get_example
 
 from tensaurus.check.inputs.model_interface import inputs_of, interface_differences, required_inputs
-from tensaurus.graph.lower import lowering
+from tensaurus.graph.lower import program_lowering
 from tensaurus.graph.onnx import onnx_export
 from tensaurus.graph.onnx.model_file import load_model
 from tensaurus.graph.onnx.onnx_export import export_model
@@ -164,14 +164,14 @@ def test_a_model_without_opset_is_exported_with_the_first() -> None:
 
 def test_equal_nodes_are_checked_against_the_opset_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    written = lowering.node_in_opset
+    written = program_lowering.write_in_opset
 
     def counted(*arguments: Any) -> Any:
         calls.append(arguments)
         return written(*arguments)
 
-    for module in (lowering, onnx_export):
-        monkeypatch.setattr(module, "node_in_opset", counted)
+    for module in (program_lowering, onnx_export):
+        monkeypatch.setattr(module, "write_in_opset", counted)
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ("v0", "v1000")]
     nodes = [helper.make_node("Relu" if k % 2 else "Tanh", [f"v{k}"], [f"v{k + 1}"]) for k in range(1000)]
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=8)

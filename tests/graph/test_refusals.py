@@ -16,18 +16,18 @@ from small_programs import graph_of, node, problems, program, rules, small
 from tensaurus.egraph.extract.exact import solve
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
+from tensaurus.egraph.extract.problem import Problem, Selection, dag_cost
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.node import source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.builds import Builds
-from tensaurus.graph.onnx.graph_importer import symbol_of
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.graph.onnx.value_types import symbol_of
 from tensaurus.ops import TensorType
 from tensaurus.optimizer.optimize import optimize
-from tensaurus.optimizer.run import target
+from tensaurus.optimizer.run import optimization_run
 from tensaurus.optimizer.search.saturation import Saturation
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -57,7 +57,7 @@ def records(tmp_path: Path) -> Iterator[Database]:
 
 
 def costs_of(records: Database, watch: Stub, original: Program | None, **more: Any) -> OperatorCosts:
-    builds = Builds(records.path.parent, folded=False)
+    builds = BuildCache(records.path.parent, folded=False)
     return OperatorCosts(
         records, watch, "onnxruntime", Machine.here(1), 17, builds, original=original, **more  # type: ignore[arg-type]
     )
@@ -153,7 +153,7 @@ def test_pieces_of_infinite_cost_are_not_extracted(problem: Problem) -> None:
     dear = Problem(
         [inf if number in refused else cost for number, cost in enumerate(problem.costs)],
         problem.children,
-        problem.groups,
+        problem.class_of_choice,
         problem.members,
         problem.roots,
     ).without_infinite_costs()
@@ -161,13 +161,13 @@ def test_pieces_of_infinite_cost_are_not_extracted(problem: Problem) -> None:
     choice = quick_extraction(dear)
     if dag_cost(dear, choice) < inf:
         assert refused.isdisjoint(choice.values())
-        assert dag_cost(dear, solve(dear, time_limit=5.0).choice) <= dag_cost(dear, choice) * (1 + 1e-6)
+        assert dag_cost(dear, solve(dear, time_limit=5.0).selection) <= dag_cost(dear, choice) * (1 + 1e-6)
     else:
         with pytest.raises(ValueError, match="a root class has no program"):
             solve(dear, time_limit=5.0)
 
 
-def extract(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+def extract(problem: Problem, seconds: float, start: Selection | None) -> Selection:
     return quick_extraction(problem, start)
 
 
@@ -207,11 +207,11 @@ def test_a_program_that_cannot_be_written_is_dropped(
         def note(self, text: str) -> None:
             notes.append(text)
 
-    class Broken(Builds):
+    class Broken(BuildCache):
         def __call__(self, program: Program) -> Build:
             raise TensaurusError("opset 12 has no Enlarge, and no expansion is known", node="e")
 
-    monkeypatch.setattr(target, "Builds", Broken)
+    monkeypatch.setattr(optimization_run, "BuildCache", Broken)
     from small_programs import affine_model
 
     result = optimize(affine_model(), steps=9, threads=1, database=tmp_path / "db", progress=Progress())

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from op_samples import info
 
-from tensaurus.expr.evaluate.fields import Field, Prime, Reals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Body, Scope, Table, Tensor, call, compute, fold, lift, look, where, within
 from tensaurus.expr.ir.walk import replace_tensors, tensors
@@ -21,8 +21,8 @@ from tensaurus.expr.sizes.size import floordiv, mod
 from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.program_text import format_program, parse_program
-from tensaurus.graph.lower import standard_operators as standard_
-from tensaurus.graph.lower.standard_operators import lower_node
+from tensaurus.graph.lower import expression_lowering as standard_
+from tensaurus.graph.lower.expression_lowering import lower_node
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, registry
@@ -152,7 +152,7 @@ def test_every_scope_is_written_with_operators(scope: Scope, seed: int, long: in
         patch.setattr(standard_, "MIN_UNROLLED_OUTPUTS", long)
         made = lower_node(node)
     assert made.types == node.types
-    fields: list[Field] = [Reals(), Prime(seed)]
+    fields: list[Field] = [Reals(), PrimeField(seed)]
     for field in fields:
         held = {t: np.asarray(field.lift(v)) for t, v in values.items()}
         try:
@@ -197,7 +197,7 @@ def test_a_literal_table_is_a_constant(dtype: str) -> None:
     scope = compute((2, 3), lambda i, j: fold("sum", (4,), lambda r: weights[i, r] * x[j, r]))
     program, node = program_of(scope, [x])
     made = lower_node(node)
-    fields: list[Field] = [Reals(), Prime(2)]
+    fields: list[Field] = [Reals(), PrimeField(2)]
     for field in fields:
         value = field.lift(np.arange(12).reshape(3, 4).astype(dtype))
         found = evaluate(program.with_outputs([made]), {"x0": value}, field)["y"]

@@ -14,7 +14,7 @@ from tensaurus.check import verify
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.optimizer.run.target import SMALL_CONSTANT_BYTES
+from tensaurus.optimizer.run.optimization_run import SMALL_CONSTANT_BYTES
 
 # Each grows w of [16, 20], 1280 bytes, or a few numbers.
 GROWING = {

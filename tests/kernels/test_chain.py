@@ -83,7 +83,7 @@ def _kernel(name: str) -> tuple[Scope, list[TensorType]]:
     """Its scope over x0 and transformed weights, which is x1, and a bias."""
     batch, channels, filters, windows, tiles, *groups = CASES[name]
     made = tuple(_window(*window) for window in windows)
-    of = Convolution(batch, channels, filters, *(groups or [1]), made, bias=True)
+    of = Convolution(batch, channels, filters, *(groups or [1]), made, has_bias=True)
     scope = fast_scope(
         of, [n and best_algorithm(n, w.taps, w.step) for n, w in zip(tiles, made, strict=True)]
     )
@@ -157,7 +157,7 @@ def test_with_or_without_a_bias_and_with_what_follows_it_stays_a_chain(
     """The last combination goes over tiles: over the output's own places it is no combination by a table.
     What follows may read it more than once."""
     made = tuple(_window(*window) for window in windows)
-    of = Convolution(1, 8, 16, 1, made, bias=bias)
+    of = Convolution(1, 8, 16, 1, made, has_bias=bias)
     inner = fast_scope(of, [best_algorithm(2, window.taps, window.step) for window in made])
     more = Tensor(f"x{2 + bias}", inner.shape)
 

@@ -48,7 +48,7 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.ir.program_text import format_program
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.kernel_libraries import (
     METADATA_KEY,
     find_libraries,
@@ -62,7 +62,7 @@ from tensaurus.kernels.halide.cpu_features import CpuidBit, required_features
 from tensaurus.kernels.library import shared_library
 from tensaurus.kernels.library.shared_library import find_compiler, link_library, linked_library
 from tensaurus.ops import TensorType, registry
-from tensaurus.ops.kernel_form import KERNELS
+from tensaurus.ops.kernel_nodes import KERNEL_DOMAIN
 from tensaurus.optimizer.optimize import Result
 from tensaurus.optimizer.result.summary import Summary
 from tensaurus.runtimes import backends
@@ -78,7 +78,7 @@ pytestmark = needs_cc
 
 def build_of(folder: Path, *cases: Case) -> Build:
     """One model with an output y0, y1, ... for each case; inputs of equal types are shared."""
-    return Builds(folder, kernels=known(*cases), link=linked_library)(
+    return BuildCache(folder, kernels=known(*cases), link=linked_library)(
         program_of(*(case.node() for case in cases))
     )
 
@@ -115,13 +115,13 @@ def assert_computes(case: Case, found: np.ndarray, feeds: dict[str, np.ndarray])
 def model_calling(kernel: Kernel, inputs: list[onnx.ValueInfoProto], output: int = 1) -> bytes:
     """A model with the kernel, and a copy of its output whose shape nobody states."""
     nodes = [
-        onnx.helper.make_node(kernel.name, [value.name for value in inputs], ["z"], domain=KERNELS),
+        onnx.helper.make_node(kernel.name, [value.name for value in inputs], ["z"], domain=KERNEL_DOMAIN),
         onnx.helper.make_node("Identity", ["z"], ["y"]),
     ]
     graph = onnx.helper.make_graph(
         nodes, "g", inputs, [onnx.helper.make_tensor_value_info("y", output, None)]
     )
-    imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(KERNELS, 1)]
+    imports = [onnx.helper.make_opsetid("", 17), onnx.helper.make_opsetid(KERNEL_DOMAIN, 1)]
     return onnx.helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
 
 
@@ -131,7 +131,7 @@ def model_calling(kernel: Kernel, inputs: list[onnx.ValueInfoProto], output: int
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_computes_its_expression(case: Case, tmp_path: Path) -> None:
     build = build_of(tmp_path, case)
-    assert [node.domain for node in build.proto().graph.node] == [KERNELS]
+    assert [node.domain for node in build.proto().graph.node] == [KERNEL_DOMAIN]
     assert len(build.libraries) == 1
     sessions = [session_of(build, threads) for threads in (1, 2)]
     for seed in range(3):
@@ -160,14 +160,14 @@ def test_all_kernels_of_a_model_are_in_one_library(tmp_path: Path) -> None:
     cases = [AFFINE, TWIN, DOUBLED]
     chained = AFFINE.node()
     twice = AFFINE.node([chained, chained.args[1]])
-    builds = Builds(tmp_path, kernels=known(*cases), link=linked_library)
+    builds = BuildCache(tmp_path, kernels=known(*cases), link=linked_library)
     build = builds(program_of(twice))
     feeds = AFFINE.feeds()
     once = expected(AFFINE, feeds).astype(np.float32)
     found = session_of(build).run(None, feeds)[0]
     assert_computes(AFFINE, found, {**feeds, "v0": once})
     assert builds(program_of(chained)).libraries == build.libraries
-    others = Builds(tmp_path, kernels=known(*cases), link=linked_library)
+    others = BuildCache(tmp_path, kernels=known(*cases), link=linked_library)
     assert others(program_of(twice)).libraries == build.libraries
     assert build.libraries[0].exists() and list(tmp_path.iterdir()) == []  # it outlives the builder's folder
 
@@ -530,7 +530,7 @@ def test_a_kernels_node_is_read_as_its_expression(case: Case) -> None:
     program = program_of(case.node())
     model = export_model(program, kernels=known(case))
     onnx.checker.check_model(model)
-    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17), (KERNELS, 1)]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17), (KERNEL_DOMAIN, 1)]
     read = import_model(model)
     assert read.roots == program.roots and format_program(read) == format_program(program)
     again = export_model(read, kernels=known(case))
@@ -567,8 +567,8 @@ def test_kernels_within_a_body() -> None:
     program = import_model(shell)
     found = export_model(program, kernels=known(DOUBLED))
     bodies = [a.g for a in found.graph.node[0].attribute]
-    assert [[node.domain for node in body.node] for body in bodies] == [["", KERNELS]] * 2
-    assert found.opset_import[1].domain == KERNELS
+    assert [[node.domain for node in body.node] for body in bodies] == [["", KERNEL_DOMAIN]] * 2
+    assert found.opset_import[1].domain == KERNEL_DOMAIN
     assert all(node.domain == "" for a in export_model(program).graph.node[0].attribute for node in a.g.node)
 
 
@@ -838,7 +838,7 @@ def test_which_kernels_flush(tmp_path: Path) -> None:
     doubled = DOUBLED.node()
 
     def flushing(root: Node, *cases: Case) -> set[str]:
-        builds = Builds(tmp_path, kernels=known(*cases), link=linked_library)
+        builds = BuildCache(tmp_path, kernels=known(*cases), link=linked_library)
         return set(builds._flushing(program_of(root), builds(program_of(root)).proto()))
 
     one, zero = constant(np.float32(1)), constant(np.float32(0))

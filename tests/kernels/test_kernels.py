@@ -37,7 +37,7 @@ from tensaurus.expr.ir.walk import bodies
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node, apply, source
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.kernels.halide.compile import compile_kernel, input_tensors, jit
 from tensaurus.kernels.halide.lowering_errors import LoweringError
 from tensaurus.kernels.halide.pipeline import build_pipeline, schedulable_stages
@@ -146,7 +146,7 @@ def test_every_operator_as_a_custom_operator(tmp_path: Path) -> None:
         schedule, _ = chosen(case)
         made[node] = case, compile_kernel(case.scope, case.types, node.tensor, schedule, "x86-64-v3")
         feeds.update(zip(names, case.arrays, strict=True))
-    builds = Builds(
+    builds = BuildCache(
         tmp_path, kernels=lambda node: made[node][1] if node in made else None, link=linked_library
     )
     build = builds(program_of(*made))

@@ -36,6 +36,7 @@ from tensaurus.kernels.tune import tune
 from tensaurus.kernels.tune.operand_access import condition_axes
 from tensaurus.kernels.tune.register_blocks import rank_blocks as register_blocks
 from tensaurus.kernels.tune.schedule_pools import (
+    SchedulePool,
     interleave,
     ranked_schedules,
     similar_schedules,
@@ -141,7 +142,9 @@ def of_width(vectors: int, block: int = 4) -> tuple[PackedInput, ChainSketch]:
     return PackedInput("x1", 0, 16 * vectors), ChainSketch(16, vectors, (1, block), (2, 4), 16, 4, 1)
 
 
-WIDTHS = [((of_width(v)[0],), [[of_width(v, block)[1] for block in (4, 2)]], [SHAPE]) for v in (2, 4, 1)]
+WIDTHS = [
+    SchedulePool((of_width(v)[0],), [[of_width(v, block)[1] for block in (4, 2)]], [SHAPE]) for v in (2, 4, 1)
+]
 
 
 def test_the_first_of_each_pool_come_first() -> None:
@@ -209,7 +212,7 @@ def test_the_most_promising_blocks_of_registers(text: str) -> None:
     assert found and len(set(found)) == len(found)
     assert register_blocks(stage, core, 16, limit=7) == found[:7]
     last = len(stage.axes) - 1
-    assert all(block.vector == last for block in register_blocks(stage, core, 16, least=last))
+    assert all(block.vector == last for block in register_blocks(stage, core, 16, min_vector=last))
     sizes = [extent(a) for a in stage.axes]
     for block in found:
         assert block.vectors * prod(n for _, n in block.block) <= core.registers
@@ -285,7 +288,7 @@ def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
     good = format_schedule(next(iter(tuner._schedule_pools(scope, (WIDE, WEIGHTS), ())))[1][0][:1])  # type: ignore[arg-type]
     runner.set_expression(PRODUCT, (WIDE, WEIGHTS), OUT)
     assert runner.time_on_one_thread([good], 0.01)[0] < inf
-    child = runner._single_threads[0]
+    child = runner._children[0]
     assert child is not None
     child._process.kill()
     child._process.wait()

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from tensaurus.check import check_field, verify
-from tensaurus.expr.evaluate.fields import Prime, Rationals, Reals, Symbols
-from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
+from tensaurus.expr.evaluate.fields import Polynomials, PrimeField, Rationals, Reals
+from tensaurus.expr.evaluate.two_point_field import Laws, PrimeFieldPairs
 from tensaurus.expr.ir.float_conversions import is_exact_conversion, round_to_dtype
 from tensaurus.expr.ir.scope import Tensor, call, compute
 from tensaurus.graph.analysis.constant_folding import fold_constants
@@ -68,7 +68,10 @@ def test_which_conversions_keep_every_number(source: str, target: str, kept: boo
     assert is_exact_conversion(source, target) == kept
 
 
-@pytest.mark.parametrize("field", [Prime(3), Pairs(3), Pairs(3, Laws(True, True)), Rationals(3), Symbols()])
+@pytest.mark.parametrize(
+    "field",
+    [PrimeField(3), PrimeFieldPairs(3), PrimeFieldPairs(3, Laws(True, True)), Rationals(3), Polynomials()],
+)
 def test_where_nothing_can_be_rounded_it_is_unknown(field: Any) -> None:
     x = field.random((5,), np.random.default_rng(0))
     narrow = field.call("to_float16", [x], "float32")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensaurus.expr.evaluate.fields import Field, Prime, Rationals, Reals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Rationals, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.ops.examples import parse_example
@@ -111,7 +111,7 @@ def test_formula(name: str, text: str) -> None:
     np.testing.assert_allclose(run(name, *values, **example.attrs), FORMULAS[name](*values, **example.attrs))
 
 
-@pytest.mark.parametrize("field", [Prime(3), Rationals(3)], ids=lambda f: f.name)
+@pytest.mark.parametrize("field", [PrimeField(3), Rationals(3)], ids=lambda f: f.name)
 def test_enlarged_and_merged_convolutions_are_the_same(field: Field) -> None:
     rng = np.random.default_rng(1)
     x, w = field.random((2, 4, 6, 5), rng), field.random((6, 2, 1, 2), rng)

@@ -13,7 +13,7 @@ from op_samples import Sample, info
 
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
-from tensaurus.expr.evaluate.fields import Field, Prime, Reals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Reals
 from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope, Tensor, compute
 from tensaurus.expr.ir.walk import replace_tensors, tensors
@@ -24,7 +24,7 @@ from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.program_text import digest_table, parse_program
 from tensaurus.graph.ir.program_text import format_program as show_program
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.graph.lower.standard_operators import lower_node
+from tensaurus.graph.lower.expression_lowering import lower_node
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, Untypable, registry
@@ -96,7 +96,7 @@ def test_an_expression_is_computed_by_standard_operators(sample: Sample) -> None
     for (node, _), real in zip(wrapped(sample), expected, strict=True):
         made = lower_node(node)
         assert made.types == node.types
-        for field in (Reals(), Prime(5)):
+        for field in (Reals(), PrimeField(5)):
             whole, spelled = over(node, sample, field, sample.values, made)
             if field.name == "reals":
                 np.testing.assert_allclose(whole["y"], real, rtol=1e-12, atol=1e-12)

@@ -13,7 +13,7 @@ from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.ops import TensorType, Untypable, registry
 from tensaurus.ops.element_type import dtype_name
-from tensaurus.ops.onnx_form import from_onnx
+from tensaurus.ops.onnx_reader import read_node
 
 # Why a node of a declared operator may stay opaque.
 OPAQUE = re.compile(
@@ -45,7 +45,7 @@ def difference(case: Any) -> str:
     if "undefined" in dtypes.values():
         raise Untypable(f"{op} of undefined")
     values = {i.name: numpy_of(v) for i, v in zip(formal, given, strict=True)}
-    names, found = from_onnx(op, node, opset, values.get)
+    names, found = read_node(op, node, opset, values.get)
     first = node.input[0]
     arrays = [
         values[n] if isinstance(n, str) else None if n is None else n.astype(values[first].dtype)

@@ -12,7 +12,7 @@ from onnx import AttributeProto, NodeProto, TypeProto, defs, helper, numpy_helpe
 from onnx.reference import ReferenceEvaluator
 from op_samples import Sample, _run, differences, newest_of_onnxruntime, samples, with_symbol
 
-from tensaurus.expr.evaluate.fields import P, Prime, Rationals, Reals
+from tensaurus.expr.evaluate.fields import P, PrimeField, Rationals, Reals
 from tensaurus.expr.ir.scalar_functions import FIELD_FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Reduce, Scope
 from tensaurus.expr.ir.walk import children, reads
@@ -20,7 +20,8 @@ from tensaurus.expr.sizes.open_questions import record_questions
 from tensaurus.expr.sizes.size import Symbol, polynomial, substitute
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.element_type import dtype_name
-from tensaurus.ops.onnx_form import DTYPE_ATTRIBUTES, from_onnx, node_proto
+from tensaurus.ops.onnx_reader import DTYPE_ATTRIBUTES, read_node
+from tensaurus.ops.onnx_writer import write_node
 from tensaurus.ops.schema import NEWEST, NotInOpset, formal_inputs, implied_attributes, schema_of, versions
 
 OPS = [op for _, op in sorted(registry.items()) if op.domain == ""]
@@ -180,12 +181,12 @@ def test_read_back(sample: Sample) -> None:
     for opset, model in sample.models():
         node: NodeProto = model.graph.node[0]
         held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-        _, attrs = from_onnx(sample.op, node, opset, held.get)
+        _, attrs = read_node(sample.op, node, opset, held.get)
         again = sample.op.canonical(sample.types, attrs)
         assert sample.op.types(sample.types, again) == sample.op.types(sample.types, sample.attrs)
         names = [f"x{i}" if t is not None else None for i, t in enumerate(sample.types)]
         values = dict(zip(names, sample.values, strict=True))
-        twice, _ = node_proto(
+        twice, _ = write_node(
             sample.op,
             sample.types,
             again,
@@ -219,7 +220,7 @@ RINGS = [s for s in SAMPLES if all(ring_only(scope) for scope in s.op.scopes(s.t
 @pytest.mark.parametrize("sample", RINGS, ids=str)
 def test_modulo_a_prime(sample: Sample) -> None:
     """Ring-only operators over GF(p) are their exact values modulo p."""
-    prime, exact = Prime(), Rationals()
+    prime, exact = PrimeField(), Rationals()
     rng = np.random.default_rng(0)
     whole = [
         v if v is None or v.dtype.kind != "f" else rng.integers(1, 10, v.shape).astype(v.dtype)
@@ -279,10 +280,10 @@ def test_symbolic_sizes(op: Op) -> None:
 def test_an_opset_that_cannot_say_it() -> None:
     clip = registry["Clip"]
     with pytest.raises(NotInOpset):
-        node_proto(registry["Gelu"], (), {}, [], ["y"], 19)
+        write_node(registry["Gelu"], (), {}, [], ["y"], 19)
     kinds = (TensorType("float32", (2,)), TensorType("float32", ()))
     with pytest.raises(NotInOpset, match="constant"):
-        node_proto(clip, kinds, {}, ["x", "low"], ["y"], 6)
+        write_node(clip, kinds, {}, ["x", "low"], ["y"], 6)
 
 
 def test_symbolic_static_input() -> None:
@@ -296,14 +297,14 @@ def test_symbolic_static_input() -> None:
         asked.append(sizes)
         return "sizes"
 
-    node, initializers = node_proto(expand, kinds, attrs, ["x"], ["y"], 14, symbolic=symbolic)
+    node, initializers = write_node(expand, kinds, attrs, ["x"], ["y"], 14, write_sizes=symbolic)
     assert list(node.input) == ["x", "sizes"] and not initializers
     held = np.empty(2, object)
     held[:] = asked[0]
-    args, found = from_onnx(expand, node, 14, {"sizes": held}.get)
+    args, found = read_node(expand, node, 14, {"sizes": held}.get)
     assert args == ("x",) and expand.canonical(kinds, found) == attrs
     with pytest.raises(NotInOpset):
-        node_proto(expand, kinds, attrs, ["x"], ["y"], 14)
+        write_node(expand, kinds, attrs, ["x"], ["y"], 14)
 
 
 def test_what_does_not_type_is_remembered_without_its_callers() -> None:

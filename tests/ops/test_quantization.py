@@ -112,7 +112,7 @@ def test_a_quantized_weight_stays_quantized(tmp_path: Path) -> None:
         graph.insert_term(node)
     graph.rebuild()
     facts = [
-        graph.analyses[graph.find(number)] for node in kept if (number := graph.number_of(node)) is not None
+        graph.analyses[graph.find(number)] for node in kept if (number := graph.enode_of(node)) is not None
     ]
     assert len(facts) == len(kept) and not any(fact.static for fact in facts)
     assert not any(node.static for node in kept)

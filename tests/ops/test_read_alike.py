@@ -102,7 +102,7 @@ def test_a_scale_that_overflows_stays_outside_of_leakyrelu(scale: float, moved: 
     root = graph.insert_term(node("Mul", node("LeakyRelu", x, alpha=0.01), s))
     rules = [rule for rule in library() if rule.name.startswith("leakyrelu-")]
     saturate(graph, Ruleset(rules), Limits(nodes=100, rounds=3))
-    inside = graph.number_of(node("LeakyRelu", node("Mul", x, s), alpha=0.01))
+    inside = graph.enode_of(node("LeakyRelu", node("Mul", x, s), alpha=0.01))
     made = graph.peek(graph.head_of(node("Mul", x, s)), [graph.insert_term(x), graph.insert_term(s)])
     assert inside is None and (made is not None) == moved
     assert len(graph.members[graph.find(root)]) == 1 + moved

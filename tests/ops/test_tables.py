@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from random_scopes import agree
 
 from tensaurus.expr.analysis.polynomial_degree import DEGREE_0, DEGREE_1, Degrees, linear_inputs
-from tensaurus.expr.evaluate.fields import Field, Prime, Rationals, Reals, Symbols, Terms
+from tensaurus.expr.evaluate.fields import Field, Polynomials, PrimeField, Rationals, Reals, Z3Terms
 from tensaurus.expr.evaluate.interpret import interpret
-from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
+from tensaurus.expr.evaluate.two_point_field import Laws, PrimeFieldPairs
 from tensaurus.expr.ir.element_types import Untypable, dtype_of
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Const, Read, Scope, Table, Tensor, call, compute, table, total, where
@@ -31,7 +31,7 @@ A = table([[1, 0], [1, 1], [1, -1], [0, -1]])
 B = table([[1, 0, 0, 0], [0, 1, -1, 1], [-1, 1, 1, 0], [0, 0, 0, -1]])
 G = table([[1, 0, 0], [HALF, HALF, HALF], [HALF, -HALF, HALF], [0, 0, 1]])
 D, W = Tensor("d", (10,)), Tensor("w", (3,))
-FIELDS: list[Callable[[], Field]] = [Reals, Prime, Rationals, Symbols, Pairs, Terms]
+FIELDS: list[Callable[[], Field]] = [Reals, PrimeField, Rationals, Polynomials, PrimeFieldPairs, Z3Terms]
 
 
 def winograd() -> Scope:

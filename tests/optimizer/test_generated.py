@@ -411,13 +411,13 @@ def test_what_is_left_out_is_asked_by_nobody(
     program = Program((x, w), (("y", apply(registry["Conv"], [x, w], {})),))
     graph, _ = graph_of(program)
     graph.programs.append(program)
-    costs: Any = SimpleNamespace(roofline=ONE_CORE, alone=lambda node: None)
+    costs: Any = SimpleNamespace(roofline=ONE_CORE, measured_or_observed=lambda node: None)
     accuracy = Accuracy("like", program, ONE_CORE, lambda program: 0.0)
     with (
         Database(tmp_path / "db.sqlite") as records,
         KernelBudget.of_run(Options(), "onnxruntime", Machine.here(), records) as kernels,
     ):
-        for finder in kernels.finders(costs, accuracy, without):
+        for finder in kernels.make_finders(costs, accuracy, without):
             list(finder(graph, 1000))
     assert bool(asked) == ("bilinear" not in without)
 
@@ -494,7 +494,7 @@ def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
             piece = Piece.of(node)
             assert costs.known(piece) == (inf if limited else None)
             assert costs.measure(piece) == (inf if limited else 1.0) and costs.estimate(piece) == 0.5
-        assert costs.alone.measured == 1 + more  # type: ignore[attr-defined]
+        assert costs.standalone.measured == 1 + more  # type: ignore[attr-defined]
 
 
 @pytest.mark.nightly

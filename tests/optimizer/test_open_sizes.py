@@ -19,15 +19,11 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops.eop import eop
 from tensaurus.optimizer.optimize import Result, optimize
-from tensaurus.optimizer.result.contenders import FIXED_SIZES_GAIN, MIN_GAIN
+from tensaurus.optimizer.result.candidate_models import FIXED_SIZES_GAIN, MIN_GAIN
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary
-from tensaurus.optimizer.run.open_sizes import (
-    NotGeneral,
-    _align,
-    format_fixed_sizes,
-    open_all_sizes,
-    propose_other_sizes,
-)
+from tensaurus.optimizer.result.winner import propose_other_sizes
+from tensaurus.optimizer.run.open_sizes import NeedsFixedSizes, _pair_nodes, open_all_sizes
+from tensaurus.optimizer.run.original import format_fixed_sizes
 from tensaurus.optimizer.search.flush_constants import flush_program
 from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.evidence import Axiom
@@ -147,7 +143,7 @@ def rewritten(line: str, fixed: Program, at: Node) -> tuple[Candidate, Rule]:
     """The program after one rule at one node."""
     (rule,) = parse_rule(line)
     matcher = Matcher(rule)
-    (binding,) = matcher.bindings((at,))
+    (binding,) = matcher.match_roots((at,))
     made = matcher.apply((at,), binding)
     assert made is not None
     equation = instantiate_rule(rule, binding, (at,), made)
@@ -177,7 +173,7 @@ def test_a_rule_is_asked_again_at_sizes_that_are_open(line: str, open_to_all: bo
     if open_to_all:
         assert open_all_sizes(candidate, general, [rule]).roots[0].types == general.roots[0].types
     else:
-        with pytest.raises(NotGeneral, match="only for the given sizes"):
+        with pytest.raises(NeedsFixedSizes, match="only for the given sizes"):
             open_all_sizes(candidate, general, [rule])
 
 
@@ -187,7 +183,7 @@ def test_what_is_equal_at_these_sizes_alone_is_not_opened() -> None:
     fixed, general = import_model(pool, {"x": (1, 2, 5, 5)}), import_model(pool)
     line = "whole: AveragePool(x, kernel_shape=(5, 5)) => GlobalAveragePool(x)"
     candidate, rule = rewritten(line, fixed, fixed.roots[0])
-    with pytest.raises(NotGeneral):
+    with pytest.raises(NeedsFixedSizes):
         open_all_sizes(candidate, general, [rule])
 
 
@@ -202,7 +198,7 @@ def test_a_kernel_is_named_as_what_needs_the_sizes() -> None:
     start = Candidate(fixed, 1.0)
     step = Rewritten(lambda: (above, fused), start)
     candidate = Candidate(fixed.with_outputs([kernel]), 1.0, step)
-    with pytest.raises(NotGeneral, match="generated kernels compute only the given sizes"):
+    with pytest.raises(NeedsFixedSizes, match="generated kernels compute only the given sizes"):
         open_all_sizes(candidate, general, [])
 
 
@@ -211,7 +207,7 @@ def test_a_program_that_does_not_follow_is_not_opened() -> None:
     fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
     candidate, rule = rewritten("plain: Relu(x) => Max(x, 0)", fixed, fixed.roots[0])
     other = import_model(layer(["N", 4], "Abs"), {"x": (6, 4)})
-    with pytest.raises(NotGeneral, match="do not prove it for all sizes"):
+    with pytest.raises(NeedsFixedSizes, match="do not prove it for all sizes"):
         open_all_sizes(Candidate(other, 1.0, candidate.step), general, [rule])
 
 
@@ -219,15 +215,15 @@ def test_an_unknown_rewrite_is_not_opened() -> None:
     model = layer(["N", 4], "Relu")
     fixed, general = import_model(model, {"x": (6, 4)}), import_model(model)
     candidate, _ = rewritten("wrong: Relu(x) => Max(x, 1)", fixed, fixed.roots[0])
-    with pytest.raises(NotGeneral, match="wrong is proved only for the given sizes"):
+    with pytest.raises(NeedsFixedSizes, match="wrong is proved only for the given sizes"):
         open_all_sizes(candidate, general, [])
 
 
 def closed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> Program:
-        raise NotGeneral("a kernel is for known sizes")
+        raise NeedsFixedSizes("a kernel is for known sizes")
 
-    monkeypatch.setattr("tensaurus.optimizer.result.contenders.open_all_sizes", refused)
+    monkeypatch.setattr("tensaurus.optimizer.result.candidate_models.open_all_sizes", refused)
 
 
 def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -299,7 +295,7 @@ def test_a_result_that_differs_at_other_sizes_is_thrown_away(
     ]
     numbers = {"six": np.array([6]), "one": np.float32([1]), "two": np.float32([2])}
     wrong = import_model(model_of(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, **numbers))
-    monkeypatch.setattr("tensaurus.optimizer.result.contenders.open_all_sizes", lambda *_: wrong)
+    monkeypatch.setattr("tensaurus.optimizer.result.candidate_models.open_all_sizes", lambda *_: wrong)
     said = Notes()
     result = run(model, tmp_path, shapes={"x": (6, 4)}, progress=said)
     assert not result.rewrites and dims(result.model.graph.input[0]) == ["N", 4]
@@ -354,4 +350,4 @@ def test_a_thousand_nodes_in_a_row_are_opened() -> None:
     candidate, rule = rewritten("plain: Relu(x) => Max(x, 0)", fixed, first)
     assert open_all_sizes(candidate, general, [rule]).roots[0].types == general.roots[0].types
     known = dict(zip(fixed.inputs, general.inputs, strict=True))
-    assert _align(fixed.roots[0], general.roots[0], known) and known[fixed.roots[0]] is general.roots[0]
+    assert _pair_nodes(fixed.roots[0], general.roots[0], known) and known[fixed.roots[0]] is general.roots[0]

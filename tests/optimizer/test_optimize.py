@@ -18,7 +18,7 @@ from tensaurus.check.program.candidate import Candidate
 from tensaurus.check.program.field_check import FieldCheck
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.optimize import Result, optimize
-from tensaurus.optimizer.result import contenders
+from tensaurus.optimizer.result import candidate_models, winner
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary
 from tensaurus.optimizer.run.time_limit import TimeLimit
 from tensaurus.optimizer.search.model_search import ModelSearch
@@ -168,7 +168,7 @@ def test_a_program_that_fails_in_the_comparison_is_thrown_away(
     def crash(*_: object, **__: object) -> None:
         raise WorkerError("the result: there is not enough memory")
 
-    monkeypatch.setattr(contenders, "contest_pairs", crash)
+    monkeypatch.setattr(winner, "time_model_pairs", crash)
     model, said = affine_model(), Notes()
     assert run(model, database=database, progress=said).model.graph == model.graph
     assert any("compared with the original: the result: there is not enough memory" in n for n in said.notes)
@@ -181,11 +181,13 @@ def test_only_the_best_is_checked_where_there_is_no_time_for_another(
     """A check that fails is never cut short; the next one is not begun."""
     checks: list[int] = []
 
-    def refused(self: contenders.Contenders, applied: object, build: object) -> tuple[FieldCheck, Verdict]:
-        checks.append(len(self.rows))
+    def refused(
+        target: object, measured: candidate_models.MeasuredModels, model: object
+    ) -> tuple[FieldCheck, Verdict]:
+        checks.append(len(measured.models))
         return FieldCheck(True, 0, 0, 1.0), Verdict(False, detail="it was refused")
 
-    monkeypatch.setattr(contenders.Contenders, "_check", refused)
+    monkeypatch.setattr(winner, "_check_model", refused)
     model = affine_model()
     for another in (True, False):
         monkeypatch.setattr(TimeLimit, "has_time_for_another", another)
@@ -204,7 +206,7 @@ def test_of_slow_models_only_the_best_is_measured(monkeypatch: pytest.MonkeyPatc
         counts.append(len(entries))
         return [1.0] * len(entries)
 
-    monkeypatch.setattr(contenders, "contest_times", times)
+    monkeypatch.setattr(candidate_models, "time_models", times)
     for load in (0.0, 1000.0):
         monkeypatch.setattr(TimeLimit, "measuring_seconds", lambda self, models, load=load: models * load)
         run(affine_model(), database=tmp_path / "db.sqlite", steps=None, time_limit=30.0)
@@ -239,7 +241,7 @@ def test_a_wrong_rule_never_reaches_a_result(
     monkeypatch.setattr(import_module("tensaurus.optimizer.optimize"), "library", lambda **asked: [rule])
     monkeypatch.setattr(OperatorCosts, "__call__", lambda self, node: 1.0 if node in KNOWN else 0.0)
     monkeypatch.setattr(OperatorCosts, "known", lambda self, piece: float(piece.root in KNOWN))
-    monkeypatch.setattr(Observer, "fused", lambda self, found: [])
+    monkeypatch.setattr(Observer, "find_fused", lambda self, found: [])
     monkeypatch.setattr(
         "tensaurus.finders.derive.linear_regions.product_piece", lambda node: None
     )  # right forms are not of interest

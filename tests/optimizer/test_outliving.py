@@ -27,11 +27,11 @@ from tensaurus.egraph.core.finder_protocol import Finder, Proposal, timed_finder
 from tensaurus.egraph.match.saturate import Limits, Runner
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.optimizer.optimize import MIN_PREPARING_SECONDS, Result, optimize
-from tensaurus.optimizer.result import contenders
+from tensaurus.optimizer.result import candidate_models, winner
 from tensaurus.optimizer.run import first_run
-from tensaurus.optimizer.run.target import Target
+from tensaurus.optimizer.run.optimization_run import OptimizationRun
 from tensaurus.optimizer.search import model_search
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.strategies import Effort, Runtime
@@ -47,7 +47,7 @@ SECONDS = 0.6  # of a search
 HANG = 4 * SECONDS + 2  # the end of waiting, on a busy machine
 
 
-def yielding(graph: EGraph, room: int) -> Iterator[Proposal]:
+def yielding(graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
     while True:
         yield from ()
 
@@ -96,7 +96,7 @@ class Talkative:
 
     proposals: list[Proposal] = field(default_factory=list)
 
-    def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
         yield from self.proposals
         spin()
 
@@ -124,7 +124,7 @@ def test_there_is_no_time_for_finders_after_the_deadline() -> None:
 def test_a_finder_that_is_ended_by_the_end_of_the_search_is_not_to_blame() -> None:
     began, asked = monotonic(), list[float]()
 
-    def slow(graph: EGraph, room: int) -> list[Proposal]:
+    def slow(graph: EGraph, max_new_enodes: int) -> list[Proposal]:
         asked.append(monotonic() - began)
         time.sleep(0.2 if len(asked) > 1 else 0)
         return []
@@ -149,7 +149,7 @@ def test_an_unhurried_finder_has_what_it_was_granted() -> None:
             self.seconds = seconds
             return True
 
-        def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
+        def __call__(self, graph: EGraph, max_new_enodes: int) -> list[Proposal]:
             end = monotonic() + self.seconds
             while monotonic() < end:
                 pass
@@ -189,7 +189,7 @@ def test_a_measurement_that_never_ends_does_not_keep_what_estimates_favour() -> 
     assert any(operators(one.program) == {"Add": 1, "Mul": 1} for one in outcome.candidates)
 
 
-@pytest.mark.parametrize("part", ["observe", "fused", "other", "expect"])
+@pytest.mark.parametrize("part", ["observe", "find_fused", "search_otherwise", "plan_measuring"])
 def test_what_the_search_asks_may_never_return(part: str) -> None:
     outcome = searched(**{part: spin})
     assert outcome.ended_by == "time" and outcome.candidates
@@ -246,29 +246,29 @@ def test_a_search_that_has_found_nothing_goes_on_in_the_time_of_the_check() -> N
     assert short.best.cost < 1  # an estimate
     assert any("were measured in time" in note for note in short.notes)
     extension = Extension()
-    outcome = searched(0.2, prices=Slow({"Mul": 10.0}), extended=extension)
+    outcome = searched(0.2, prices=Slow({"Mul": 10.0}), extend_deadline=extension)
     assert extension.asked == [False] and isclose(outcome.best.cost, 11.0)
     assert operators(outcome.best.program) == {"Add": 1, "Mul": 1} and not outcome.notes
     extension = Extension()
-    assert isclose(searched(extended=extension).best.cost, 11.0)
+    assert isclose(searched(extend_deadline=extension).best.cost, 11.0)
     assert not extension.asked  # it has ended before its time
 
 
 def test_without_more_time_the_search_ends_once() -> None:
     extension = Extension(seconds=0.1)
-    outcome = searched(0.2, prices=Slow({"Mul": 10.0}, each=0.5), extended=extension)
+    outcome = searched(0.2, prices=Slow({"Mul": 10.0}, each=0.5), extend_deadline=extension)
     assert extension.asked == [False, False] and outcome.ended_by == "time"
 
 
 def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_time() -> None:
     extension, prices = Extension(seconds=0.1), Made({"Mul": 10.0})
 
-    def hanging(graph: EGraph, room: int) -> list[Proposal]:
+    def hanging(graph: EGraph, max_new_enodes: int) -> list[Proposal]:
         """Hangs when it is shown the better program, whose operators were measured."""
         better = any(operators(shown)["Mul"] == 1 for shown in graph.programs)
         return spin() if prices.seen and better else []  # type: ignore[no-any-return]
 
-    outcome = searched(prices=prices, finders=[hanging], extended=extension)
+    outcome = searched(prices=prices, finders=[hanging], extend_deadline=extension)
     assert extension.asked == [True, True] and isclose(outcome.best.cost, 11.0)
 
     def observe(asked: Program) -> Observation | None:
@@ -279,7 +279,7 @@ def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_ti
 
     prices.seen.clear()
     extension = Extension(seconds=0.1)
-    outcome = searched(prices=prices, finders=[hanging], extended=extension, observe=observe)
+    outcome = searched(prices=prices, finders=[hanging], extend_deadline=extension, observe=observe)
     assert extension.asked == [False, False]  # what was never run whole is not found yet
     assert outcome.original.measured == 21.0 and isclose(outcome.best.cost, 11.0)
 
@@ -305,8 +305,8 @@ def test_constants_whose_influence_nobody_finds_in_time_stay(
 
 def test_a_trial_of_fast_algorithms_that_never_ends_tells_nothing() -> None:
     target = SimpleNamespace(_probe_deadline=monotonic() + 0.1, _probe_error=spin)
-    assert Target._measure_error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
-    assert Target._measure_error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
+    assert OptimizationRun._measure_error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
+    assert OptimizationRun._measure_error(target, program(SPREAD)) == inf  # type: ignore[arg-type]
     assert monotonic() < target._probe_deadline + HANG
 
 
@@ -347,9 +347,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operators cost what is estimated, and every candidate is twice as fast."""
     monkeypatch.setattr(OperatorCosts, "_measure", lambda self, piece, text: estimate(piece))
     monkeypatch.setattr(
-        contenders, "contest_times", lambda entries, *_, **__: [1.0, *[0.5] * (len(entries) - 1)]
+        candidate_models, "time_models", lambda entries, *_, **__: [1.0, *[0.5] * (len(entries) - 1)]
     )
-    monkeypatch.setattr(contenders, "contest_pairs", lambda *_, **__: Pairs(((1.0, 0.5),) * 8, (True,) * 8))
+    monkeypatch.setattr(winner, "time_model_pairs", lambda *_, **__: Pairs(((1.0, 0.5),) * 8, (True,) * 8))
 
 
 def test_optimize_names_the_finder_that_it_ended(
@@ -365,9 +365,9 @@ def test_optimize_drops_what_is_not_written_in_time(
     scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend(monkeypatch)
-    write = Builds.__call__
+    write = BuildCache.__call__
     hang = lambda self, made: spin() if self._weights else write(self, made)  # noqa: E731
-    monkeypatch.setattr(Builds, "__call__", hang)
+    monkeypatch.setattr(BuildCache, "__call__", hang)
     result, notes = optimized(scaled, tmp_path)
     assert not result.rewrites
     assert any("dropped a rewritten program: writing it as ONNX takes too long" in note for note in notes)
@@ -405,13 +405,13 @@ def test_a_model_whose_run_never_ends_is_given_up_within_the_time_limit(
     assert "the model is left unchanged; raise --time-limit" in notes[-1]
 
 
-@pytest.mark.parametrize("where", ["Target._time_reference", "TimeLimit.why_hopeless"])
+@pytest.mark.parametrize("where", ["OptimizationRun._time_reference", "TimeLimit.why_hopeless"])
 def test_optimize_returns_the_model_where_it_cannot_be_measured_in_time(
     where: str, scaled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hopeless = property(lambda self: "one run takes too long")
     replaced = hopeless if where == "TimeLimit.why_hopeless" else spin
-    monkeypatch.setattr(f"tensaurus.optimizer.run.target.{where}", replaced)
+    monkeypatch.setattr(f"tensaurus.optimizer.run.optimization_run.{where}", replaced)
     monkeypatch.setattr(import_module("tensaurus.optimizer.optimize"), "MIN_PREPARING_SECONDS", LIMIT)
     result, notes = optimized(scaled, tmp_path)
     assert not result.rewrites and result.model.graph == onnx.load(scaled).graph

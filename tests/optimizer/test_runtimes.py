@@ -24,7 +24,7 @@ from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.database import Database
-from tensaurus.runtimes.measure.end_to_end_times import contest_pairs, contest_times
+from tensaurus.runtimes.measure.end_to_end_times import time_model_pairs, time_models
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Pairs
 from tensaurus.runtimes.measure.worker import WorkerError
@@ -70,8 +70,8 @@ class Bench:
         monkeypatch.setattr(
             choose_runtime, "explain_refusal", lambda entry, feeds, threads: refusals.get(entry.backend)
         )
-        monkeypatch.setattr(choose_runtime, "contest_times", self.times)
-        monkeypatch.setattr(choose_runtime, "contest_pairs", self.pairs)
+        monkeypatch.setattr(choose_runtime, "time_models", self.times)
+        monkeypatch.setattr(choose_runtime, "time_model_pairs", self.pairs)
         self.original = Original.read(model(), Options())
 
     def times(self, entries: list[tuple[str, Build]], *rest: object, **turn: object) -> list[float]:
@@ -135,7 +135,7 @@ def test_a_result_that_fails_in_the_comparison_is_thrown_away(
     def crash(*_: object, **__: object) -> Pairs:
         raise WorkerError("the result: the worker was killed by SIGSEGV")
 
-    monkeypatch.setattr(choose_runtime, "contest_pairs", crash)
+    monkeypatch.setattr(choose_runtime, "time_model_pairs", crash)
     result = bench.run(tmp_path)
     assert result.summary.backend == B and not result.rewrites
     assert bench.said.notes[-1] == "no result is kept: the result: the worker was killed by SIGSEGV"
@@ -188,10 +188,10 @@ def test_comparisons_across_runtimes_are_kept_apart_from_others(
     feeds = {"x": np.zeros((4, 8), np.float32)}
     with Database(tmp_path / "db.sqlite") as database:
         def ask(*entries: tuple[str, Build]) -> list[float]:
-            return contest_times(entries, feeds, MACHINE, database, seconds=0.01, deadline=monotonic())
+            return time_models(entries, feeds, MACHINE, database, seconds=0.01, deadline=monotonic())
 
         def pair(*entries: tuple[str, Build]) -> Pairs:
-            return contest_pairs(*entries, feeds, MACHINE, database, gain=0.02)
+            return time_model_pairs(*entries, feeds, MACHINE, database, gain=0.02)
 
         other = next((name for name in backends.targets() if name != A), None)
         first = ask((A, builds[0]), (A, builds[1]))
@@ -199,8 +199,8 @@ def test_comparisons_across_runtimes_are_kept_apart_from_others(
         assert len(again.seconds) == len(again.calm) >= 7
         across = ask((other, builds[0]), (A, builds[1])) if other else []
         # all of it is known now
-        monkeypatch.setattr("tensaurus.runtimes.measure.end_to_end_times.compare", None)
-        monkeypatch.setattr("tensaurus.runtimes.measure.end_to_end_times.compare_pairs", None)
+        monkeypatch.setattr("tensaurus.runtimes.measure.end_to_end_times.time_contenders", None)
+        monkeypatch.setattr("tensaurus.runtimes.measure.end_to_end_times.time_contender_pairs", None)
         assert ask((A, builds[0]), (A, builds[1])) == first
         assert pair((A, builds[0]), (A, builds[1])) == again
         if other:
@@ -217,13 +217,13 @@ def test_pairs_that_decide_nothing_are_measured_again(
     undecided, disturbed = Pairs(((1.0, 0.8),) * 4, (True,) * 4), Pairs(((1.0, 0.8),) * 7, (False,) * 7)
     decided = Pairs(((1.0, 0.8),) * 7, (True,) * 7)
     found = [undecided, disturbed, decided]
-    compare_pairs = "tensaurus.runtimes.measure.end_to_end_times.compare_pairs"
+    compare_pairs = "tensaurus.runtimes.measure.end_to_end_times.time_contender_pairs"
     monkeypatch.setattr(compare_pairs, lambda *rest, **more: found.pop(0))
     with Database(tmp_path / "db.sqlite") as database:
 
         def pair(deadline: float) -> Pairs:
             entries = ((A, build) for build in builds)
-            return contest_pairs(*entries, {}, MACHINE, database, gain=0.02, deadline=deadline)
+            return time_model_pairs(*entries, {}, MACHINE, database, gain=0.02, deadline=deadline)
 
         assert [pair(monotonic() + 9) for _ in range(4)] == [undecided, disturbed, decided, decided]
     with Database(tmp_path / "steps.sqlite") as database:  # without a deadline two runs are to be alike

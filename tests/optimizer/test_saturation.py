@@ -209,7 +209,7 @@ def test_fusions_of_the_runtime_are_priced_as_one() -> None:
         def price(self, piece: Piece) -> float:
             return 1.0
 
-    outcome = search(whole, PerKernel({}), whole_library(), fused=fused)
+    outcome = search(whole, PerKernel({}), whole_library(), find_fused=fused)
     plain = search(whole, PerKernel({}), whole_library())
     assert outcome.best.cost < plain.best.cost
     assert check_field(whole, outcome.best.program).passed
@@ -227,7 +227,7 @@ def test_a_huge_constant_is_not_kept() -> None:
     whole = Program((x,), (("y", node("MatMul", node("MatMul", x, weights(64, 1)), weights(1, 64))),))
     laws = Ruleset(rules("MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z))"))
     for memory, products in ((inf, 1), (64 * 64 * 4, 1), (64 * 64 * 4 - 1, 2), (600.0, 2), (100.0, 2)):
-        outcome = search(whole, Made({"MatMul": 10.0}, lambda piece: 1.0), laws, memory=memory)
+        outcome = search(whole, Made({"MatMul": 10.0}, lambda piece: 1.0), laws, max_constant_bytes=memory)
         assert operators(outcome.best.program) == {"MatMul": products}
         assert kept_bytes(outcome.best.program) <= max(memory, 512) and outcome.steps < 30
 
@@ -238,9 +238,10 @@ def test_what_the_model_computes_from_constants_counts_as_these() -> None:
     whole = Program((x,), (("y", node("MatMul", node("MatMul", x, tiled), weights(32, 64))),))
     laws = rules("MatMul(MatMul(x, y), z) => MatMul(x, MatMul(y, z))")
     for memory, products in ((64 * 64 * 4, 1), (64 * 64 * 4 - 1, 2), (0, 2)):
-        outcome = search(whole, Made({"MatMul": 10.0}, lambda piece: 1.0), Ruleset(laws), memory=memory)
+        made = Made({"MatMul": 10.0}, lambda piece: 1.0)
+        outcome = search(whole, made, Ruleset(laws), max_constant_bytes=memory)
         assert operators(outcome.best.program) == {"MatMul": products}
-        back = Backtrack(Rewriter(laws), lambda n: 1.0, memory=memory).run(whole)
+        back = Backtrack(Rewriter(laws), lambda n: 1.0, max_constant_bytes=memory).run(whole)
         assert operators(back.best.program) == {"MatMul": products}
 
 
@@ -297,7 +298,7 @@ class Hesitant:
     equation: Equation
     granted_: float = 0.0
 
-    def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> list[Proposal]:
         known = [Proposal(self.equation, tuple(map(graph.insert_term, self.equation.leaves)))]
         return known if self.granted_ > 0 else []
 
@@ -372,7 +373,7 @@ def test_one_extraction_chooses_among_what_both_searches_have_found() -> None:
         return Backtrack(factoring, lambda n: prices.price(Piece.of(n)), steps=5).run(asked)
 
     laws = Ruleset(rules("Neg(Neg(x)) => x"))
-    outcome = search(whole, prices, laws, other=other)
+    outcome = search(whole, prices, laws, search_otherwise=other)
     assert operators(outcome.best.program) == {"Add": 1, "Mul": 1}
     assert outcome.best.step is not None and len(outcome.best.applied) == 2
     assert check_rewrites([outcome.best]).passed

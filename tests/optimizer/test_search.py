@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tensaurus.check.program.candidate import Candidate
-from tensaurus.expr.evaluate.fields import Prime
+from tensaurus.expr.evaluate.fields import PrimeField
 from tensaurus.graph.ir.node import Node, apply, constant, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType, registry
@@ -63,7 +63,7 @@ def test_affine_maps_and_hardswish_fold_away() -> None:
 def test_the_result_has_the_same_value() -> None:
     program = affine_network(2)
     best = search(program).best.program
-    field = Prime(1)
+    field = PrimeField(1)
     # hardswish needs the order of the reals: its two forms are compared elsewhere, here by its expansion
     rewriter = Rewriter(parse_rule("h: Div(Mul(x, Clip(Add(x, 3), 0, 6)), 6) => HardSwish(x)"))
     named, _ = Backtrack(rewriter, count).rewrite_everywhere(program, rewriter.single_root[0].rule)

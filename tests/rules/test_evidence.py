@@ -11,17 +11,22 @@ import pytest
 
 from tensaurus.check.program.field_check import check_field
 from tensaurus.egraph.match.ruleset import Ruleset
-from tensaurus.expr.evaluate.fields import Field, Prime
-from tensaurus.expr.evaluate.two_point_field import Laws, Pairs
+from tensaurus.expr.evaluate.fields import Field, PrimeField
+from tensaurus.expr.evaluate.two_point_field import Laws, PrimeFieldPairs
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.rules.language import evidence
-from tensaurus.rules.language.evidence import Allowed, Axiom, Disproved, Evidence, Proved, parse_evidence
+from tensaurus.rules.language.evidence import Axiom, Disproved, Evidence, Proved, Unproved, parse_evidence
 from tensaurus.rules.language.rule import Rule, library, read_rules
 from tensaurus.rules.test.annotate_files import annotate_rules
 from tensaurus.rules.test.verify_rule import Refuted, verify
 
-FINITE: list[Field] = [Prime(1), Pairs(2), Pairs(3, Laws(order=True)), Pairs(4, Laws(inverse=True))]
+FINITE: list[Field] = [
+    PrimeField(1),
+    PrimeFieldPairs(2),
+    PrimeFieldPairs(3, Laws(order=True)),
+    PrimeFieldPairs(4, Laws(inverse=True)),
+]
 
 
 @pytest.mark.parametrize("field", FINITE, ids=lambda f: f.name)
@@ -109,7 +114,7 @@ def test_an_equation_that_exceeds_memory_is_not_replayed(
         evidence.Tested("gf", "40 instances, varied dim(x, 0); never a", 2, 59),
         evidence.Tested("gf", "8 instances", 2),
         evidence.Tested("float64", "where it is used"),
-        Allowed("allowed by --allow-unproved"),
+        Unproved("allowed by --allow-unproved"),
         Disproved("0 is not 1, at [0] of reals, for x float32[1], p0=(3, 2)"),
     ],
     ids=str,

@@ -148,7 +148,7 @@ def test_a_right_match_beyond_the_proof_is_proved_at_its_types(kind: str) -> Non
 def test_evidence_states_its_limits(evidence: str, node: Node, covered: bool) -> None:
     (rule,) = parse_rule(f"r [any]: Relu(x) => Max(x, 0) | {evidence}")
     assert rule.evidence == parse_evidence(evidence)
-    binding = next(Matcher(replace(rule, evidence=None)).bindings([call("Relu", node)]))
+    binding = next(Matcher(replace(rule, evidence=None)).match_roots([call("Relu", node)]))
     assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 
@@ -159,7 +159,7 @@ def test_an_attribute_that_never_varied_must_have_its_value() -> None:
     )
     assert Limits(rule).constant_attributes == {"a.flatten": "0", "k": "1"}
     for axis in (0, 1):
-        (binding,) = Matcher(rule).bindings([call("Softmax", tensor(2, 3), axis=axis)])
+        (binding,) = Matcher(rule).match_roots([call("Softmax", tensor(2, 3), axis=axis)])
         assert Limits(rule).covers(binding.facts(), binding.values) is (axis == 1)
 
 
@@ -171,7 +171,7 @@ def test_broadcasting_a_size_of_one_is_limited() -> None:
     facts = Matcher(rule)
     for first, second, covered in (((1, 3), (1, 3), True), ((1, 3), (2, 3), False), ((1,), (3,), True)):
         nodes = [source(name, TensorType("float32", shape)) for name, shape in (("x", first), ("y", second))]
-        binding = next(iter(facts.bindings([call("Add", *nodes)])))
+        binding = next(iter(facts.match_roots([call("Add", *nodes)])))
         assert Limits(rule).covers(binding.facts(), binding.values) is covered
 
 

@@ -95,7 +95,7 @@ def test_no_rule_of_the_library_ends_a_run(operator: str, dtype: str) -> None:
 @cache
 def matchers() -> list[Matcher]:
     found = [Matcher(rule) for rule in library() if "off" not in rule.tags]
-    return [matcher for matcher in found if len(matcher.heads) == 1]
+    return [matcher for matcher in found if len(matcher.root_operators) == 1]
 
 
 def run(program: Program, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -8,12 +8,13 @@ import pytest
 
 from tensaurus.finders.synthesis.journal import Journal
 from tensaurus.finders.synthesis.law import state_law
-from tensaurus.finders.synthesis.terms import Term
+from tensaurus.finders.synthesis.operator_use import Use
+from tensaurus.finders.synthesis.terms import Application, Term, Variable
 from tensaurus.finders.synthesis.world import World
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import parse_rule
-from tensaurus.rules.prove.expression_prover import Means, NotProved
+from tensaurus.rules.prove.expression_prover import Methods, NotProved
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 
 WORLD = World(
@@ -31,17 +32,22 @@ WORLD = World(
     ),
     size=2,
 )
-X, Y, S = ("x", 0, 0), ("x", 1, 0), ("x", 7, 0)
+X, Y, S = Variable(0, 0), Variable(1, 0), Variable(7, 0)
 
 
-def used(name: str, *args: Term) -> Term:
+def call(use: Use, *args: Term) -> Application:
+    """Return the use on these arguments."""
+    return Application(use, args)
+
+
+def used(name: str, *args: Term) -> Application:
     """Return the world's use of an operator on these arguments."""
 
     def type_of(term: Term) -> object:
-        return WORLD.kinds[term[1]] if term[0] == "x" else term[0].result
+        return WORLD.kinds[term.type] if isinstance(term, Variable) else term.use.result
 
     (use,) = (u for u in WORLD.uses if u.name == name and [*u.types] == [type_of(a) for a in args])
-    return (use, *args)
+    return Application(use, args)
 
 
 @pytest.mark.parametrize(
@@ -87,23 +93,23 @@ def test_the_algebra_alone_asks_no_solver(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("Z3 is asked")
 
     monkeypatch.setattr("tensaurus.rules.prove.expression_prover._ask_solver", asked)
-    alone = verify(rule, 12, means=Means.FORMS)
+    alone = verify(rule, 12, methods=Methods.FORMS)
     assert isinstance(alone, Undecided) and "algebra" in alone.reason
 
 
 def test_the_algebra_alone_proves_and_refutes() -> None:
     (right,) = parse_rule("law: Mul(x, Add(y, 1)) => Add(Mul(x, y), x)")
     (wrong,) = parse_rule("law: Relu(Add(x, y)) => Add(Relu(x), Relu(y))")
-    assert isinstance(verify(right, 12, means=Means.FORMS), Proved)
-    assert isinstance(verify(wrong, 12, means=Means.FORMS), Refuted)
+    assert isinstance(verify(right, 12, methods=Methods.FORMS), Proved)
+    assert isinstance(verify(wrong, 12, methods=Methods.FORMS), Refuted)
 
 
 def test_verdicts_with_and_without_the_solver_are_two_questions(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "x")
     relu = World("relu", ("f32[3,2]",), (1,), ("Relu", "Neg", "Sub", "0"), size=3)
     names = {u.name: u for u in relu.uses}
-    x: Term = ("x", 0, 0)
-    less = (names["Sub"], (names["Relu"], x), (names["Relu"], (names["Neg"], x)))
+    x: Term = Variable(0, 0)
+    less = call(names["Sub"], call(names["Relu"], x), call(names["Relu"], call(names["Neg"], x)))
     found = state_law(relu, less, x, set(), journal)
     assert str(found.evidence).startswith("proved(z3")
     questions = [line for line in (tmp_path / "x.jsonl").read_text().splitlines() if "proof" in line]
@@ -119,8 +125,8 @@ def test_a_law_for_any_attributes_claims_more_than_one_without_conditions(
     rows = World("rows", ("f32[3,4]", "f32[3]"), (2, 0), ("Add", "ReduceMean axes=(1,) keepdims=0"))
     mean, add = ([u for u in rows.uses if u.name == name] for name in ("ReduceMean", "Add"))
     plus = {use.result.shape: use for use in add if use.types[0] == use.types[1]}
-    x, y = ("x", 0, 0), ("x", 0, 1)
-    sums = (plus[(3,)], (mean[0], x), (mean[0], y)), (mean[0], (plus[(3, 4)], x, y))
+    x, y = Variable(0, 0), Variable(0, 1)
+    sums = call(plus[(3,)], call(mean[0], x), call(mean[0], y)), call(mean[0], call(plus[(3, 4)], x, y))
     assert state_law(rows, *sums, set()).text == (
         "Add(ReduceMean(x, **a), ReduceMean(y, **a)) <=> ReduceMean(Add(x, y), **a)"
         " where shape(x) == shape(y)"

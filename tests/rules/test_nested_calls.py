@@ -25,14 +25,9 @@ from tensaurus.graph.ir.node import Node, apply, constant, item, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.examples import parse_example
-from tensaurus.rules.language.nested_calls import (
-    MAX_SHOWN_CALLS,
-    can_join_nested,
-    format_nodes,
-    merge_split_attributes,
-    nested_equation,
-)
-from tensaurus.runtimes.price.weight_costs import packing_key
+from tensaurus.rules.language.nested_calls import can_join_nested, merge_split_attributes, nested_equation
+from tensaurus.rules.language.node_text import MAX_SHOWN_CALLS, format_nodes
+from tensaurus.runtimes.price.constant_limits import packing_key
 
 JOINED = [name for name, op in registry.items() if can_join_nested(op)]
 PARTED = [name for name, op in registry.items() if op.merge_nested is not None]
@@ -259,8 +254,8 @@ def test_constants_at_known_indices_are_the_same_choice() -> None:
     choices = Choices(graph, roots)
     choice = quick_extraction(choices.problem(choices.price_choices([1.0] * len(choices.pieces))))
     places = [choices.place(number) for number in choice.values()]
-    assert choices.choice_at(places) == choice
-    assert choices.choice_at([]) == {}
+    assert choices.selection_at(places) == choice
+    assert choices.selection_at([]) == {}
 
 
 def test_doubling_again_and_again_is_nested_only_so_far() -> None:

@@ -14,9 +14,10 @@ from tensaurus.ops import Op, Untypable, registry
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import library, parse_rule
-from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, domain_of, lower_bound
+from tensaurus.rules.prove.attribute_domain import domain_of, lower_bound
 from tensaurus.rules.prove.proof import NO_CASES, Unproved, prove
 from tensaurus.rules.prove.size_assumptions import NO_LOWER_BOUND, solve_question
+from tensaurus.rules.prove.unknown_values import UNKNOWN_VALUE_ERRORS
 
 LIBRARY = {rule.name: rule for rule in library() if "off" not in rule.tags}
 
@@ -336,7 +337,7 @@ SIZES = [
     (op, name)
     for op in registry.values()
     for name in op.attributes
-    if examples_of(op) and domain_of(op, name).kind == "sizes"
+    if examples_of(op) and domain_of(op, name).kind == "integers"
 ]
 
 

@@ -116,5 +116,5 @@ def _applied(line: str, root: Node) -> Equation:
     """Return the equation of the rule at a node."""
     (rule,) = rules(line)
     matcher = Matcher(rule)
-    (binding, *_) = matcher.bindings([root])
+    (binding, *_) = matcher.match_roots([root])
     return instantiate_rule(rule, binding, [root], matcher.apply([root], binding))

@@ -12,7 +12,7 @@ from tensaurus.ops import registry
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.rules.language.term import Apply, RuleError, Term, parse_terms, show_term
-from tensaurus.rules.prove.expression_prover import Means
+from tensaurus.rules.prove.expression_prover import Methods
 from tensaurus.rules.prove.proof import prove
 from tensaurus.rules.prove.row_major import keeps_row_major_order, without_order_keepers
 from tensaurus.rules.test.verify_rule import Refuted, verify
@@ -143,7 +143,7 @@ def laws(rng: Random) -> Iterator[Rule]:
 @pytest.mark.nightly
 def test_no_numbers_refute_what_the_theorem_proves() -> None:
     claimed = (rule for rule in islice(laws(Random(5)), 4000) if without_order_keepers(rule) is not None)
-    proved = (rule for rule in claimed if isinstance(prove(rule, 300, Means.FORMS), Proved))
+    proved = (rule for rule in claimed if isinstance(prove(rule, 300, Methods.FORMS), Proved))
     tried = list(islice(proved, 16))
     assert len(tried) == 16
     for rule in tried:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tensaurus.expr.evaluate.fields import Field, Prime, Rationals, Reals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Rationals, Reals
 from tensaurus.expr.sizes.size import Symbol, polynomial
 from tensaurus.graph.ir.node import Node, apply, constant, source
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.ops.onnx_form import node_proto
+from tensaurus.ops.onnx_writer import write_node
 from tensaurus.ops.schema import NotInOpset
 from tensaurus.rules.language.evidence import Axiom, Evidence
 from tensaurus.rules.language.match import Matcher, Rewriter, is_commutative
@@ -21,6 +21,7 @@ from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import Rule, library, parse_rule
 from tensaurus.rules.language.term import RuleError
 from tensaurus.rules.test.annotate_files import annotate_rules
+from tensaurus.rules.test.compare_sides import to_indices
 from tensaurus.rules.test.instances import instances
 from tensaurus.rules.test.verify_rule import (
     Refuted,
@@ -28,7 +29,6 @@ from tensaurus.rules.test.verify_rule import (
     draw_leaf_values,
     evaluate_roots,
     refute,
-    to_indices,
     verify,
 )
 
@@ -80,7 +80,7 @@ def test_rule_is_found_inside_a_program(rule: Rule) -> None:
     assert changes is not None
     changed = program.replace_nodes(changes)
     assert changed.outputs != program.outputs
-    field: Field = Prime()
+    field: Field = PrimeField()
     if rule.evidence is not None and not rule.evidence.is_exact:
         field = Reals() if isinstance(rule.evidence, Axiom) else Rationals()
     values = draw_leaf_values(instance, field, np.random.default_rng(0))
@@ -352,7 +352,7 @@ def test_an_attribute_of_one_number_takes_no_tensor_of_rank_one() -> None:
     kinds = [TensorType("float32", (2, 3)), None, bound]
     clip = registry["Clip"]
     with pytest.raises(NotInOpset):
-        node_proto(
+        write_node(
             clip,
             kinds,
             clip.canonical(kinds, {}),

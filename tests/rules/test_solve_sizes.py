@@ -12,7 +12,7 @@ from tensaurus.expr.sizes.open_questions import Question
 from tensaurus.expr.sizes.size import Axis, Size, Symbol, atoms, evaluate, largest, polynomial, smallest
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.rule import parse_rule
-from tensaurus.rules.prove.expression_prover import Means
+from tensaurus.rules.prove.expression_prover import Methods
 from tensaurus.rules.prove.proof import Unproved, prove
 from tensaurus.rules.prove.solve_sizes import solve_maxima
 from tensaurus.rules.test.verify_rule import Refuted, verify
@@ -95,7 +95,7 @@ def test_slices_that_the_types_determine_are_proved(law: str) -> None:
     (rule,) = parse_rule(f"law: {law}")
     found = prove(rule, 3000)
     assert isinstance(found, Proved)
-    assert isinstance(prove(rule, 3000, Means.FORMS), Unproved)
+    assert isinstance(prove(rule, 3000, Methods.FORMS), Unproved)
 
 
 @pytest.mark.nightly(every=3)

@@ -153,7 +153,7 @@ def test_what_renames_nothing_is_optimized_once(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(onnxruntime, "_optimized_nodes", counted)
     monkeypatch.setattr(onnxruntime, "_known_kernels", {})
-    monkeypatch.setattr(onnxruntime, "_known_extended", {})
+    monkeypatch.setattr(onnxruntime, "_known_graphs_before_layouts", {})
     product = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Relu", ["p"], ["y"])]
     raw = model(product, [info("x", [2, 3])], [info("y", [2, 4])], {"w": floats(3, 4)})
     found = onnxruntime.BACKEND.kernels(raw)

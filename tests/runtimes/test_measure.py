@@ -27,11 +27,17 @@ from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine, busy_seconds, default_threads, usable_threads
 from tensaurus.runtimes.measure.machine_peaks import Peaks
-from tensaurus.runtimes.measure.measure import Contender, Stopwatch, Timing, compare, compare_timings
+from tensaurus.runtimes.measure.measure import (
+    Contender,
+    Stopwatch,
+    Timing,
+    compare_timings,
+    time_contenders,
+)
 from tensaurus.runtimes.measure.worker import Worker, WorkerError
 from tensaurus.runtimes.price import roofline
 from tensaurus.runtimes.price.roofline import Roofline
-from tensaurus.system import child, signals
+from tensaurus.system import child, cleanups
 
 RANDOM = np.random.default_rng(3)
 
@@ -192,7 +198,7 @@ def test_compare() -> None:
         Contender("ten", "onnxruntime", TEN),
         Contender("ten again", "onnxruntime", TEN),
     ]
-    one, ten, again = compare(contenders, FEEDS, threads=1, rounds=4, seconds=0.05)
+    one, ten, again = time_contenders(contenders, FEEDS, threads=1, rounds=4, seconds=0.05)
     assert [t.name for t in (one, ten, again)] == ["one", "ten", "ten again"]
     assert all(len(t.rounds) == 4 and 0 < t.minimum <= t.median and t.spread >= 0 for t in (one, ten, again))
     assert compare_timings(ten, one).median > 2
@@ -205,7 +211,7 @@ def test_compare() -> None:
 def test_compare_names_the_contender_that_fails(broken: Build) -> None:
     contenders = [Contender("good", "onnxruntime", ONE), Contender("bad", "onnxruntime", broken)]
     with pytest.raises(WorkerError, match=r"^bad: onnxruntime: "):
-        compare(contenders, FEEDS, threads=1, rounds=1, seconds=0.01, timeout=1.0)
+        time_contenders(contenders, FEEDS, threads=1, rounds=1, seconds=0.01, timeout=1.0)
 
 
 def test_ratio_follows_drift_of_the_machine() -> None:
@@ -222,7 +228,8 @@ def test_ratio_follows_drift_of_the_machine() -> None:
 def test_other_processes_are_noticed() -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(default_threads())]
     try:
-        (timing,) = compare([Contender("one", "onnxruntime", ONE)], FEEDS, threads=1, rounds=1, seconds=0.2)
+        contenders = [Contender("one", "onnxruntime", ONE)]
+        (timing,) = time_contenders(contenders, FEEDS, threads=1, rounds=1, seconds=0.2)
         with Stopwatch("onnxruntime", threads=default_threads(), seconds=0.05) as watch:
             assert watch.measure(ONE, FEEDS) is not None
     finally:
@@ -310,7 +317,7 @@ def test_an_interrupt_while_a_worker_starts_ends_it(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         Worker("onnxruntime", threads=1)
     assert soon(lambda: bool(started)) and soon(lambda: gone(started[0]))
-    assert started[0] not in signals._state.children
+    assert started[0] not in cleanups._children
 
 
 def test_an_interrupt_while_a_worker_is_asked_ends_it() -> None:

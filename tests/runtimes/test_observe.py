@@ -15,13 +15,13 @@ from small_programs import graph_of, model, node, rules, small
 from tensaurus.app.zoo.builder import Builder, Value
 from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Ruleset
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op, TensorType
 from tensaurus.optimizer.search.saturation import Saturation
@@ -53,7 +53,7 @@ def records(tmp_path: Path) -> Iterator[Database]:
 
 def observer(backend: str, records: Database, folder: Path) -> Observer:
     feeds = {"x": np.ones((1, 8, 6, 6), np.float32)}
-    return Observer(feeds, backend, Machine.here(1), records, Builds(folder, make_expander(library())))
+    return Observer(feeds, backend, Machine.here(1), records, BuildCache(folder, make_expander(library())))
 
 
 @pytest.mark.parametrize("backend", RUNTIMES)
@@ -107,7 +107,7 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
     # of its like, what that took; of its operators, by as much dearer as those were; else as all were
     other = Piece.of(node("Exp", source("y", TensorType("float32", (7, 7)))))
     strange = Piece.of(node("Tanh", X))
-    like, same, new = known.elsewhere([first.piece, other, strange], [1.0, 10.0, 10.0])
+    like, same, new = known.costs_elsewhere([first.piece, other, strange], [1.0, 10.0, 10.0])
     assert like == 2.0
     every = (2.0 * 2.0 * 0.2) ** (1 / 3)
     assert isclose(new, 10 * every)
@@ -115,7 +115,7 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
 
 
 def test_nothing_seen_changes_nothing() -> None:
-    assert InContextCosts().elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
+    assert InContextCosts().costs_elsewhere([Piece.of(node("Relu", X))], [3.0]) == [3.0]
 
 
 def test_the_mean_of_all_looks_at_a_place_counts() -> None:
@@ -125,7 +125,7 @@ def test_the_mean_of_all_looks_at_a_place_counts() -> None:
         kernels = ((part.nodes, seconds), (other.nodes, 8.0))
         known.learn(Observation(seconds + 8.0, kernels), [part, other])
     assert known.places == {(0,): 3.0, (1,): 8.0}
-    assert known.elsewhere([part.piece], [1.0]) == [3.0]  # of its like, their mean
+    assert known.costs_elsewhere([part.piece], [1.0]) == [3.0]  # of its like, their mean
 
 
 def test_the_nodes_of_choices_are_those_of_the_program() -> None:
@@ -167,7 +167,7 @@ def test_an_operator_in_a_kernel_of_several_costs_its_share() -> None:
     relu, exp = (Piece.of(node(op, X)) for op in ("Relu", "Exp"))
     known.learn(Observation(2.0, ((placed(0, "Relu", 1.0).nodes, 2.0),)), [placed(0, "Relu", 1.0)])
     known.learn_shares([(exp, 3.0), (exp, 5.0), (relu, 9.0)])
-    assert known.elsewhere([relu, exp], [1.0, 1.0]) == [2.0, 4.0]
+    assert known.costs_elsewhere([relu, exp], [1.0, 1.0]) == [2.0, 4.0]
 
 
 def test_what_is_measured_after_the_run_is_compared_with_it() -> None:
@@ -175,9 +175,9 @@ def test_what_is_measured_after_the_run_is_compared_with_it() -> None:
     known, part = InContextCosts(), replace(placed(0, "Relu", 7.0), is_measured=False)
     known.learn(Observation(2.0, ((part.nodes, 2.0),)), [part])
     other = Piece.of(node("Relu", source("z", TensorType("float32", (64, 3)))))
-    assert known.elsewhere([other], [5.0]) == [5.0]  # 7.0 was an estimate
-    known.pair(part.piece, 1.0)
-    assert known.elsewhere([other], [5.0]) == [10.0]
+    assert known.costs_elsewhere([other], [5.0]) == [5.0]  # 7.0 was an estimate
+    known.learn_measured(part.piece, 1.0)
+    assert known.costs_elsewhere([other], [5.0]) == [10.0]
 
 
 def test_an_operator_that_takes_no_time_makes_no_estimate_zero() -> None:
@@ -209,7 +209,7 @@ class Misleading:
         """Finders, of which there are none here, would be told."""
 
 
-def quickly(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+def quickly(problem: Problem, seconds: float, start: Selection | None) -> Selection:
     return quick_extraction(problem, start)
 
 

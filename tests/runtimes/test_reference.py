@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tensaurus.expr.evaluate.fields import Prime, Reals
+from tensaurus.expr.evaluate.fields import PrimeField, Reals
 from tensaurus.graph.ir.node import CONSTANT, INPUT
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
@@ -250,9 +250,11 @@ def test_values_are_freed_after_their_last_use(monkeypatch: pytest.MonkeyPatch) 
     steps = " ".join(f"v{k + 1} = Neg (v{k})" for k in range(50))
     chain = program(f"net (float[3] x) => (float[3] y) {{ v0 = Neg (x) {steps} y = Neg (v50) }}")
     sizes: list[int] = []
-    plain = evaluating._Run.node
+    plain = evaluating._Evaluation.evaluate_node
     monkeypatch.setattr(
-        evaluating._Run, "node", lambda self, n, held: sizes.append(len(held)) or plain(self, n, held)
+        evaluating._Evaluation,
+        "evaluate_node",
+        lambda self, n, held: sizes.append(len(held)) or plain(self, n, held),
     )
     evaluate(chain, {"x": np.ones(3)}, Reals())
     assert len(sizes) == 52 and max(sizes) <= 2
@@ -262,9 +264,9 @@ def test_what_two_programs_share_is_computed_once(monkeypatch: pytest.MonkeyPatc
     text = "net (float[3] x) => (float[3] y) {{ a = Exp (x) b = Neg (a) y = {} (b) }}"
     one, other = program(text.format("Tanh")), program(text.format("Sqrt"))
     calls: list[Any] = []
-    plain = evaluating._Run.node
+    plain = evaluating._Evaluation.evaluate_node
     monkeypatch.setattr(
-        evaluating._Run, "node", lambda self, n, held: calls.append(n) or plain(self, n, held)
+        evaluating._Evaluation, "evaluate_node", lambda self, n, held: calls.append(n) or plain(self, n, held)
     )
     feeds = {"x": np.ones(3)}
     together = evaluate_all([one, other], feeds, Reals())
@@ -283,15 +285,15 @@ OPAQUE_PAIR = """net (float[3,3] x, float[3,3] w) => (float p, float q, float r,
 
 
 def test_opaque_nodes_are_unknown_functions_of_a_field() -> None:
-    field = Prime(5)
+    field = PrimeField(5)
     x, w = (field.random((3, 3), np.random.default_rng(k)) for k in (1, 2))
     graph = program(OPAQUE_PAIR)
     found = evaluate(graph, {"x": x, "w": w}, field)
     assert found["p"] == found["r"] != found["q"]
     assert found["s"].shape == (3, 3) and len(np.unique(found["s"])) == 9
-    same = evaluate(graph, {"x": x, "w": x}, Prime(5))
+    same = evaluate(graph, {"x": x, "w": x}, PrimeField(5))
     assert same["p"] == same["q"] == found["p"]
-    assert evaluate(graph, {"x": x, "w": x}, Prime(6))["p"] != found["p"]
+    assert evaluate(graph, {"x": x, "w": x}, PrimeField(6))["p"] != found["p"]
 
 
 def test_a_value_that_a_field_cannot_hold_is_a_token() -> None:
@@ -303,16 +305,16 @@ def test_a_value_that_a_field_cannot_hold_is_a_token() -> None:
             y = SequenceAt (s, k)
         }"""
     )
-    x = Prime(1).random((4,), np.random.default_rng(1))
-    found = evaluate(graph, {"x": x}, Prime(1))
+    x = PrimeField(1).random((4,), np.random.default_rng(1))
+    found = evaluate(graph, {"x": x}, PrimeField(1))
     assert isinstance(found["i"], Token)
-    assert found["i"] == evaluate(graph, {"x": x}, Prime(1))["i"]
-    assert found["i"] != evaluate(graph, {"x": x + np.uint64(1)}, Prime(1))["i"]
+    assert found["i"] == evaluate(graph, {"x": x}, PrimeField(1))["i"]
+    assert found["i"] != evaluate(graph, {"x": x + np.uint64(1)}, PrimeField(1))["i"]
 
 
 def test_a_branch_is_chosen_in_every_field() -> None:
     graph = program(CONTROL["if"])
-    field = Prime(3)
+    field = PrimeField(3)
     x = field.random((3,), np.random.default_rng(1))
     for go, fn, args in ((True, "add", [x, x]), (False, "neg", [x])):
         found = evaluate(graph, {"go": np.array(go), "x": x}, field)
@@ -324,8 +326,8 @@ def test_effects_differ_from_each_other_and_agree_with_themselves() -> None:
         "net (float[2] x) => (float[2] p, float[2] q) { p = RandomNormalLike (x) q = RandomNormalLike (x) }"
     )
     one, again = program(text), program(text)
-    x = Prime(1).random((2,), np.random.default_rng(1))
-    first, second = evaluate_all([one, again], {"x": x}, Prime(1))
+    x = PrimeField(1).random((2,), np.random.default_rng(1))
+    first, second = evaluate_all([one, again], {"x": x}, PrimeField(1))
     assert not np.array_equal(first["p"], first["q"])
     assert all(np.array_equal(first[name], second[name]) for name in "pq")
 
@@ -344,7 +346,7 @@ def test_outputs_that_are_inputs_or_constants() -> None:
     assert reference(model, x=np.ones(2, np.float32))[0].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("field", [Reals(), Prime(seed=3)])
+@pytest.mark.parametrize("field", [Reals(), PrimeField(seed=3)])
 def test_a_loop_without_end_is_not_waited_for(field: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the reals it has no value that could be computed, in a field it is an unknown function."""
     monkeypatch.setattr(evaluating, "MAX_LOOP_NODES", 400)
@@ -372,7 +374,7 @@ def test_the_shape_of_what_a_field_cannot_hold() -> None:
         '<ir_version: 8, opset_import: ["": 17, "other": 1]>'
         "net (float[2] x) => (int64[N] y) { a = other.Unknown(x)  y = Shape(a) }"
     )
-    program, field = import_model(model), Prime(seed=3)
+    program, field = import_model(model), PrimeField(seed=3)
     once, again = evaluate_all([program, program], {"x": field.lift(np.array([1.0, 2.0]))}, field)
     assert once["y"] is again["y"] or np.array_equal(once["y"], again["y"])
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from endless import ignore_exceptions, sleep, spin
 
-from tensaurus.system import deadline
+from tensaurus.system import deadline, exception_points
 from tensaurus.system.deadline import DeadlineBlock, Overdue, atomic, cancel_at_deadline
 
 SOON = 0.05
@@ -231,7 +231,7 @@ def test_jumps_that_no_handler_covers_are_waited_for(monkeypatch: pytest.MonkeyP
         while True:
             monotonic()
 
-    monkeypatch.setattr(deadline, "_loose_jumps", every_jump)
+    monkeypatch.setattr(exception_points, "_loose_jumps", every_jump)
     assert bounded(call, 0.05).ended
     begin = monotonic()
     assert bounded(spin, 0.05).ended and monotonic() - begin >= deadline.GRACE_SECONDS

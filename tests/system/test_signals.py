@@ -282,9 +282,9 @@ def test_termination_is_in_order(number: int, status: int, line: str, tmp_path: 
     code = f"""
 import subprocess
 from pathlib import Path
-from tensaurus.system import files, scratch
+from tensaurus.system import cleanups, files, scratch
 child = subprocess.Popen(["sleep", "60"])
-signals.register_child(child.pid)
+cleanups.register_child(child.pid)
 print(child.pid, flush=True)
 files._open_unnamed_file = lambda folder: None
 with scratch.temporary_folder() as folder, files.replace_file({str(out / "file")!r}) as beside:

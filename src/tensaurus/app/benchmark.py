@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -29,8 +30,8 @@ import onnx
 from tensaurus._version import __version__
 from tensaurus.app.report.bench_records import Record, Setting
 from tensaurus.app.zoo.selection import Subject
-from tensaurus.check.inputs.draw_inputs import require_ranges
-from tensaurus.check.inputs.timing_inputs import sample_feeds
+from tensaurus.check.inputs.timing_inputs import draw_timing_inputs
+from tensaurus.check.inputs.user_inputs import require_ranges
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
@@ -43,7 +44,7 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.machine_peaks import QUICK_REPEATS, Peaks, measure_peaks
 from tensaurus.runtimes.measure.measure import Timing, time_in_turns
 from tensaurus.runtimes.measure.worker import Worker, WorkerError
-from tensaurus.runtimes.price.operation_counts import Demand, count_demand
+from tensaurus.runtimes.price.operation_counts import Work, count_work
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 from tensaurus.system.progress import NoProgress, Progress
 from tensaurus.system.scratch import temporary_folder
@@ -58,15 +59,31 @@ MAX_ATTEMPTS = 3  # timings of one model, until the machine reaches MIN_PEAK_SHA
 COMPILE_SECONDS = 900.0  # that a runtime may take to compile: Inductor takes minutes for large models
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Contender:
-    """A model on a backend; with a `note` (why there is no result, or "unchanged") it is not timed."""
+    """A model on a backend, and what is measured of it.
+
+    is_ours  whether the model is the optimizer's result
+    note     why there is no result or why the model does not run, or "unchanged"; "" where it is timed
+    outputs  of the model's first run
+    error    largest difference of these from the first contender's outputs
+    """
 
     name: str
     backend: str
     build: Build
-    ours: bool = False  # whether the model is the optimizer's result
+    is_ours: bool = False
     note: str = ""
+    outputs: list[Array] | None = None
+    timing: Timing | None = None
+    error: float = nan
+
+
+class _Attempt(NamedTuple):
+    """One timing of all contenders, with the share of its peaks that the machine reached around it."""
+
+    peak_share: float
+    timings: list[Timing]
 
 
 def measure_setting(threads: int | None = None) -> Setting:
@@ -142,7 +159,7 @@ class Benchmark:
             folder = stack.enter_context(temporary_folder())
             libraries = find_libraries(subject.file) if subject.file is not None else ()
             source = Build.from_model(model, folder, libraries)
-            feeds, assumed_sizes, _ = sample_feeds(
+            feeds, assumed_sizes, _ = draw_timing_inputs(
                 model, subject.shapes, self.seed, source, self.peers[0], threads, subject.ranges
             )
             if assumed_sizes:
@@ -153,7 +170,7 @@ class Benchmark:
             others = [(Build.from_file(file), f"{file} on") for file in self.against]
             contenders += [_Contender(f"{name} {p}", p, build) for build, name in others for p in self.peers]
             contenders += [self._optimize(subject, model, backend, source, folder) for backend in self.ours]
-            return self._measure_contenders(subject, contenders, feeds, count_demand(program))
+            return self._measure_contenders(subject, contenders, feeds, count_work(program))
 
     def _optimize(
         self, subject: Subject, model: onnx.ModelProto, backend: str, source: Build, folder: Path
@@ -164,16 +181,9 @@ class Benchmark:
         try:
             with keep_nothing_on_interrupt():
                 result = optimize(
-                    subject.file or model,
-                    shapes=subject.shapes,
-                    ranges=subject.ranges,
-                    backend=backend,
-                    threads=self.setting.threads,
-                    time_limit=self.time_limit,
-                    steps=self.steps,
-                    seed=self.seed,
-                    database=self.database,
-                    progress=self.progress,
+                    subject.file or model, shapes=subject.shapes, ranges=subject.ranges, backend=backend,
+                    threads=self.setting.threads, time_limit=self.time_limit, steps=self.steps,
+                    seed=self.seed, database=self.database, progress=self.progress,
                 )
         except TensaurusError as error:
             runtime = self.peers[0] if backend == AUTO else backend  # a record names a backend
@@ -193,73 +203,73 @@ class Benchmark:
         return _Contender(name, runtime, Build.from_model(result.model, subfolder, result.libraries), True)
 
     def _measure_contenders(
-        self, subject: Subject, contenders: Sequence[_Contender], feeds: Mapping[str, Array], needs: Demand
+        self, subject: Subject, contenders: Sequence[_Contender], feeds: Mapping[str, Array], needs: Work
     ) -> list[Record]:
         """Start a process for each contender, time all in turns, and return a record for each.
 
         Outputs are compared with those of the first contender that runs: a peer, where one does. `needs` are
         the operations and bytes of the original, by which the rates of all contenders are counted.
         """
-        progress, threads = self.progress, self.setting.threads
-        workers: dict[_Contender, Worker] = {}
-        outputs: dict[_Contender, list[Array]] = {}
-        refusals: dict[_Contender, str] = {}
         with ExitStack() as stack:
-            for contender in contenders:
-                if contender.note:  # not to be timed
-                    continue
-                progress.phase(f"{subject.name}: compiling the model for {contender.name}")
-                worker = Worker(contender.backend, threads=threads, timeout=COMPILE_SECONDS)
-                stack.enter_context(worker)
-                try:
-                    worker.compile(contender.build)
-                    worker.feed(feeds)
-                    outputs[contender] = worker.run()
-                    worker.time(TURN_SECONDS)  # warms up; the figures are not used
-                except WorkerError as error:
-                    refusals[contender] = str(error)
-                    left_out = f"{contender.name} is left out of the comparison"
-                    progress.note(f"{subject.name}: {left_out}, because it does not run the model: {error}")
-                    worker.close()
-                else:
-                    workers[contender] = worker
+            started = [contender for contender in contenders if not contender.note]
+            starts = ((c, self._start_worker(subject, c, feeds, stack)) for c in started)
+            workers = {contender: worker for contender, worker in starts if worker is not None}
             if not workers:
-                reason = f"no backend runs the model: {'; '.join(refusals.values())}"
+                reason = f"no backend runs the model: {'; '.join(contender.note for contender in started)}"
                 raise TensaurusError(reason, remedy="Name another with --peers, or give sizes with --shape.")
-            timings = dict(zip(workers, self._time_in_turns(subject, workers), strict=True))
-        truth = next(iter(outputs.values()))
-        errors = {contender: largest_difference(arrays, truth) for contender, arrays in outputs.items()}
+            for contender, timing in zip(workers, self._time_in_turns(subject, workers), strict=True):
+                contender.timing = timing
+        truth = next(contender.outputs for contender in started if contender.outputs is not None)
+        for contender in started:
+            if contender.outputs is not None:
+                contender.error = largest_difference(contender.outputs, truth)
         for contender in contenders:  # an unchanged model takes the time of the original
             if contender.note == "unchanged":
-                same = next((c for c in timings if c.backend == contender.backend and not c.ours), None)
-                if same is not None:
-                    timings[contender], errors[contender] = timings[same], 0.0
-        return [
-            self._make_record(
-                subject, c, timings.get(c), errors.get(c, nan), needs, c.note or refusals.get(c, "")
-            )
-            for c in contenders
-        ]
+                same = (c for c in workers if c.backend == contender.backend and not c.is_ours)
+                if (original := next(same, None)) is not None:
+                    contender.timing, contender.error = original.timing, 0.0
+        return [self._make_record(subject, contender, needs) for contender in contenders]
+
+    def _start_worker(
+        self, subject: Subject, contender: _Contender, feeds: Mapping[str, Array], stack: ExitStack
+    ) -> Worker | None:
+        """Start a process that runs the model once; return None, with a note, where it does not run."""
+        self.progress.phase(f"{subject.name}: compiling the model for {contender.name}")
+        worker = Worker(contender.backend, threads=self.setting.threads, timeout=COMPILE_SECONDS)
+        stack.enter_context(worker)
+        try:
+            worker.compile(contender.build)
+            worker.feed(feeds)
+            contender.outputs = worker.run()
+            worker.time(TURN_SECONDS)  # warms up; the figures are not used
+        except WorkerError as error:
+            contender.note = str(error)
+            left_out = f"{contender.name} is left out of the comparison"
+            self.progress.note(f"{subject.name}: {left_out}, because it does not run the model: {error}")
+            worker.close()
+            return None
+        return worker
 
     def _time_in_turns(self, subject: Subject, workers: Mapping[_Contender, Worker]) -> list[Timing]:
-        """Time the workers, again where the machine did not reach its peaks, and return the calmest attempt.
+        """Time the contenders, again where the machine did not reach its peaks; return the calmest attempt.
 
         If the machine never reaches its peaks, all rounds count as disturbed.
         """
         names = [contender.name for contender in workers]
-        attempts: list[tuple[float, list[Timing]]] = []  # the share of the peaks that was reached, and times
+        attempts: list[_Attempt] = []
         for _ in range(MAX_ATTEMPTS):
             self.progress.phase(f"{subject.name}: timing in turns")
-            before = self._measure_peak_share()
-            taken = time_in_turns(names, list(workers.values()), self.rounds, TURN_SECONDS)
-            attempts.append((min(before, self._measure_peak_share()), taken))
-            if attempts[-1][0] >= MIN_PEAK_SHARE:
+            share_before = self._measure_peak_share()
+            timings = time_in_turns(names, list(workers.values()), self.rounds, TURN_SECONDS)
+            attempts.append(_Attempt(min(share_before, self._measure_peak_share()), timings))
+            if attempts[-1].peak_share >= MIN_PEAK_SHARE:
                 break
-            self.progress.note(f"{subject.name}: the machine reached {attempts[-1][0]:.0%} of its peak speed")
-        share, taken = max(attempts, key=lambda attempt: attempt[0])
-        if share < MIN_PEAK_SHARE:
-            return [replace(timing, disturbed=len(timing.rounds)) for timing in taken]
-        return taken
+            reached = f"the machine reached {attempts[-1].peak_share:.0%} of its peak speed"
+            self.progress.note(f"{subject.name}: {reached}")
+        calmest = max(attempts, key=lambda attempt: attempt.peak_share)
+        if calmest.peak_share < MIN_PEAK_SHARE:
+            return [replace(timing, disturbed=len(timing.rounds)) for timing in calmest.timings]
+        return calmest.timings
 
     def _measure_peak_share(self) -> float:
         """Return the share of its peaks that the machine reaches now; no contender computes meanwhile."""
@@ -268,33 +278,26 @@ class Benchmark:
         peaks = Peaks(setting.instructions, *(rate * 1e9 for rate in rates))
         return peaks.reached(measure_peaks(setting.threads, QUICK_REPEATS))
 
-    def _make_record(
-        self,
-        subject: Subject,
-        contender: _Contender,
-        timing: Timing | None,
-        error: float,
-        needs: Demand,
-        note: str,
-    ) -> Record:
+    def _make_record(self, subject: Subject, contender: _Contender, needs: Work) -> Record:
         """Return the record of a contender; its times are nan without a timing."""
+        timing = contender.timing
         return Record(
             **asdict(self.setting),
             model=subject.name,
             contender=contender.name,
             backend=contender.backend,
-            ours=contender.ours,
+            ours=contender.is_ours,
             exact=backends.find(contender.backend).exact,
             rounds_ms=tuple(median(samples) * 1e3 for samples in timing.rounds) if timing else (),
             median_ms=timing.median * 1e3 if timing else nan,
             minimum_ms=timing.minimum * 1e3 if timing else nan,
             spread=timing.spread if timing else nan,
             disturbed=timing.disturbed if timing else 0,
-            error=error,
+            error=contender.error,
             gflop=2 * needs.multiply_adds / 1e9,
-            compulsory_mb=needs.compulsory / 1e6,
-            traffic_mb=needs.traffic / 1e6,
-            note=note,
+            compulsory_mb=needs.compulsory_bytes / 1e6,
+            traffic_mb=needs.traffic_bytes / 1e6,
+            note=contender.note,
         )
 
 

@@ -12,7 +12,14 @@ from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, l
 from tensaurus.expr.sizes.size import is_same_size
 from tensaurus.ops.axes import one_axis
 from tensaurus.ops.declare import op
-from tensaurus.ops.elementwise import broadcast, broadcast_read, broadcast_to, convert_dtype, unary
+from tensaurus.ops.elementwise import (
+    broadcast,
+    broadcast_read,
+    broadcast_to,
+    convert_dtype,
+    has_one_element,
+    unary,
+)
 from tensaurus.ops.reduction import collapse, first_extreme, reduction
 
 
@@ -148,7 +155,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Scope:
 def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Scope:
     """min(max(x, min), max); a bound of floats that is absent is the least or largest finite number."""
     for bound in (min, max):
-        if bound is not None and not (bound.rank == 0 or bound.rank == 1 and is_same_size(bound.shape[0], 1)):
+        if bound is not None and not has_one_element(bound):
             raise Untypable(f"a bound of shape {bound.shape}")
 
     def at(v: Body) -> Body:
@@ -162,7 +169,7 @@ def clip(x: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Sco
     return broadcast(at, x)
 
 
-def _softmax_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+def _softmax_form(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     """Return the axis from the front, and `flatten` only where two axes from there on are longer than 1."""
     (x,) = tensors
     if attrs["flatten"] and attrs["axis"] == x.rank:
@@ -182,7 +189,7 @@ def _softmax(name: str, build: Callable[[Tensor, tuple[int, ...]], Scope], *exam
     def declare(x: Tensor, *, axis: int = -1, flatten: int = 0) -> Scope:
         return build(x, tuple(range(axis, x.rank)) if flatten else (axis,))
 
-    op(name, canonicalize=_softmax_axis, before={13: {"axis": 1, "flatten": 1}}, examples=(
+    op(name, canonicalize=_softmax_form, before={13: {"axis": 1, "flatten": 1}}, examples=(
         "f32[2,3,4]", "f32[2,3,4] axis=1", "f32[2,3,1,1] axis=1", "f32[2,3,4] axis=1 flatten=1",
         "f32[2,3]={1000,999,0,-1000,-1001,-1002}", "f64[5] axis=0", *examples,
     ))(declare)  # fmt: skip

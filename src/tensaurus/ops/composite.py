@@ -10,19 +10,13 @@ from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, produc
 from tensaurus.ops.convolution import per_group
 from tensaurus.ops.declare import op
 
-OURS = "tensaurus"  # the domain of operators that ONNX lacks
+OUR_DOMAIN = "tensaurus"  # the domain of operators that ONNX lacks
 
 
-@op(
-    "Enlarge",
-    domain=OURS,
-    examples=[
-        "f32[2,3,1,1] kernel_shape=(3,3)",
-        "f32[2,3,3,1] kernel_shape=(5,4)",
-        "f32[2,3,3] kernel_shape=(3,)",
-        "f32[1,2,1,2,3] kernel_shape=(3,2,5)",
-    ],
-)
+@op("Enlarge", domain=OUR_DOMAIN, examples=[
+    "f32[2,3,1,1] kernel_shape=(3,3)", "f32[2,3,3,1] kernel_shape=(5,4)", "f32[2,3,3] kernel_shape=(3,)",
+    "f32[1,2,1,2,3] kernel_shape=(3,2,5)",
+])  # fmt: skip
 def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
     """A convolution's kernel in the centre of a larger one of zeros; of an odd difference the end gets more.
 
@@ -41,16 +35,10 @@ def enlarge(w: Tensor, *, kernel_shape: tuple[Size, ...]) -> Scope:
     return compute((*w.shape[:2], *kernel_shape), element)
 
 
-@op(
-    "MergeGroups",
-    domain=OURS,
-    examples=[
-        "f32[4,2,3,3] group=2 count=2",
-        "f32[8,1,3,2] group=4 count=2",
-        "f32[12,3,1] group=6 count=3",
-        "f32[4,2,1,1] group=2 count=1",
-    ],
-)
+@op("MergeGroups", domain=OUR_DOMAIN, examples=[
+    "f32[4,2,3,3] group=2 count=2", "f32[8,1,3,2] group=4 count=2", "f32[12,3,1] group=6 count=3",
+    "f32[4,2,1,1] group=2 count=1",
+])  # fmt: skip
 def merge_groups(w: Tensor, *, group: int, count: int) -> Scope:
     """Weights of a convolution in `group` groups as those of one in group / count groups.
 
@@ -75,16 +63,10 @@ def _band(width: Size, dilation: Size) -> Size:
     return 2 * width + 1
 
 
-@op(
-    "MatMulToBand",
-    domain=OURS,
-    examples=[
-        "f32[2,5,3] f32[2,5,3] width=1",
-        "f32[1,7,4] f32[1,7,4] width=2 dilation=2",
-        "f32[3,4] f32[3,4] width=4",
-        "f32[2,2,6,3] f32[2,2,6,3] width=0",
-    ],
-)
+@op("MatMulToBand", domain=OUR_DOMAIN, examples=[
+    "f32[2,5,3] f32[2,5,3] width=1", "f32[1,7,4] f32[1,7,4] width=2 dilation=2", "f32[3,4] f32[3,4] width=4",
+    "f32[2,2,6,3] f32[2,2,6,3] width=0",
+])  # fmt: skip
 def matmul_to_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> Scope:
     """The band |i - j| <= width * dilation of a times b transposed (G2BMM: EINNET table 2, PET).
 
@@ -101,16 +83,10 @@ def matmul_to_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> 
     return compute((*a.shape[:-1], _band(width, dilation)), element)
 
 
-@op(
-    "MatMulFromBand",
-    domain=OURS,
-    examples=[
-        "f32[2,5,3] f32[2,5,4] width=1",
-        "f32[1,7,5] f32[1,7,4] width=2 dilation=2",
-        "f32[3,9] f32[3,2] width=4",
-        "f32[2,2,6,1] f32[2,2,6,3] width=0",
-    ],
-)
+@op("MatMulFromBand", domain=OUR_DOMAIN, examples=[
+    "f32[2,5,3] f32[2,5,4] width=1", "f32[1,7,5] f32[1,7,4] width=2 dilation=2", "f32[3,9] f32[3,2] width=4",
+    "f32[2,2,6,1] f32[2,2,6,3] width=0",
+])  # fmt: skip
 def matmul_from_band(a: Tensor, b: Tensor, *, width: Size, dilation: Size = 1) -> Scope:
     """A matrix given by its band times b (GBMM: PET).
 
@@ -138,7 +114,9 @@ def _check_kernel(channels: Size, kernel_shape: tuple[Size, ...]) -> None:
         raise Untypable(f"a kernel of {kernel_shape} for {channels} channels")
 
 
-@op("IdentityKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,3)", "channels=2 kernel_shape=(1,)"])
+@op("IdentityKernel", domain=OUR_DOMAIN, examples=[
+    "channels=3 kernel_shape=(3,3)", "channels=2 kernel_shape=(1,)",
+])  # fmt: skip
 def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights of a convolution that copies its input, if it is padded to the same size (TASO's Iconv)."""
     _check_kernel(channels, kernel_shape)
@@ -154,7 +132,9 @@ def identity_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     return compute((channels, channels, *kernel_shape), element)
 
 
-@op("MeanKernel", domain=OURS, examples=["channels=3 kernel_shape=(3,2)", "channels=1 kernel_shape=(4,)"])
+@op("MeanKernel", domain=OUR_DOMAIN, examples=[
+    "channels=3 kernel_shape=(3,2)", "channels=1 kernel_shape=(4,)",
+])  # fmt: skip
 def mean_kernel(*, channels: Size, kernel_shape: tuple[Size, ...]) -> Scope:
     """The weights, one channel in each group, that make a convolution an average pool (TASO's Cpool)."""
     _check_kernel(channels, kernel_shape)

@@ -12,20 +12,10 @@ from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import broadcast_read, broadcast_shape, is_broadcast_shape
 
 
-@op(
-    "MatMul",
-    examples=[
-        "f32[3,4] f32[4,5]",
-        "f32[2,3,4] f32[2,4,5]",
-        "f32[2,3,4] f32[4,5]",
-        "f32[3,4] f32[2,4,5]",
-        "f32[2,1,3,4] f32[5,4,1]",
-        "f32[4] f32[4]",
-        "f32[4] f32[2,4,3]",
-        "f32[2,3,4] f32[4]",
-        "i64[2,3] i64[3,2]",
-    ],
-)
+@op("MatMul", examples=[
+    "f32[3,4] f32[4,5]", "f32[2,3,4] f32[2,4,5]", "f32[2,3,4] f32[4,5]", "f32[3,4] f32[2,4,5]",
+    "f32[2,1,3,4] f32[5,4,1]", "f32[4] f32[4]", "f32[4] f32[2,4,3]", "f32[2,3,4] f32[4]", "i64[2,3] i64[3,2]",
+])  # fmt: skip
 def matmul(a: Tensor, b: Tensor) -> Scope:
     """numpy's matmul: the last dimension of a with the last but one of b, batches broadcast."""
     return matrix_product(a, b)
@@ -76,29 +66,15 @@ def _gemm_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, An
     }
 
 
-@op(
-    "Gemm",
-    since=7,
-    canonicalize=_gemm_form,
-    examples=[
-        "f32[3,4] f32[4,5] f32[5]",
-        "f32[4,3] f32[5,4] f32[3,1] transA=1 transB=1",
-        "f32[3,4] f32[4,5] f32[] alpha=0.5 beta=2.0",
-        "f32[3,4] f32[4,5] f32[1,5] alpha=0.25 beta=0.0",
-        "f32[3,4] f32[5,4] - transB=1",
-        "f32[1,4] f32[4,1] f32[1,1] beta=-1.5",
-    ],
-)
+@op("Gemm", since=7, canonicalize=_gemm_form, examples=[
+    "f32[3,4] f32[4,5] f32[5]", "f32[4,3] f32[5,4] f32[3,1] transA=1 transB=1",
+    "f32[3,4] f32[4,5] f32[] alpha=0.5 beta=2.0", "f32[3,4] f32[4,5] f32[1,5] alpha=0.25 beta=0.0",
+    "f32[3,4] f32[5,4] - transB=1", "f32[1,4] f32[4,1] f32[1,1] beta=-1.5",
+])  # fmt: skip
 def gemm(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor | None = None,
-    *,
-    alpha: Any = 1,
-    beta: Any = 1,
-    transA: int = 0,
-    transB: int = 0,
-) -> Scope:
+    a: Tensor, b: Tensor, c: Tensor | None = None,
+    *, alpha: Any = 1, beta: Any = 1, transA: int = 0, transB: int = 0,
+) -> Scope:  # fmt: skip
     """alpha * a' b' + beta * c, primes standing for optional transposition, c broadcast to the result."""
     if a.rank != 2 or b.rank != 2:
         raise Untypable("Gemm takes matrices")
@@ -127,7 +103,7 @@ def add_scaled(body: Body, other: Body | None, factor: Any) -> Body:
     return body if other is None or factor == 0 else body + scale_body(other, factor)
 
 
-def _canonical_equation(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _einsum_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the equation with its output written out, and letters in order of first appearance."""
     left, right = _terms(attrs["equation"])
     if right is None:
@@ -150,19 +126,12 @@ def _terms(equation: str) -> tuple[list[str], str | None]:
     return left.split(","), right if arrow else None
 
 
-@op(
-    "Einsum",
-    since=12,
-    canonicalize=_canonical_equation,
-    examples=[
-        "f32[3,4] f32[4,5] equation='ij,jk->ik'",
-        "f32[2,3,4] f32[2,5,4] equation='b i k, b j k -> b i j'",
-        "f32[2,3,4] equation='...ij->...ji'",
-        "f32[3,3] equation='ii->i'",
-        "f32[2,3] f32[2,3] equation='ij,ij'",
-        "f32[2,1,3,4] f32[2,5,4,2] equation='...ij,...jk->...ik'",
-    ],
-)
+@op("Einsum", since=12, canonicalize=_einsum_form, examples=[
+    "f32[3,4] f32[4,5] equation='ij,jk->ik'",
+    "f32[2,3,4] f32[2,5,4] equation='b i k, b j k -> b i j'",
+    "f32[2,3,4] equation='...ij->...ji'", "f32[3,3] equation='ii->i'", "f32[2,3] f32[2,3] equation='ij,ij'",
+    "f32[2,1,3,4] f32[2,5,4,2] equation='...ij,...jk->...ik'",
+])  # fmt: skip
 def einsum(*xs: Tensor, equation: str) -> Scope:
     """The product of the inputs, summed over the letters that the output lacks."""
     left, right = _terms(equation)

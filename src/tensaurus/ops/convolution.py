@@ -50,34 +50,23 @@ def per_group(size: Size, group: Size) -> Size:
     return size // group
 
 
-@op(
-    "Conv",
-    canonicalize=conv_form,
-    examples=[
-        "f32[2,3,7,6] f32[4,3,3,3] f32[4] pads=(1,1,1,1)",
-        "f32[1,3,7,6] f32[4,3,3,2] strides=(2,1) pads=(1,0,0,2)",
-        "f32[1,3,9,8] f32[2,3,3,2] dilations=(2,3)",
-        "f32[2,6,5,5] f32[4,3,1,1] f32[4] group=2",
-        "f32[1,4,6,5] f32[8,1,3,3] group=4 pads=(1,1,1,1) kernel_shape=(3,3)",
-        "f32[2,3,9] f32[4,3,4] f32[4] strides=(3,) pads=(2,1)",
-        "f32[1,2,4,5,6] f32[3,2,2,3,2] strides=(1,2,1) pads=(0,1,1,1,0,0)",
-        "f32[1,2,7,8] f32[3,2,3,4] auto_pad='SAME_UPPER' strides=(2,2)",
-        "f32[1,2,7,8] f32[3,2,3,4] auto_pad='SAME_LOWER' strides=(2,3)",
-        "f32[1,2,7,8] f32[3,2,3,4] auto_pad='VALID' strides=(2,3)",
-    ],
-)
+@op("Conv", canonicalize=conv_form, examples=[
+    "f32[2,3,7,6] f32[4,3,3,3] f32[4] pads=(1,1,1,1)",
+    "f32[1,3,7,6] f32[4,3,3,2] strides=(2,1) pads=(1,0,0,2)",
+    "f32[1,3,9,8] f32[2,3,3,2] dilations=(2,3)", "f32[2,6,5,5] f32[4,3,1,1] f32[4] group=2",
+    "f32[1,4,6,5] f32[8,1,3,3] group=4 pads=(1,1,1,1) kernel_shape=(3,3)",
+    "f32[2,3,9] f32[4,3,4] f32[4] strides=(3,) pads=(2,1)",
+    "f32[1,2,4,5,6] f32[3,2,2,3,2] strides=(1,2,1) pads=(0,1,1,1,0,0)",
+    "f32[1,2,7,8] f32[3,2,3,4] auto_pad='SAME_UPPER' strides=(2,2)",
+    "f32[1,2,7,8] f32[3,2,3,4] auto_pad='SAME_LOWER' strides=(2,3)",
+    "f32[1,2,7,8] f32[3,2,3,4] auto_pad='VALID' strides=(2,3)",
+])  # fmt: skip
 def conv(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
+    x: Tensor, w: Tensor, b: Tensor | None = None,
+    *, auto_pad: str = "NOTSET", dilations: tuple[int, ...] | None = None, group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
-) -> Scope:
+) -> Scope:  # fmt: skip
     """Cross-correlation of x [N, C, spatial...] with w [F, C/group, kernel...], zero beyond the edges."""
     assert strides is not None and dilations is not None and pads is not None
     return correlation(x, w, b, strides, dilations, pads, group)
@@ -115,7 +104,7 @@ def correlation(
     )
 
 
-def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _conv_transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes with `output_shape` and auto_pad resolved to pads and output_padding."""
     sizes, kernel = _spatial(tensors, attrs)
     rank = len(sizes)
@@ -153,37 +142,25 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     return {**result, "output_padding": output_padding, "output_shape": None, "kernel_shape": None}
 
 
-@op(
-    "ConvTranspose",
-    canonicalize=_transpose_form,
-    examples=[
-        "f32[1,3,4,5] f32[3,2,3,3] f32[2]",
-        "f32[2,3,4,3] f32[3,2,2,2] strides=(2,2)",
-        "f32[1,3,4,5] f32[3,2,3,3] strides=(2,3) pads=(1,0,0,2) output_padding=(1,1)",
-        "f32[1,4,3,4] f32[4,3,3,2] group=2 strides=(2,1)",
-        "f32[1,2,5,4] f32[2,3,3,2] dilations=(2,2) strides=(1,2)",
-        "f32[1,2,5] f32[2,3,4] f32[3] strides=(3,) pads=(1,2)",
-        "f32[1,2,2,3,2] f32[2,2,2,3,2] strides=(2,1,2) pads=(0,1,0,1,1,0)",
-        "f32[1,1,3,3] f32[1,2,3,3] strides=(3,2) output_shape=(10,8)",
-        "f32[1,1,3,3] f32[1,2,3,3] auto_pad='SAME_UPPER' strides=(2,2)",
-        "f32[1,1,3,3] f32[1,2,3,3] auto_pad='SAME_LOWER' strides=(2,2)",
-        "f32[1,1,3,3] f32[1,2,4,3] auto_pad='VALID' strides=(2,2)",
-    ],
-)
+@op("ConvTranspose", canonicalize=_conv_transpose_form, examples=[
+    "f32[1,3,4,5] f32[3,2,3,3] f32[2]", "f32[2,3,4,3] f32[3,2,2,2] strides=(2,2)",
+    "f32[1,3,4,5] f32[3,2,3,3] strides=(2,3) pads=(1,0,0,2) output_padding=(1,1)",
+    "f32[1,4,3,4] f32[4,3,3,2] group=2 strides=(2,1)",
+    "f32[1,2,5,4] f32[2,3,3,2] dilations=(2,2) strides=(1,2)",
+    "f32[1,2,5] f32[2,3,4] f32[3] strides=(3,) pads=(1,2)",
+    "f32[1,2,2,3,2] f32[2,2,2,3,2] strides=(2,1,2) pads=(0,1,0,1,1,0)",
+    "f32[1,1,3,3] f32[1,2,3,3] strides=(3,2) output_shape=(10,8)",
+    "f32[1,1,3,3] f32[1,2,3,3] auto_pad='SAME_UPPER' strides=(2,2)",
+    "f32[1,1,3,3] f32[1,2,3,3] auto_pad='SAME_LOWER' strides=(2,2)",
+    "f32[1,1,3,3] f32[1,2,4,3] auto_pad='VALID' strides=(2,2)",
+])  # fmt: skip
 def conv_transpose(
-    x: Tensor,
-    w: Tensor,
-    b: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: tuple[int, ...] | None = None,
-    group: int = 1,
-    kernel_shape: tuple[int, ...] | None = None,
-    output_padding: tuple[int, ...] | None = None,
-    output_shape: tuple[int, ...] | None = None,
-    pads: tuple[int, ...] | None = None,
+    x: Tensor, w: Tensor, b: Tensor | None = None,
+    *, auto_pad: str = "NOTSET", dilations: tuple[int, ...] | None = None, group: int = 1,
+    kernel_shape: tuple[int, ...] | None = None, output_padding: tuple[int, ...] | None = None,
+    output_shape: tuple[int, ...] | None = None, pads: tuple[int, ...] | None = None,
     strides: tuple[int, ...] | None = None,
-) -> Scope:
+) -> Scope:  # fmt: skip
     """The transpose of a convolution, x [N, C, spatial...], w [C, F/group, kernel...].
 
     A convolution of stride 1 by the reversed kernel over x with stride - 1 zeros put after each of its

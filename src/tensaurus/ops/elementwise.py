@@ -58,6 +58,11 @@ def is_float(x: Tensor) -> bool:
     return x.dtype.startswith(("float", "bfloat"))
 
 
+def has_one_element(x: Tensor) -> bool:
+    """Return whether x is a scalar or a vector of one element."""
+    return x.rank == 0 or x.rank == 1 and is_same_size(x.shape[0], 1)
+
+
 def convert_dtype(value: Body, source: str, target: str) -> Body:
     """Return the value as another element type."""
     return value if source == target else call(f"to_{target}", value)

@@ -18,15 +18,14 @@ from tensaurus.expr.ir.walk import replace_tensors
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import (
     Atom,
-    Poly,
-    Size,
     Symbol,
     atoms,
     is_nonnegative,
     is_same_size,
+    single_atom,
     substitute,
 )
-from tensaurus.ops.composite import OURS
+from tensaurus.ops.composite import OUR_DOMAIN
 from tensaurus.ops.declare import op
 
 # by scope that `_bind_to_inputs` has bound to inputs: the scope with symbols from which it was made
@@ -81,8 +80,8 @@ def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
                 f"{name} is {x.dtype} of rank {x.rank} in the scope, {inputs_by_name[name].dtype} here"
             )
         for own_size, size in zip(x.shape, inputs_by_name[name].shape, strict=True):
-            symbol = _symbol(own_size)
-            if symbol is not None and is_nonnegative(size - symbol.low):
+            symbol = single_atom(own_size)
+            if isinstance(symbol, Symbol) and is_nonnegative(size - symbol.low):
                 values.setdefault(symbol, size)
     for name, x in own_tensors.items():  # with these values all shapes must be equal
         if not all(
@@ -94,27 +93,13 @@ def _replace_tensors_by_inputs(scope: Scope, inputs: Sequence[Tensor]) -> Scope:
     return replace_tensors(bind_symbols(scope, values), changed) if changed else scope
 
 
-def _symbol(size: Size) -> Symbol | None:
-    """Return the symbol that a size is equal to, None for any other size."""
-    if isinstance(size, Poly) and len(size.terms) == 1:
-        (factors, coefficient) = size.terms[0]
-        if coefficient == 1 and len(factors) == 1 and isinstance(factors[0], Symbol):
-            return factors[0]
-    return None
-
-
-@op(
-    "eop",
-    domain=OURS,
-    canonicalize=_bind_to_inputs,
-    examples=[
-        "f32[3,4] scope='L[i:4, j:3](x0[j, i])'",
-        "f32[2,5] f32[5] scope='L[i:2](sum[r:5](mul(x0[i, r], x1[r])))'",
-        "f32[6] scope='L[i:6](max[r:2](x0[i + r - 1] | -inf))'",
-        "i64[4] scope='L[i:4](x0[i] if i - 2 >= 0 else 7)'",
-        "f32[2,3] scope='L[i:2](exp(L[j:2](max[r:3](x0[j, r]))[i]))'",
-    ],
-)
+@op("eop", domain=OUR_DOMAIN, canonicalize=_bind_to_inputs, examples=[
+    "f32[3,4] scope='L[i:4, j:3](x0[j, i])'",
+    "f32[2,5] f32[5] scope='L[i:2](sum[r:5](mul(x0[i, r], x1[r])))'",
+    "f32[6] scope='L[i:6](max[r:2](x0[i + r - 1] | -inf))'",
+    "i64[4] scope='L[i:4](x0[i] if i - 2 >= 0 else 7)'",
+    "f32[2,3] scope='L[i:2](exp(L[j:2](max[r:3](x0[j, r]))[i]))'",
+])  # fmt: skip
 def eop(*x: Tensor, scope: Scope) -> Scope:
     """The scope, over tensors x0, x1, ... of the types of the inputs and nothing else.
 

@@ -17,7 +17,7 @@ import ast
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -37,40 +37,45 @@ _WORD = re.compile(r"(?:[^\s']|'[^']*')+")
 _TENSOR = re.compile(r"(\w+)\[([\w,]*)\](?:([<>])(-?[\d.]+)|=\{([^}]*)\})?")
 
 
+class ValueRange(NamedTuple):
+    """What an example says of an input's values: "<", ">" or "=" and the numbers behind; "" says nothing."""
+
+    sign: str = ""
+    numbers: tuple[float, ...] = ()
+
+
 @dataclass(frozen=True)
 class Example:
-    """The types of the inputs (None: absent), the attributes, and the range of each input's values.
-
-    A range is ("<" or ">" or "=", the numbers after that sign), and ("", ()) where the text states none.
-    """
+    """The types of the inputs (None: absent), the attributes, and the range of each input's values."""
 
     text: str
     types: tuple[TensorType | None, ...]
     attrs: dict[str, Any]
-    ranges: tuple[tuple[str, tuple[float, ...]], ...]
+    ranges: tuple[ValueRange, ...]
 
     def values(self, rng: np.random.Generator) -> list[Array | None]:
         """Draw an array for each input, None where it is absent.  Raises ValueError for a symbolic size."""
         pairs = zip(self.types, self.ranges, strict=True)
-        return [None if kind is None else _draw(kind, *span, rng=rng) for kind, span in pairs]
+        return [None if kind is None else _draw(kind, span, rng) for kind, span in pairs]
 
 
 def parse_example(text: str) -> Example:
     """Return the example with this text.  Raises ValueError where the grammar does not allow it."""
     types: list[TensorType | None] = []
-    ranges: list[tuple[str, tuple[float, ...]]] = []
+    ranges: list[ValueRange] = []
     attrs: dict[str, Any] = {}
     for word in _WORD.findall(text):
         if word == "-":
             types.append(None)
-            ranges.append(("", ()))
+            ranges.append(ValueRange())
         elif match := _TENSOR.fullmatch(word):
             dtype, sizes, sign, bound, listed_values = match.groups()
             if dtype not in DTYPES:
                 raise ValueError(f"{text}: no type {dtype}")
             types.append(TensorType(DTYPES[dtype], tuple(_size(s) for s in sizes.split(",") if s)))
             values = listed_values.split(",") if listed_values is not None else [bound] if bound else []
-            ranges.append((sign or ("=" if listed_values is not None else ""), tuple(map(float, values))))
+            sign = sign or ("=" if listed_values is not None else "")
+            ranges.append(ValueRange(sign, tuple(map(float, values))))
         elif "=" in word:
             name, value = word.split("=", 1)
             attrs[name] = _value(value)
@@ -99,9 +104,9 @@ def _value(text: str) -> Any:
         return text
 
 
-def _draw(
-    kind: TensorType, sign: str, bounds: tuple[float, ...], rng: np.random.Generator
-) -> Array:
+def _draw(kind: TensorType, span: ValueRange, rng: np.random.Generator) -> Array:
+    """Return random elements in the range."""
+    sign, bounds = span
     shape = []
     for size in kind.shape:
         if not isinstance(size, int):

@@ -10,7 +10,7 @@ from tensaurus.expr.sizes.size import Size, is_nonnegative
 from tensaurus.ops.declare import Untypable, op
 
 
-def _full_shape(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _crop_pad_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a size for every axis."""
     x = tensors[0]
     axes = range(x.rank) if attrs["axes"] is None else attrs["axes"]
@@ -24,18 +24,10 @@ def _full_shape(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
     return {"shape": tuple(sizes), "axes": None}
 
 
-@op(
-    "CenterCropPad",
-    since=18,
-    moved={"shape": 18},
-    canonicalize=_full_shape,
-    examples=[
-        "f32[5,6] shape=(3,8)",
-        "f32[4,7] shape=(7,4)",
-        "f32[2,5,6] shape=(4,3) axes=(-2,-1)",
-        "i64[6,3,2] shape=(3,) axes=(0,)",
-    ],
-)
+@op("CenterCropPad", since=18, moved={"shape": 18}, canonicalize=_crop_pad_form, examples=[
+    "f32[5,6] shape=(3,8)", "f32[4,7] shape=(7,4)", "f32[2,5,6] shape=(4,3) axes=(-2,-1)",
+    "i64[6,3,2] shape=(3,) axes=(0,)",
+])  # fmt: skip
 def center_crop_pad(x: Tensor, *, shape: tuple[Size, ...], axes: tuple[int, ...] | None = None) -> Scope:
     """x cut or zero-padded to this shape; of an odd difference the larger half is at the end."""
     shifts: list[Size] = []

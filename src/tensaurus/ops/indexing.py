@@ -12,7 +12,7 @@ import numpy as np
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, look, where
 from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, largest, product
-from tensaurus.ops.axes import one_axis, replace_index
+from tensaurus.ops.axes import axis_form, one_axis, only_number, replace_index
 from tensaurus.ops.declare import NUMBERS, op
 
 
@@ -23,21 +23,10 @@ def _read_index(indices: Tensor, position: tuple[Size, ...], size: Size) -> Size
     return look(indices[position], 0 - size, size - 1) % size  # analyses know only these bounds
 
 
-def _axis_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"axis": one_axis(attrs["axis"], tensors[0].rank)}
-
-
-@op(
-    "Gather",
-    canonicalize=_axis_form,
-    examples=[
-        "f32[4,3] i64[2]<4",
-        "f32[2,5,3] i64[2,3]<5 axis=1",
-        "f32[2,5] i64[]<5 axis=-1",
-        "i64[4] i32[1]<4",
-        "f32[4,3] i64[3]={-1,0,-4}",
-    ],
-)
+@op("Gather", canonicalize=axis_form, examples=[
+    "f32[4,3] i64[2]<4", "f32[2,5,3] i64[2,3]<5 axis=1", "f32[2,5] i64[]<5 axis=-1", "i64[4] i32[1]<4",
+    "f32[4,3] i64[3]={-1,0,-4}",
+])  # fmt: skip
 def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     """The slices of x at these indices along an axis."""
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -50,17 +39,10 @@ def gather(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     return compute(shape, element)
 
 
-@op(
-    "GatherElements",
-    since=11,
-    canonicalize=_axis_form,
-    examples=[
-        "f32[4,3] i64[2,3]<4",
-        "f32[2,5,3] i64[2,2,3]<5 axis=1",
-        "f32[2,5] i32[2,7]<5 axis=-1",
-        "f32[3,2] i64[2,2]={-1,0,-3,2}",
-    ],
-)
+@op("GatherElements", since=11, canonicalize=axis_form, examples=[
+    "f32[4,3] i64[2,3]<4", "f32[2,5,3] i64[2,2,3]<5 axis=1", "f32[2,5] i32[2,7]<5 axis=-1",
+    "f32[3,2] i64[2,2]={-1,0,-3,2}",
+])  # fmt: skip
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     """At each position of `indices`, the element of x there, moved along an axis to the index."""
     if indices.rank != x.rank:
@@ -75,16 +57,10 @@ def gather_elements(x: Tensor, indices: Tensor, *, axis: int = 0) -> Scope:
     return compute(indices.shape, element)
 
 
-@op(
-    "GatherND",
-    since=11,
-    examples=[
-        "f32[2,3,4] i64[3,2]<2",
-        "f32[4,3] i64[2,2,1]<4",
-        "f32[2,3,4] i64[2,1]<3 batch_dims=1",
-        "f32[2,3] i64[2]<2",
-    ],
-)
+@op("GatherND", since=11, examples=[
+    "f32[2,3,4] i64[3,2]<2", "f32[4,3] i64[2,2,1]<4", "f32[2,3,4] i64[2,1]<3 batch_dims=1",
+    "f32[2,3] i64[2]<2",
+])  # fmt: skip
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
     """The slices of x at index vectors, which are the last dimension of `indices`."""
     depth = indices.shape[-1] if indices.rank else 0
@@ -109,26 +85,14 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Scope:
 
 def _one_hot_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the axis from the front, and the depth as a number, also from a vector of one."""
-    depth = attrs["depth"]
-    if isinstance(depth, tuple):
-        if len(depth) != 1:
-            raise Untypable(f"a depth of {len(depth)} elements")
-        depth = depth[0]
+    depth = only_number(attrs["depth"], "depth")
     return {"axis": one_axis(attrs["axis"], tensors[0].rank + 1), "depth": depth}
 
 
-@op(
-    "OneHot",
-    since=9,
-    moved={"depth": 9},
-    order=("indices", "depth", "values"),
-    canonicalize=_one_hot_form,
+@op("OneHot", since=9, moved={"depth": 9}, order=("indices", "depth", "values"), canonicalize=_one_hot_form,
     examples=[
-        "i64[3]<4 f32[2] depth=4",
-        "i64[2,3]<5 f32[2] depth=3 axis=1",
-        "i64[3]={-1,0,7} i64[2] depth=4",
-    ],
-)
+    "i64[3]<4 f32[2] depth=4", "i64[2,3]<5 f32[2] depth=3 axis=1", "i64[3]={-1,0,7} i64[2] depth=4",
+])  # fmt: skip
 def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> Scope:
     """values[1] where the index along a new axis is the element of `indices`, else values[0]."""
     if values.shape != (2,):
@@ -144,21 +108,12 @@ def one_hot(indices: Tensor, values: Tensor, *, depth: Size, axis: int = -1) -> 
 
 def _diagonal_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of the diagonal, 0 where it is absent, and the flag as 0 or 1."""
-    k = attrs["k"]
-    if isinstance(k, tuple):
-        if len(k) != 1:
-            raise Untypable(f"a diagonal of {len(k)} elements")
-        k = k[0]
-    return {"k": k or 0, "upper": int(bool(attrs["upper"]))}
+    return {"k": only_number(attrs["k"], "diagonal") or 0, "upper": int(bool(attrs["upper"]))}
 
 
-@op(
-    "Trilu",
-    since=14,
-    moved={"k": 14},
-    canonicalize=_diagonal_form,
-    examples=["f32[3,4]", "f32[2,4,3] upper=0", "f32[4,4] k=1", "f32[4,3] k=-2 upper=0", "i64[3,3] k=-1"],
-)
+@op("Trilu", since=14, moved={"k": 14}, canonicalize=_diagonal_form, examples=[
+    "f32[3,4]", "f32[2,4,3] upper=0", "f32[4,4] k=1", "f32[4,3] k=-2 upper=0", "i64[3,3] k=-1",
+])  # fmt: skip
 def trilu(x: Tensor, *, k: int = 0, upper: int = 1) -> Scope:
     """The part of each matrix on and above (else below) its k-th diagonal, zero elsewhere."""
     if x.rank < 2:
@@ -172,11 +127,9 @@ def trilu(x: Tensor, *, k: int = 0, upper: int = 1) -> Scope:
     return compute(x.shape, element)
 
 
-@op(
-    "EyeLike",
-    since=9,
-    examples=["f32[3,4]", "f32[3,3] k=1", "i64[4,2] k=-1 dtype=float32", "f32[2,3] dtype=int64"],
-)
+@op("EyeLike", since=9, examples=[
+    "f32[3,4]", "f32[3,3] k=1", "i64[4,2] k=-1 dtype=float32", "f32[2,3] dtype=int64",
+])  # fmt: skip
 def eye_like(x: Tensor, *, dtype: str | None = None, k: int = 0) -> Scope:
     """A matrix of the shape of x with ones on its k-th diagonal."""
     if x.rank != 2:
@@ -200,17 +153,9 @@ def _filled_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     return {"value": (dtype, (1,), numbers)}
 
 
-@op(
-    "ConstantOfShape",
-    since=9,
-    moved={"shape": 9},
-    canonicalize=_filled_form,
-    examples=[
-        "shape=(2,3)",
-        "shape=(4,) value=('int64',(1,),(7,))",
-        "shape=() value=('float32',(1,),(1.5,))",
-    ],
-)
+@op("ConstantOfShape", since=9, moved={"shape": 9}, canonicalize=_filled_form, examples=[
+    "shape=(2,3)", "shape=(4,) value=('int64',(1,),(7,))", "shape=() value=('float32',(1,),(1.5,))",
+])  # fmt: skip
 def constant_of_shape(*, shape: tuple[Size, ...], value: Any = None) -> Scope:
     """A tensor of this shape whose elements are all the same."""
     dtype, _, (number,) = value
@@ -229,11 +174,9 @@ def _shape_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
     return {"start": begin, "end": None if stop == tensors[0].rank else stop}
 
 
-@op(
-    "Shape",
-    canonicalize=_shape_form,
-    examples=["f32[2,3,4]", "f32[2,3,4] start=1", "f32[2,3,4,5] start=-3 end=-1", "f32[2] start=5", "i64[4]"],
-)
+@op("Shape", canonicalize=_shape_form, examples=[
+    "f32[2,3,4]", "f32[2,3,4] start=1", "f32[2,3,4,5] start=-3 end=-1", "f32[2] start=5", "i64[4]",
+])  # fmt: skip
 def shape(x: Tensor, *, start: int = 0, end: int | None = None) -> Scope:
     """The sizes of x."""
     begin, stop = _span(x.rank, start, end)
@@ -283,23 +226,13 @@ def _range_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-@op(
-    "Range",
-    since=11,
-    moved={"start": 11, "limit": 11, "delta": 11},
-    dtype_inputs={"dtype": "start"},
-    order=("start", "limit", "delta"),
-    canonicalize=_range_form,
-    examples=[
-        "start=0 limit=5 delta=1 dtype=int64",
-        "start=10 limit=0 delta=-3 dtype=int32",
-        "start=3 limit=3 delta=2 dtype=int64",
-        "start=5 limit=2 delta=1 dtype=int16",
-        "start=0.5 limit=3.0 delta=0.75 dtype=float32",
-        "start=1.0 limit=-1.0 delta=-0.5 dtype=float64",
-        "start=0 limit=4 delta=1 dtype=float32",
-    ],
-)
+@op("Range", since=11, moved={"start": 11, "limit": 11, "delta": 11}, dtype_inputs={"dtype": "start"},
+    order=("start", "limit", "delta"), canonicalize=_range_form, examples=[
+    "start=0 limit=5 delta=1 dtype=int64", "start=10 limit=0 delta=-3 dtype=int32",
+    "start=3 limit=3 delta=2 dtype=int64", "start=5 limit=2 delta=1 dtype=int16",
+    "start=0.5 limit=3.0 delta=0.75 dtype=float32", "start=1.0 limit=-1.0 delta=-0.5 dtype=float64",
+    "start=0 limit=4 delta=1 dtype=float32",
+])  # fmt: skip
 def range_(*, start: Any, limit: Any, delta: Any, dtype: str, stash_type: str = "float32") -> Scope:
     """start, start + delta, ... before the limit."""
     if dtype not in NUMBERS or dtype == "bool":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tensaurus.expr.analysis.index_map import reshape_map
+from tensaurus.expr.analysis.reshape_map import reshape_map
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Scope, Tensor, compute
 from tensaurus.expr.sizes.size import Size, is_nonnegative, is_same_size, product
@@ -82,24 +82,11 @@ def reshape_scope(x: Tensor, sizes: Sequence[Size]) -> Scope:
     return Scope(index_map.axes, x[index_map.indices])
 
 
-@op(
-    "Reshape",
-    moved={"shape": 5},
-    canonicalize=_reshape_form,
-    examples=[
-        "f32[2,3,4] shape=(6,4)",
-        "f32[6,4] shape=(2,3,4)",
-        "f32[2,3,4] shape=(0,-1)",
-        "f32[2,3,4] shape=(4,6)",
-        "f32[8,3] shape=(4,6)",
-        "f32[2,1,6] shape=(1,4,3,1)",
-        "f32[1] shape=()",
-        "f32[] shape=(1,1)",
-        "f32[2,6,5,3] shape=(2,2,3,-1,3)",
-        "f32[0,3] shape=(3,0) allowzero=1",
-        "f32[2,0] shape=(5,0)",
-    ],
-)
+@op("Reshape", moved={"shape": 5}, canonicalize=_reshape_form, examples=[
+    "f32[2,3,4] shape=(6,4)", "f32[6,4] shape=(2,3,4)", "f32[2,3,4] shape=(0,-1)", "f32[2,3,4] shape=(4,6)",
+    "f32[8,3] shape=(4,6)", "f32[2,1,6] shape=(1,4,3,1)", "f32[1] shape=()", "f32[] shape=(1,1)",
+    "f32[2,6,5,3] shape=(2,2,3,-1,3)", "f32[0,3] shape=(3,0) allowzero=1", "f32[2,0] shape=(5,0)",
+])  # fmt: skip
 def reshape(x: Tensor, *, shape: tuple[Size, ...], allowzero: int = 0) -> Scope:
     """The same elements in row-major order; 0 copies a size, -1 is what remains."""
     return reshape_scope(x, _read_shape(x, shape, allowzero))
@@ -112,11 +99,9 @@ def _flatten_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
     return {"axis": axis + rank if axis < 0 else axis}
 
 
-@op(
-    "Flatten",
-    canonicalize=_flatten_form,
-    examples=["f32[2,3,4]", "f32[2,3,4] axis=2", "f32[2,3,4] axis=0", "f32[2,3] axis=2", "f32[3,4] axis=-1"],
-)
+@op("Flatten", canonicalize=_flatten_form, examples=[
+    "f32[2,3,4]", "f32[2,3,4] axis=2", "f32[2,3,4] axis=0", "f32[2,3] axis=2", "f32[3,4] axis=-1",
+])  # fmt: skip
 def flatten(x: Tensor, *, axis: int = 1) -> Scope:
     """A matrix: the dimensions before the axis by those from it on."""
     return reshape_scope(x, (product(x.shape[:axis]), product(x.shape[axis:])))
@@ -134,12 +119,9 @@ def _squeeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str,
     return {"axes": tuple(sorted(distinct_axes(axes, x.rank)))}
 
 
-@op(
-    "Squeeze",
-    moved={"axes": 13},
-    canonicalize=_squeeze_form,
-    examples=["f32[1,3,1,2]", "f32[1,3,1,2] axes=(2,)", "f32[1,3,1,1] axes=(-1,0)", "f32[2,3]"],
-)
+@op("Squeeze", moved={"axes": 13}, canonicalize=_squeeze_form, examples=[
+    "f32[1,3,1,2]", "f32[1,3,1,2] axes=(2,)", "f32[1,3,1,1] axes=(-1,0)", "f32[2,3]",
+])  # fmt: skip
 def squeeze(x: Tensor, *, axes: tuple[int, ...] | None = None) -> Scope:
     """Dimensions of size 1 removed, all of them where none is named."""
     assert axes is not None
@@ -158,12 +140,9 @@ def _unsqueeze_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     return {"axes": tuple(sorted(distinct_axes(attrs["axes"], tensors[0].rank + len(attrs["axes"]))))}
 
 
-@op(
-    "Unsqueeze",
-    moved={"axes": 13},
-    canonicalize=_unsqueeze_form,
-    examples=["f32[3,2] axes=(0,)", "f32[3,2] axes=(3,1)", "f32[3,2] axes=(-1,-4)", "f32[] axes=(0,)"],
-)
+@op("Unsqueeze", moved={"axes": 13}, canonicalize=_unsqueeze_form, examples=[
+    "f32[3,2] axes=(0,)", "f32[3,2] axes=(3,1)", "f32[3,2] axes=(-1,-4)", "f32[] axes=(0,)",
+])  # fmt: skip
 def unsqueeze(x: Tensor, *, axes: tuple[int, ...]) -> Scope:
     """Dimensions of size 1 inserted, so that they are these dimensions of the output."""
     rest = iter(x.shape)
@@ -179,11 +158,9 @@ def _transpose_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[st
     return {"perm": permutation}
 
 
-@op(
-    "Transpose",
-    canonicalize=_transpose_form,
-    examples=["f32[2,3,4]", "f32[2,3,4] perm=(0,2,1)", "f32[2,3,4,5] perm=(2,0,3,1)", "f32[3] perm=(0,)"],
-)
+@op("Transpose", canonicalize=_transpose_form, examples=[
+    "f32[2,3,4]", "f32[2,3,4] perm=(0,2,1)", "f32[2,3,4,5] perm=(2,0,3,1)", "f32[3] perm=(0,)",
+])  # fmt: skip
 def transpose(x: Tensor, *, perm: tuple[int, ...] | None = None) -> Scope:
     """Dimension d of the output is dimension perm[d] of x; without `perm`, the dimensions are reversed."""
     assert perm is not None
@@ -201,29 +178,17 @@ def _expand_form(tensors: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, 
     return {"shape": tuple(shape)}
 
 
-@op(
-    "Expand",
-    since=8,
-    moved={"shape": 8},
-    canonicalize=_expand_form,
-    examples=[
-        "f32[3,1] shape=(2,3,4)",
-        "f32[2,3] shape=(1,)",
-        "f32[2,1,3] shape=(4,1)",
-        "f32[] shape=(2,2)",
-    ],
-)
+@op("Expand", since=8, moved={"shape": 8}, canonicalize=_expand_form, examples=[
+    "f32[3,1] shape=(2,3,4)", "f32[2,3] shape=(1,)", "f32[2,1,3] shape=(4,1)", "f32[] shape=(2,2)",
+])  # fmt: skip
 def expand(x: Tensor, *, shape: tuple[Size, ...]) -> Scope:
     """x broadcast together with a shape."""
     return compute(broadcast_shape(x.shape, shape), lambda *indices: broadcast_read(x, indices))
 
 
-@op(
-    "Tile",
-    since=6,
-    moved={"repeats": 6},
-    examples=["f32[2,3] repeats=(2,1)", "f32[2,1,3] repeats=(1,4,2)", "f32[3] repeats=(3,)"],
-)
+@op("Tile", since=6, moved={"repeats": 6}, examples=[
+    "f32[2,3] repeats=(2,1)", "f32[2,1,3] repeats=(1,4,2)", "f32[3] repeats=(3,)",
+])  # fmt: skip
 def tile(x: Tensor, *, repeats: tuple[Size, ...]) -> Scope:
     """Copies of x side by side."""
     if len(repeats) != x.rank:

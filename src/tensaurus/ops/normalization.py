@@ -13,7 +13,7 @@ from typing import Any
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.expr.ir.scope import Body, Const, Scope, Tensor, call, compute, lift, total
 from tensaurus.expr.sizes.size import Size, is_same_size
-from tensaurus.ops.axes import distinct_axes, one_axis
+from tensaurus.ops.axes import axis_form, distinct_axes
 from tensaurus.ops.declare import op
 from tensaurus.ops.elementwise import broadcast, broadcast_read, broadcast_to, convert_dtype
 from tensaurus.ops.reduction import collapse, mean, reduction, squared
@@ -62,18 +62,13 @@ def batch_normalization(
     return compute(x.shape, at)
 
 
-def _first_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
-    """Return `axis` counted from the front, so that calls that differ only in this are equal."""
-    return {"axis": one_axis(attrs["axis"], tensors[0].rank)}
-
-
 def subtract_mean(x: Tensor | Scope, axes: tuple[int, ...]) -> tuple[Scope, Scope]:
     """Return the mean of x over the axes, which keep length 1 in it, and x minus its mean."""
     average = mean(x, axes)
     return average, compute(x.shape, lambda *i: x[i] - average[collapse(i, axes)])
 
 
-@op("LayerNormalization", since=17, canonicalize=_first_axis, examples=[
+@op("LayerNormalization", since=17, canonicalize=axis_form, examples=[
     "f32[2,3,4] f32[4] f32[4]", "f32[2,3,4] f32[3,4] f32[3,4] axis=1",
     "f32[2,3,4] f32[4] axis=-1 epsilon=0.1",
 ])  # fmt: skip
@@ -102,7 +97,7 @@ def layer_normalization(
     return compute(x.shape, at), stashed[0], stashed[1]
 
 
-@op("RMSNormalization", since=23, canonicalize=_first_axis, examples=[
+@op("RMSNormalization", since=23, canonicalize=axis_form, examples=[
     "f32[2,3,4] f32[4]", "f32[2,3,4] f32[3,4] axis=1 epsilon=0.1", "f32[2,4] f32[1]",
 ])  # fmt: skip
 def rms_normalization(
@@ -163,7 +158,7 @@ def group_normalization(
     )  # fmt: skip
 
 
-@op("LpNormalization", since=1, canonicalize=_first_axis, examples=[
+@op("LpNormalization", since=1, canonicalize=axis_form, examples=[
     "f32[2,3,4]", "f32[2,3,4] axis=1 p=1", "f32[2,2]={0,0,1,2}", "f64[3]",
 ])  # fmt: skip
 def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Scope:
@@ -182,17 +177,14 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Scope:
     return compute(x.shape, at)
 
 
-def _axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+def _axes_form(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     """Return `axes` counted from the front, in ascending order."""
     return {"axes": tuple(sorted(distinct_axes(attrs["axes"], tensors[0].rank)))}
 
 
-@op(
-    "MeanVarianceNormalization",
-    since=9,
-    canonicalize=_axes,
-    examples=["f32[2,3,4,4]", "f32[2,3,4] axes=(0,2)"],
-)
+@op("MeanVarianceNormalization", since=9, canonicalize=_axes_form, examples=[
+    "f32[2,3,4,4]", "f32[2,3,4] axes=(0,2)",
+])  # fmt: skip
 def mean_variance_normalization(x: Tensor, *, axes: tuple[int, ...] = (0, 2, 3)) -> Scope:
     """(x - mean) / (deviation + 1e-9) over the axes."""
     _, centred = subtract_mean(x, axes)

@@ -33,7 +33,7 @@ def spatial(x: Tensor) -> tuple[Size, ...]:
     return x.shape[2:]
 
 
-def _window(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+def _pool_form(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     """Return strides, dilations and pads written out, and 0 for flags that have no effect at these sizes."""
     sizes, kernel = spatial(tensors[0]), attrs["kernel_shape"]
     if len(kernel) != len(sizes) or not all(is_nonnegative(k - 1) for k in kernel):
@@ -149,7 +149,7 @@ _CEIL = (
 _DILATED = ("f32[1,2,8,9] kernel_shape=(2,3) dilations=(2,2) pads=(1,1,1,1)",)
 
 
-@op("MaxPool", since=1, canonicalize=_window, examples=[*_POOLS, *_CEIL, *_DILATED])
+@op("MaxPool", since=1, canonicalize=_pool_form, examples=[*_POOLS, *_CEIL, *_DILATED])
 def max_pool(
     x: Tensor, *, kernel_shape: tuple[int, ...], strides: tuple[int, ...] = (), pads: tuple[int, ...] = (),
     dilations: tuple[int, ...] = (), auto_pad: str = "NOTSET", ceil_mode: int = 0, storage_order: int = 0,
@@ -159,7 +159,7 @@ def max_pool(
     return compute(windows.shape, lambda *i: windows.reduce_window("max", float("-inf"), i, lambda v: v))
 
 
-@op("AveragePool", since=1, canonicalize=_window, examples=[
+@op("AveragePool", since=1, canonicalize=_pool_form, examples=[
     *_POOLS, *_CEIL, *_DILATED,
     "f32[1,2,6,7] kernel_shape=(3,3) strides=(2,2) pads=(1,0,1,2) count_include_pad=1",
     "f32[1,2,7,6] kernel_shape=(3,3) strides=(2,2) pads=(1,1,1,1) ceil_mode=1 count_include_pad=1",
@@ -193,7 +193,7 @@ def root_of(p: int) -> Callable[[Body], Body]:
     return lambda v: v if p == 1 else call("pow", v, Fraction(1, p))
 
 
-@op("LpPool", since=2, canonicalize=_window, examples=[
+@op("LpPool", since=2, canonicalize=_pool_form, examples=[
     *_POOLS, *_CEIL, *_DILATED, f"{_POOLS[1]} p=1", f"{_POOLS[1]} p=3",
 ])  # fmt: skip
 def lp_pool(

@@ -59,7 +59,7 @@ def squared(v: Body) -> Body:
     return v * v
 
 
-def _reduced_axes(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+def _reduce_form(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     """Return the axes written out, and `noop_with_empty_axes` only where it has an effect."""
     (x,) = tensors
     axes = attrs["axes"]
@@ -89,7 +89,7 @@ def _declare(
     ) -> Scope:
         return build(x, axes or (), bool(keepdims))
 
-    op(name, moved={"axes": moved}, canonicalize=_reduced_axes, examples=examples)(declare)
+    op(name, moved={"axes": moved}, canonicalize=_reduce_form, examples=examples)(declare)
 
 
 def _simple(
@@ -152,7 +152,7 @@ def first_extreme(monoid: str, x: Tensor, axes: Sequence[int], last: bool = Fals
     return compute(extremes.shape, at)
 
 
-def _one_axis(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
+def _single_axis_form(tensors: tuple[Tensor, ...], attrs: dict[str, Any]) -> dict[str, Any]:
     axis = attrs["axis"]
     if isinstance(axis, tuple):
         if len(axis) != 1:
@@ -168,7 +168,7 @@ def _arg_extreme(name: str, monoid: str) -> None:
         numbers = first_extreme(monoid, x, (axis,), bool(select_last_index))
         return numbers if keepdims else reduction("max", numbers, (axis,), keep=False)
 
-    op(name, canonicalize=_one_axis, examples=[
+    op(name, canonicalize=_single_axis_form, examples=[
         "f32[2,3,4] axis=1", "f32[2,3] axis=-1 keepdims=0", "f32[5]={1,3,3,0,0}",
         "f32[5]={1,3,3,0,0} select_last_index=1", "i32[2,4] axis=1",
     ])(declare)  # fmt: skip
@@ -192,7 +192,7 @@ def _cumulative(name: str, since: int, monoid: str, neutral: int) -> None:
 
         return compute(x.shape, at)
 
-    op(name, since=since, moved={"axis": 1}, canonicalize=_one_axis, examples=[
+    op(name, since=since, moved={"axis": 1}, canonicalize=_single_axis_form, examples=[
         "f32[2,4] axis=1", "f32[3,2] axis=0 exclusive=1", "f32[2,4] axis=-1 reverse=1",
         "f64[5] axis=0 exclusive=1 reverse=1", "i64[4] axis=0",
     ])(declare)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Read ONNX's own schemas: the inputs, attributes and outputs of an operator in an opset."""
+"""Ask ONNX's own schemas what an operator has in an opset: its inputs, attributes, outputs and types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from onnx import defs
 
 from tensaurus.expr.ir.element_types import Untypable
-from tensaurus.ops.declare import Op
+from tensaurus.ops.declare import Op, TensorType
+from tensaurus.ops.element_type import tensor_text
 
 NEWEST = defs.onnx_opset_version()  # the newest opset that the installed onnx knows
 
@@ -92,3 +93,34 @@ def max_outputs(op: Op, opset: int) -> int | None:
     if not is_last_variadic(formal_outputs):
         counts.append(len(formal_outputs))
     return min(counts, default=None)
+
+
+def check_output_count(op: Op, names: Sequence[str], opset: int) -> None:
+    """Raise NotInOpset where the opset lacks one of these outputs ("": not wanted)."""
+    count = max_outputs(op, opset)
+    if count is not None and any(names[count:]):
+        raise NotInOpset(f"{op.name} of opset {opset} has {count} outputs")
+
+
+@lru_cache(maxsize=4096)
+def check_input_types(op: Op, types: tuple[TensorType | None, ...], opset: int) -> None:
+    """Raise NotInOpset unless the schema allows the element types, and equal ones where it demands that."""
+    schema = schema_of(op, opset)
+    parameters = formal_inputs(op, opset)
+    dtype_by_type_variable: dict[str, str] = {}
+    for k, kind in enumerate(types):
+        parameter = op.inputs[min(k, len(op.inputs) - 1)].name
+        if kind is None:
+            continue
+        if parameter not in parameters:
+            if attribute_name(op, parameter) not in schema.attributes:
+                raise NotInOpset(f"{op.name} of opset {opset} has no input {parameter}")
+            continue
+        formal = schema.inputs[min(parameters.index(parameter), len(schema.inputs) - 1)]
+        if tensor_text(kind.dtype) not in formal.types:
+            raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype}")
+        if (
+            formal.is_homogeneous
+            and dtype_by_type_variable.setdefault(formal.type_str, kind.dtype) != kind.dtype
+        ):
+            raise NotInOpset(f"{op.name} of opset {opset} does not take {kind.dtype} beside others")

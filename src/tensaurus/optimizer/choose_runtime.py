@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.optimizer.result.contenders import needed_gain
+from tensaurus.optimizer.result.candidate_models import needed_gain
 from tensaurus.optimizer.result.result import Result
 from tensaurus.optimizer.run.first_run import FirstRun
 from tensaurus.optimizer.run.kernel_budget import reason_without_kernels
@@ -23,7 +23,7 @@ from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Array, BackendError
 from tensaurus.runtimes.measure.database import Database
-from tensaurus.runtimes.measure.end_to_end_times import SECONDS, contest_pairs, contest_times
+from tensaurus.runtimes.measure.end_to_end_times import ROUND_SECONDS, time_model_pairs, time_models
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Contender, Pairs, explain_refusal
 from tensaurus.runtimes.measure.worker import WorkerError
@@ -127,29 +127,31 @@ class _RuntimeContest:
                 reasons[name] = explain_refusal(contender, self.feeds, self.machine.threads)
             # without an entry: the block was ended
             reasons.setdefault(name, f"no answer within {MIN_TRIAL_SECONDS:g} s")
-        known = {name: why.removeprefix(f"{name}: ") for name, why in reasons.items() if why is not None}
-        refused = [f"{name}: {reason}" for name, reason in known.items()]
+        refused = {name: why.removeprefix(f"{name}: ") for name, why in reasons.items() if why is not None}
         if len(refused) == len(reasons):
-            raise BackendError(f"no backend runs the model: {'; '.join(refused) or 'none is installed'}")
-        for name, reason in known.items():
+            listed = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            raise BackendError(f"no backend runs the model: {listed or 'none is installed'}")
+        for name, reason in refused.items():
             left_out = f"{name} is left out of the comparison, as it does not run the model"
             self.progress.note(f"{left_out}: {reason}")
         return [name for name, reason in reasons.items() if reason is None]
 
     def measure_times(self, entries: Sequence[tuple[str, Build]]) -> list[float]:
         """Return the seconds of one run of each build on its runtime, measured in turns."""
-        options, turn = self.options, SECONDS
+        options, turn = self.options, ROUND_SECONDS
         if options.steps is None:
-            turn = min(SECONDS, max(0.02, COMPARING_SHARE * options.time_limit / COMPARING_TURNS))
+            turn = min(ROUND_SECONDS, max(0.02, COMPARING_SHARE * options.time_limit / COMPARING_TURNS))
         with Database(options.database) as records:
-            common = self.feeds, self.machine, records
-            return contest_times(entries, *common, seconds=turn, deadline=self._deadline)
+            return time_models(
+                entries, self.feeds, self.machine, records, seconds=turn, deadline=self._deadline
+            )
 
     def compare_pairs(self, first: tuple[str, Build], second: tuple[str, Build], gain: float) -> Pairs:
         """Run two builds in pairs, each on its runtime."""
         with Database(self.options.database) as records:
-            common = self.feeds, self.machine, records
-            return contest_pairs(first, second, *common, gain=gain, deadline=self._deadline)
+            return time_model_pairs(
+                first, second, self.feeds, self.machine, records, gain=gain, deadline=self._deadline
+            )
 
     @property
     def _deadline(self) -> float:
@@ -160,13 +162,12 @@ class _RuntimeContest:
         """Return the result of each runtime; an interrupt of one search ends all of them."""
         options, results = self.options, dict[str, Result]()
         weights = {n: 1.0 if reason_without_kernels(options, n) else KERNEL_TIME_WEIGHT for n in names}
-        for name in names:
+        for number, name in enumerate(names):
             now = monotonic()
             remaining = max(0.0, self.start + (1 - COMPARING_SHARE) * options.time_limit - now)
             self.progress.note(f"optimizing for {name}")
-            share = weights[name] / sum(weights.values())  # `weights` are of this and of later runtimes
+            share = weights[name] / sum(weights[later] for later in names[number:])
             results[name] = optimize(replace(options, backend=name, time_limit=share * remaining), now)
-            del weights[name]
             if results[name].summary.ended_by == "interrupt":
                 break
         return results

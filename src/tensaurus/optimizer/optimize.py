@@ -18,13 +18,14 @@ from typing import Any
 import onnx
 
 from tensaurus.optimizer.choose_runtime import optimize_on_fastest_runtime
-from tensaurus.optimizer.result.contenders import measure_candidates
-from tensaurus.optimizer.result.result import Result
+from tensaurus.optimizer.result.candidate_models import measure_candidates
+from tensaurus.optimizer.result.result import PhaseSeconds, Result
+from tensaurus.optimizer.result.winner import choose_winner
 from tensaurus.optimizer.run.available_finders import SUBNORMALS
 from tensaurus.optimizer.run.first_run import TooSlow
+from tensaurus.optimizer.run.optimization_run import OptimizationRun
 from tensaurus.optimizer.run.options import AUTO, DEFAULTS, Options
 from tensaurus.optimizer.run.original import Original
-from tensaurus.optimizer.run.target import Target
 from tensaurus.optimizer.search.model_search import ModelSearch
 from tensaurus.optimizer.search.strategies import STRATEGIES
 from tensaurus.rules.language.rule import Rule, library
@@ -38,7 +39,7 @@ from tensaurus.system.timeline import Timeline
 
 __all__ = ["Options", "Result", "optimize"]
 
-MIN_PREPARING_SECONDS = 60.0  # to run the original and set up its `Target`, however short the time limit is
+MIN_PREPARING_SECONDS = 60.0  # to open an `OptimizationRun`, however short the time limit is
 VERIFYING_SHARE = 0.5  # of the time limit, for verifying the user's rules
 
 
@@ -95,7 +96,7 @@ def _optimize_for_one(
         deadline = inf if options.steps is not None else start + seconds_to_prepare
         try:
             with DeadlineBlock(deadline) as preparing:
-                target = stack.enter_context(Target(original, options, rules, progress, start))
+                run = stack.enter_context(OptimizationRun(original, options, rules, progress, start))
             if preparing.ended:
                 raise TooSlow(f"the time limit of {options.time_limit:g} s is too short to measure anything")
         except TooSlow as reason:
@@ -103,18 +104,17 @@ def _optimize_for_one(
         stack.enter_context(signals.keep_best_on_interrupt())
         progress.phase("searching", 3)
         search_start = monotonic()
-        strategy = STRATEGIES[options.search](rules, target.runtime)
+        strategy = STRATEGIES[options.search](rules, run.runtime)
         flush = SUBNORMALS not in options.without  # whether subnormal constants become 0
-        search = ModelSearch(strategy, target.runtime, target.effort, progress, flush)
+        search = ModelSearch(strategy, run.runtime, run.effort, progress, flush)
         outcome, bodies = search.run(original.program)
-        target.stop_search()
+        run.stop_search()
         search_end = monotonic()
-        contenders = measure_candidates(target, outcome, bodies)
-        winner = contenders.choose_winner()
+        measured = measure_candidates(run, outcome, bodies)
+        winner = choose_winner(run, measured)
         checking = winner.checking_seconds
-        # of searching, of measuring and of checking
-        seconds = search_end - search_start, monotonic() - search_end - checking, checking
-        return Result.of(target, outcome, contenders, winner, seconds)
+        seconds = PhaseSeconds(search_end - search_start, monotonic() - search_end - checking, checking)
+        return Result.of(run, outcome, measured, winner, seconds)
 
 
 def _unchanged(original: Original, progress: Progress, options: Options, reason: TooSlow) -> Result:

@@ -27,9 +27,9 @@ from threading import Lock
 from time import monotonic
 from typing import IO, Any, ClassVar, Self
 
+from tensaurus.system.cleanups import register_child, unregister_child
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.scratch import child_environment, open_unnamed_file
-from tensaurus.system.signals import register_child, unregister_child
 
 __all__ = ["Child", "ChildError", "available_memory", "die_with_parent"]
 

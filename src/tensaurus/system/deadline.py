@@ -17,10 +17,9 @@ from another thread.
 A function that would leave shared data half changed is marked `atomic`: `Overdue` waits until it returns.
 `Overdue` also waits for imports and for the handlers of `signals`.
 
-From Python 3.12 on, an exception raised at the backward jump that ends a loop's iteration skips each `with`
-and `try` around the loop in its function; `Overdue` waits for another instruction.  In a thread beside the
-main one the instruction is not known: where the block's own function has such loops, `Overdue` waits until
-that function calls another one.
+`Overdue` also waits for an instruction at which the block's `with` catches it (`exception_points`).  In a
+thread beside the main one the instruction is not known: where the block's own function has loops whose ends
+are no such instruction, `Overdue` waits until that function calls another one.
 
 A block whose `__exit__` was interrupted (Ctrl-C, raised by Python's own handler at the beginning of
 `__exit__`) stays open; it is dropped when its function has returned.
@@ -35,12 +34,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dis import Bytecode, opname
-from functools import lru_cache
 from math import inf
 from time import monotonic
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Self, TypeVar
+
+from tensaurus.system.exception_points import checks_for_exceptions, has_loose_jumps, is_caught
 
 __all__ = ["DeadlineBlock", "Overdue", "atomic", "cancel_at_deadline"]
 
@@ -48,7 +47,8 @@ RETRY_SECONDS = 0.01  # pause before another attempt, where Overdue could not be
 REPEAT_SECONDS = 1.0  # pause before Overdue is raised again: the time that cleaning up may take in a block
 GRACE_SECONDS = 1.0  # how long Overdue waits for an instruction at which it arrives at once and is caught
 IMPORT_FILES_PREFIX = "<frozen importlib"  # begins the file names of Python's own code for imports
-UNINTERRUPTED_MODULES = ("tensaurus.system.signals", "tensaurus.system.deadline")  # Overdue waits for them
+# Overdue waits until their functions have returned.
+UNINTERRUPTED_MODULES = tuple(f"tensaurus.system.{name}" for name in ("signals", "cleanups", "deadline"))
 # flags of code whose frames may be suspended: out of the stack, but not returned
 SUSPENDABLE_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -107,7 +107,7 @@ class DeadlineBlock:
     def can_end(self, frame: FrameType | None) -> bool:
         """Return whether Overdue may be raised now; `frame` is the current frame of the block's thread."""
         # at some jumps of the block's own function its `with` would not catch Overdue
-        if frame is not None and frame is self.function and not _is_caught(frame):
+        if frame is not None and frame is self.function and not is_caught(frame):
             return False
         # no function that the block has called may be atomic, an import, or code that handles signals
         while frame is not None and frame is not self.function:
@@ -133,43 +133,6 @@ def _frames_up_from(frame: FrameType | None) -> set[FrameType]:
         found.add(frame)
         frame = frame.f_back
     return found
-
-
-def _checks_for_exceptions(frame: FrameType | None) -> bool:
-    """Return whether Python checks for exceptions of other threads after a frame's current instruction.
-
-    Python does after calls and backward jumps, and where a function begins.  It does not after an operator of
-    arrays, say: the exception may then arrive at the beginning of `__exit__`, where nobody catches it.
-    """
-    if frame is None:
-        return True
-    name = _instruction(frame)
-    return name.startswith("CALL") or name == "RESUME" or "JUMP_BACKWARD" in name and _is_caught(frame)
-
-
-def _instruction(frame: FrameType) -> str:
-    return opname[frame.f_code.co_code[frame.f_lasti]]
-
-
-def _is_caught(frame: FrameType | None) -> bool:
-    """Return whether an exception at a frame's instruction reaches the `try` and `with` written around it."""
-    return frame is None or frame.f_lasti not in _loose_jumps(frame.f_code)
-
-
-@lru_cache(maxsize=1 << 10)
-def _loose_jumps(code: CodeType) -> frozenset[int]:
-    """Return the offsets of backward jumps at which an exception skips `try` and `with` (see the module).
-
-    The table of exceptions gives these jumps another handler than the instruction before (2 bytes earlier).
-    """
-    instructions = Bytecode(code)
-    entries = instructions.exception_entries  # type: ignore[attr-defined]
-
-    def handler(offset: int) -> int | None:
-        return next((entry.target for entry in entries if entry.start <= offset < entry.end), None)
-
-    jumps = [i.offset for i in instructions if "JUMP_BACKWARD" in i.opname]
-    return frozenset(offset for offset in jumps if handler(offset) != handler(offset - 2))
 
 
 class _OpenBlocks:
@@ -254,7 +217,7 @@ class _SignalTimer(_OpenBlocks):
         self.drop_left(frame)
         if (due := self.due) is None:
             self._update()
-        elif due.can_end(frame) and (_is_caught(frame) or monotonic() >= due.deadline + GRACE_SECONDS):
+        elif due.can_end(frame) and (is_caught(frame) or monotonic() >= due.deadline + GRACE_SECONDS):
             due.ended = True
             raise Overdue
         else:
@@ -315,11 +278,11 @@ class _ThreadTimer(_OpenBlocks):
         if due not in self.open or not due.can_end(frame):
             return False
         # here Overdue would arrive late, perhaps at the beginning of an __exit__
-        if not _checks_for_exceptions(frame) and monotonic() < due.deadline + GRACE_SECONDS:
+        if not checks_for_exceptions(frame) and monotonic() < due.deadline + GRACE_SECONDS:
             return False
         # the thread runs on, and may be at one of these jumps when Overdue arrives, where the `with` does not
         # catch it
-        if frame is not None and frame is due.function and _loose_jumps(frame.f_code):
+        if frame is not None and frame is due.function and has_loose_jumps(frame.f_code):
             return False
         due.ended = True
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overdue))

@@ -18,8 +18,8 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+from tensaurus.system.cleanups import call_at_end, cancel_call_at_end
 from tensaurus.system.errors import TensaurusError
-from tensaurus.system.signals import call_at_end, cancel_call_at_end
 
 
 def cache_folder() -> Path:

@@ -20,7 +20,7 @@ from pathlib import Path
 from time import sleep
 from typing import IO, Any
 
-from tensaurus.system.signals import call_at_end
+from tensaurus.system.cleanups import call_at_end
 
 __all__ = ["child_environment", "open_unnamed_file", "process_folder", "temporary_folder"]
 

@@ -1,13 +1,17 @@
 """Handles the signals that end a run: Ctrl-C (SIGINT, an *interrupt*), SIGTERM and SIGHUP.
 
-`install_handlers` makes each of them end the process in order: children are killed, temporary files removed.
-That happens inside the handler, since an exception may be lost in a finalizer, or break an extension module
-that is being imported.
+`install_handlers` makes each of them end the process in order: children are killed, temporary files removed
+(`cleanups`).  That happens inside the handler, since an exception may be lost in a finalizer, or break an
+extension module that is being imported.
 
-A search that is interrupted has a result worth keeping.  In a `keep_best_on_interrupt` block the first
-interrupt only raises KeyboardInterrupt, and only in `Interruptible` blocks, which expect it; elsewhere, and
-while a block of `deadline` is entered or left, it waits.  A second interrupt ends the process.  After
-`ignore_interrupts` (a file is being written) interrupts do nothing.
+A search that is interrupted has a result worth keeping:
+
+    with keep_best_on_interrupt():
+        with Interruptible():       # the first Ctrl-C raises KeyboardInterrupt here, and only here;
+            search()                # elsewhere, and while a block of `deadline` is entered or left, it waits
+        check(best_so_far)          # a second Ctrl-C ends the process
+    ignore_interrupts()
+    write(result)                   # no Ctrl-C ends this
 """
 
 from __future__ import annotations
@@ -16,23 +20,21 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+from tensaurus.system.cleanups import run_cleanups
+
 __all__ = [
     "INTERRUPT_MESSAGE",
     "Interruptible",
-    "call_at_end",
-    "cancel_call_at_end",
     "ignore_interrupts",
     "ignore_signals",
     "install_handlers",
     "keep_best_on_interrupt",
     "keep_nothing_on_interrupt",
-    "register_child",
-    "unregister_child",
     "was_interrupt_announced",
 ]
 
@@ -43,24 +45,40 @@ DEADLINE_MODULE = "tensaurus.system.deadline"  # no interrupt is raised in this 
 
 
 class _State:
-    """The state that signal handlers read; handlers run in the main thread only."""
+    """The state that signal handlers read; handlers run in the main thread only.
 
-    def __init__(self) -> None:
-        self.owner_pid = 0  # the process that signals end in order; 0 before `install_handlers`
-        self.end_message = "interrupted"  # is printed where an interrupt ends the process
-        self.keep_depth = 0  # number of open `keep_best_on_interrupt` blocks
-        self.keeps_nothing = False  # inside `keep_nothing_on_interrupt`
-        self.keeps_first = False  # the first interrupt ends the search only
-        self.is_interrupted = False  # that first interrupt has come
-        self.is_interruptible = False  # inside an `Interruptible` block
-        self.may_raise = False  # inside such a block, in which no interrupt was raised yet
-        self.was_raised = False  # an interrupt was raised in the block
-        self.gave_up = False  # an interrupt that ends the run was raised, in a program that uses the library
-        self.is_redelivery = False  # the next SIGINT is a lost interrupt that is delivered again
-        self.was_lost = False  # an interrupt's exception was lost and not raised since
-        self.ignores_interrupts = False
-        self.children: set[int] = set()
-        self.cleanups: dict[Callable[[], object], None] = {}
+    owner_pid           the process that signals end in order; 0 before `install_handlers`
+    end_message         is printed where an interrupt ends the process
+    ignores_interrupts  after `ignore_interrupts`
+
+    Of `keep_best_on_interrupt`:
+    keep_depth          number of open blocks
+    keeps_nothing       inside `keep_nothing_on_interrupt`
+    is_armed            the first interrupt ends the search only
+    is_interrupted      that first interrupt has come
+
+    Of the KeyboardInterrupt that an interrupt raises:
+    is_interruptible    inside an `Interruptible` block
+    may_raise           inside such a block, in which no interrupt was raised yet
+    was_raised          an interrupt was raised in the block
+    was_raised_at_end   one was raised that ends the run, in a program that uses the library
+    was_lost            the exception was lost and not raised since
+    is_redelivery       the next SIGINT is a lost interrupt that is delivered again
+    """
+
+    owner_pid: int = 0
+    end_message: str = "interrupted"
+    ignores_interrupts: bool = False
+    keep_depth: int = 0
+    keeps_nothing: bool = False
+    is_armed: bool = False
+    is_interrupted: bool = False
+    is_interruptible: bool = False
+    may_raise: bool = False
+    was_raised: bool = False
+    was_raised_at_end: bool = False
+    was_lost: bool = False
+    is_redelivery: bool = False
 
 
 _state = _State()
@@ -93,43 +111,14 @@ def ignore_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def register_child(pid: int) -> None:
-    """Kill this child if a signal ends the process."""
-    _state.children.add(pid)
-
-
-def unregister_child(pid: int) -> None:
-    """Forget a child, which its owner ends."""
-    _state.children.discard(pid)
-
-
-def call_at_end(cleanup: Callable[[], object]) -> None:
-    """Call `cleanup` if a signal ends the process."""
-    _state.cleanups[cleanup] = None
-
-
-def cancel_call_at_end(cleanup: Callable[[], object]) -> None:
-    """Take back a `call_at_end`."""
-    _state.cleanups.pop(cleanup, None)
-
-
 def _end_process(number: int, frame: FrameType | None = None) -> None:
-    """Kill the children, call the cleanups, print one line, exit."""
+    """Run the cleanups, print one line, exit."""
     status = EXIT_STATUSES[signal.Signals(number)]
     if os.getpid() != _state.owner_pid:  # in a fork
         os._exit(status)
     for other in EXIT_STATUSES:
         signal.signal(other, signal.SIG_IGN)
-    children = sorted(_state.children)
-    for pid in children:
-        with suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-    for pid in children:
-        with suppress(OSError):
-            os.waitpid(pid, 0)
-    for cleanup in reversed(list(_state.cleanups)):
-        with suppress(Exception):
-            cleanup()
+    run_cleanups()
     with suppress(Exception):  # the handler may have interrupted a write to stdout
         sys.stdout.flush()
     words = {signal.SIGINT: _state.end_message, signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
@@ -165,7 +154,7 @@ def keep_best_on_interrupt(*, armed: bool = True, words: str | None = None) -> I
     before, hook = _state.end_message, sys.unraisablehook
     _state.end_message = words or before
     _state.keep_depth += 1
-    _state.keeps_first = _state.keeps_first or armed
+    _state.is_armed = _state.is_armed or armed
     try:
         if is_borrowed:
             signal.signal(signal.SIGINT, _on_interrupt)
@@ -178,7 +167,7 @@ def keep_best_on_interrupt(*, armed: bool = True, words: str | None = None) -> I
         _state.keep_depth -= 1
         _state.end_message = before
         if not _state.keep_depth:
-            _state.keeps_first = _state.is_interrupted = _state.gave_up = False
+            _state.is_armed = _state.is_interrupted = _state.was_raised_at_end = False
 
 
 @contextmanager
@@ -214,7 +203,7 @@ class Interruptible:
             # the enclosing block is interruptible again, but the first interrupt is raised only once
             may_raise = self._enclosed and not _state.is_interrupted
             _state.is_interruptible, _state.may_raise = self._enclosed, may_raise
-            if (_state.was_raised or isinstance(error, KeyboardInterrupt)) and not _state.gave_up:
+            if (_state.was_raised or isinstance(error, KeyboardInterrupt)) and not _state.was_raised_at_end:
                 _state.was_lost = False  # the lost interrupt is raised here
             if _state.was_raised and not isinstance(error, KeyboardInterrupt):  # caught or lost in the block
                 raise KeyboardInterrupt from error
@@ -230,15 +219,15 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
         return
     if _state.is_redelivery:  # not the user's: raise the lost interrupt again, unless its block is left
         _state.is_redelivery = False
-        if _state.was_lost and (_state.is_interruptible or _state.gave_up):
+        if _state.was_lost and (_state.is_interruptible or _state.was_raised_at_end):
             _state.may_raise = False
             _raise_interrupt(frame)
         return
-    if not _state.keeps_first or _state.is_interrupted:  # no search is kept, or this is the second interrupt
+    if not _state.is_armed or _state.is_interrupted:  # no search is kept, or this is the second interrupt
         if _state.owner_pid:
             _end_process(number)  # does not return
         # a program that uses the library decides itself what the exception ends
-        _state.gave_up = True
+        _state.was_raised_at_end = True
         _raise_interrupt(frame)
         return
     _state.is_interrupted = True
@@ -277,7 +266,7 @@ def was_interrupt_announced() -> bool:
 def _on_unraisable(lost: Any) -> None:
     """Deliver an interrupt again that was raised in a finalizer, where Python ignores exceptions."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        if _state.was_raised or _state.gave_up:
+        if _state.was_raised or _state.was_raised_at_end:
             _deliver_again_later()
         return
     # a signal that comes while it begins to be ignored is an OSError about a race

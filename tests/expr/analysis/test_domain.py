@@ -14,10 +14,10 @@ from op_samples import named, samples, scope_of, with_symbol
 
 from tensaurus.expr.analysis.box import Box, Progression, full_box, intersection, is_partition
 from tensaurus.expr.analysis.constant_regions import constant_boxes
-from tensaurus.expr.analysis.summation_regions import NEUTRAL_ELEMENTS, Region, summation_regions
+from tensaurus.expr.analysis.summation_regions import Region, summation_regions
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
-from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.ir.scalar_functions import NEUTRAL_ELEMENTS, cast_target
 from tensaurus.expr.ir.scope import (
     Body,
     Call,

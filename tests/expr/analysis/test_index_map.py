@@ -20,8 +20,8 @@ from tensaurus.expr.analysis.index_map import (
     inverse,
     is_bijective,
     is_injective,
-    reshape_map,
 )
+from tensaurus.expr.analysis.reshape_map import reshape_map
 from tensaurus.expr.ir.scope import Tensor, axis, look
 from tensaurus.expr.sizes.size import Size, Symbol, evaluate, is_same_size, polynomial
 from tensaurus.ops import registry

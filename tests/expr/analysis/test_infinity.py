@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensaurus.expr.analysis.infinite_values import Infinities
-from tensaurus.expr.analysis.perturbation_bounds import Influence, Sensitive, bound_influence
+from tensaurus.expr.analysis.perturbation_bounds import Perturbation, Sensitive, bound_perturbation
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
@@ -86,8 +86,8 @@ def test_a_factor_of_what_may_be_infinite_is_kept(names: tuple[str, ...]) -> Non
     """Whatever is computed of either, and on whichever side they stand."""
     other = chained(names, X_READ)
     sources = {
-        X: Influence.within(-(2.0**64), 2.0**64, 1),
-        W: Influence.known(np.full(12, TINY), np.zeros(12)),
+        X: Perturbation.within(-(2.0**64), 2.0**64, 1),
+        W: Perturbation.known(np.full(12, TINY), np.zeros(12)),
     }
     for factor in list(FACTORS.values())[: 2 if len(names) == 2 else None]:
         for body in (other * factor, factor * other, factor / other):
@@ -95,17 +95,17 @@ def test_a_factor_of_what_may_be_infinite_is_kept(names: tuple[str, ...]) -> Non
             if not (after & ~before).any():
                 continue
             with pytest.raises(Sensitive):
-                bound_influence(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities())
+                bound_perturbation(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities())
 
 
 @pytest.mark.parametrize("name", ["tanh", "erf", "clip", "sigmoid", "sin"])
 def test_a_factor_of_what_is_bounded_may_become_zero(name: str) -> None:
     sources = {
-        X: Influence.within(-(2.0**64), 2.0**64, 1),
-        W: Influence.known(np.full(12, TINY), np.zeros(12)),
+        X: Perturbation.within(-(2.0**64), 2.0**64, 1),
+        W: Perturbation.known(np.full(12, TINY), np.zeros(12)),
     }
     body = chained((name,), X_READ) * W_READ + Const(1)
-    assert not bound_influence(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities()).is_moved
+    assert not bound_perturbation(Scope((ROW,), body), sources, 2.0**-32, 0.0, {W}, infinities()).is_moved
 
 
 def test_sums_of_several_terms_and_edges_that_a_maximum_drops_are_none() -> None:

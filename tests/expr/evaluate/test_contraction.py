@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensaurus.expr.evaluate import contract, interpret, strided_sums
-from tensaurus.expr.evaluate.fields import Array, Field, Prime, Rationals, Reals
-from tensaurus.expr.evaluate.two_point_field import Pairs
+from tensaurus.expr.evaluate.fields import Array, Field, PrimeField, Rationals, Reals
+from tensaurus.expr.evaluate.two_point_field import PrimeFieldPairs
 from tensaurus.expr.ir.scope import (
     Body,
     Call,
@@ -195,7 +195,7 @@ def prefer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("piece", [1 << 20, 20])
-@pytest.mark.parametrize("way", ["cheapest", "multiplied", "unwound", "turned", "folded"])
+@pytest.mark.parametrize("way", ["cheapest", "matrix_product", "kn2row", "swapped_kn2row", "elementwise"])
 @settings(max_examples=25)
 @given(drawing=windows(), seed=st.integers(0, 99))
 def test_windows_are_what_is_written(way: str, piece: int, drawing: Windows, seed: int) -> None:
@@ -211,8 +211,8 @@ def test_windows_are_what_is_written(way: str, piece: int, drawing: Windows, see
     np.testing.assert_array_equal(found, expected.astype(float))  # small integers: nothing is rounded
 
 
-@pytest.mark.parametrize("way", ["cheapest", "multiplied", "unwound", "folded"])
-@pytest.mark.parametrize("field", [Prime(2), Rationals(2)], ids=["prime", "rationals"])
+@pytest.mark.parametrize("way", ["cheapest", "matrix_product", "kn2row", "elementwise"])
+@pytest.mark.parametrize("field", [PrimeField(2), Rationals(2)], ids=["prime", "rationals"])
 @settings(max_examples=15)
 @given(drawing=windows().filter(lambda w: w.monoid in ("sum", "prod")), seed=st.integers(0, 99))
 def test_windows_are_exact_in_every_field(field: Field, way: str, drawing: Windows, seed: int) -> None:
@@ -226,7 +226,7 @@ def test_windows_are_exact_in_every_field(field: Field, way: str, drawing: Windo
     assert field.equal(found, field.from_int(slowly(scope, data).astype(np.int64)))
 
 
-@pytest.mark.parametrize("way", ["multiplied", "unwound", "folded"])
+@pytest.mark.parametrize("way", ["matrix_product", "kn2row", "elementwise"])
 @settings(max_examples=15)
 @given(drawing=windows().filter(lambda w: w.monoid == "sum"), seed=st.integers(0, 99))
 def test_windows_of_integers_are_exact(way: str, drawing: Windows, seed: int) -> None:
@@ -287,7 +287,7 @@ def banded(length: int, depth: int, band: int) -> Scope:
     return compute((length, band), lambda i, j: total((depth,), lambda k: x[i, k] * y[i + j - 2, k]))
 
 
-@pytest.mark.parametrize("way", ["cheapest", "multiplied", "folded"])
+@pytest.mark.parametrize("way", ["cheapest", "matrix_product", "elementwise"])
 def test_a_band_of_a_product(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prefer(way, monkeypatch)
     scope = banded(9, 4, 5)
@@ -296,7 +296,7 @@ def test_a_band_of_a_product(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(found, slowly(scope, data).astype(float))
 
 
-@pytest.mark.parametrize("field", [Reals(), Prime(1)], ids=["reals", "prime"])
+@pytest.mark.parametrize("field", [Reals(), PrimeField(1)], ids=["reals", "prime"])
 @pytest.mark.parametrize(
     "drawing",
     [
@@ -323,10 +323,10 @@ def test_memory_is_a_few_times_that_of_operands_result_and_pieces(
     assert peak <= 4 * held, f"{peak / held:.1f} times"  # the windows of these are 9 to 300 times as large
 
 
-@pytest.mark.parametrize("field", [Reals(), Prime(1), Pairs(1)], ids=["reals", "prime", "pairs"])
-def test_the_windows_of_a_band_are_never_all_in_memory(
-    field: Field, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "field", [Reals(), PrimeField(1), PrimeFieldPairs(1)], ids=["reals", "prime", "pairs"]
+)
+def test_the_windows_of_a_band_are_never_all_in_memory(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product over GF(p) copies its operands: of a band that is every place's whole window."""
     import tracemalloc
 

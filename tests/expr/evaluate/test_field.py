@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensaurus.expr.evaluate.fields import Array, P, Prime, Rationals, Reals, Symbols, Terms
+from tensaurus.expr.evaluate.fields import Array, P, Polynomials, PrimeField, Rationals, Reals, Z3Terms
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Scope, Tensor, call, compute
 
-GF = Prime(7)
+GF = PrimeField(7)
 X, Y, Z = (Tensor(name, (16,)) for name in "xyz")
 elements = st.integers(0, P - 1)
 
@@ -116,7 +116,7 @@ def test_unknown_functions_are_functions_and_no_more(field: Any) -> None:
     assert not field.equal(first, field.apply("erf", [a]))
     assert not field.equal(first, field.apply("exp", [field.apply("neg", [a])]))
     if field is GF:
-        assert not field.equal(first, Prime(8).apply("exp", [a]))
+        assert not field.equal(first, PrimeField(8).apply("exp", [a]))
         distinct = GF.apply("exp", [np.arange(1000, dtype=np.uint64)])
         assert len(set(distinct.tolist())) == 1000
 
@@ -158,7 +158,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("field", [GF, Rationals(), Symbols()], ids=lambda f: f.name)
+@pytest.mark.parametrize("field", [GF, Rationals(), Polynomials()], ids=lambda f: f.name)
 @pytest.mark.parametrize("law", range(len(RIGHT)))
 def test_laws_hold_in_every_exact_field(field: Any, law: int) -> None:
     left, right = RIGHT[law]
@@ -173,7 +173,7 @@ def test_z3_proves_hard_sigmoid_and_refutes_a_wrong_constant() -> None:
         return compute((), lambda: element(x[()]))
 
     def proved(left: Scope, right: Scope) -> bool:
-        field = Terms()
+        field = Z3Terms()
         data = {x: field.random((), np.random.default_rng(0))}
         return field.equal(interpret(left, data, field), interpret(right, data, field))
 

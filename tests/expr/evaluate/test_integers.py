@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tensaurus.expr.evaluate.field_protocol import Reals
-from tensaurus.expr.evaluate.fields import Field, Prime, Rationals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Rationals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.integer_types import (
     Overflow,
@@ -165,13 +165,13 @@ def test_the_branch_that_wrapping_decides() -> None:
 
 def test_each_type_is_another_function_over_a_finite_field() -> None:
     """A float that is no int8 is some int8 and some int32, and not the same one."""
-    field = Prime(1)
+    field = PrimeField(1)
     x = field.random([64], np.random.default_rng(0))
     small, large = (field.call(f"to_{t}", [x]) for t in ("int8", "int32"))
     assert not np.array_equal(small, field.call("to_int8", [large], "int32"))
 
 
-@pytest.mark.parametrize("field", [Reals(), Prime(), Rationals()], ids=lambda field: field.kind)
+@pytest.mark.parametrize("field", [Reals(), PrimeField(), Rationals()], ids=lambda field: field.kind)
 @pytest.mark.parametrize("source", TYPES)
 @pytest.mark.parametrize("target", [*TYPES, "bool", "float32", "float64"])
 def test_a_sum_wraps_before_it_is_converted(field: Field, source: str, target: str) -> None:

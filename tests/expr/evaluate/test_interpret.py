@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tensaurus.expr.analysis.index_map import reshape_map
+from tensaurus.expr.analysis.reshape_map import reshape_map
 from tensaurus.expr.evaluate import contract as module
-from tensaurus.expr.evaluate.fields import Array, Field, Prime, Rationals, Reals, Symbols
+from tensaurus.expr.evaluate.fields import Array, Field, Polynomials, PrimeField, Rationals, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Scope, Tensor, call, compute, fold, look, total, where, within
 from tensaurus.expr.ir.walk import tensors
@@ -85,7 +85,7 @@ def test_conv(
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("field", [Prime(1), Rationals(1)], ids=lambda f: f.name)
+@pytest.mark.parametrize("field", [PrimeField(1), Rationals(1)], ids=lambda f: f.name)
 @pytest.mark.parametrize(("stride", "pads", "dilation", "group"), CONVOLUTIONS)
 def test_fields_agree_on_small_integers(
     field: Field, stride: Any, pads: Any, dilation: Any, group: int
@@ -102,7 +102,7 @@ def test_fields_agree_on_small_integers(
 def test_pieceed_contraction_over_the_prime_field(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = Tensor("a", (12, 30)), Tensor("b", (30, 9))
     scope = compute((12, 9), lambda i, j: total((30,), lambda k: a[i, k] * b[k, j]))
-    field = Prime(5)
+    field = PrimeField(5)
     data = {t: field.random(t.shape, np.random.default_rng(1)) for t in (a, b)}  # type: ignore[arg-type]
     whole = interpret(scope, data, field)
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", 40)
@@ -213,14 +213,14 @@ def test_axes_are_numbers_and_their_quotients_rationals() -> None:
 def test_literals_take_the_dtype_of_what_they_stand_beside() -> None:
     x = Tensor("x", (2,))
     scope = compute((2,), lambda i: where(i - 2, x[i], -1))
-    field = Prime(0)
+    field = PrimeField(0)
     assert interpret(scope, {x: field.random((2,), np.random.default_rng(0))}, field).dtype == np.uint64
 
 
 def test_products_repeat_what_does_not_vary() -> None:
     x = Tensor("x", ())
     cube = compute((), lambda: fold("prod", (3,), lambda _: x[()]))
-    for field in (REALS, Prime(1), Rationals(1), Symbols()):
+    for field in (REALS, PrimeField(1), Rationals(1), Polynomials()):
         value = field.random((), np.random.default_rng(0))
         times = partial(field.apply, "mul")
         assert field.equal(interpret(cube, {x: value}, field), times([value, times([value, value])]))
@@ -236,7 +236,7 @@ def test_contraction_of_three_factors_with_a_shared_batch() -> None:
     np.testing.assert_allclose(run(scope, a=a, b=b, c=c), np.einsum("nik,nkl,l->ni", a, b, c), atol=1e-12)
 
 
-@pytest.mark.parametrize("field", [REALS, Prime()], ids=["reals", "prime"])
+@pytest.mark.parametrize("field", [REALS, PrimeField()], ids=["reals", "prime"])
 @pytest.mark.parametrize(
     ("old", "new"),
     [

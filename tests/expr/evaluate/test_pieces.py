@@ -16,7 +16,7 @@ from random_scopes import Everything
 
 from tensaurus.expr.evaluate import chunked_reductions
 from tensaurus.expr.evaluate.field_protocol import Array
-from tensaurus.expr.evaluate.fields import Prime, Reals
+from tensaurus.expr.evaluate.fields import PrimeField, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.expression_text import parse
 from tensaurus.expr.ir.scope import Reduce, Tensor, compute, look, total, where
@@ -43,7 +43,7 @@ def test_every_operator_in_pieces(sample: Sample, monkeypatch: pytest.MonkeyPatc
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_random_expressions_in_pieces(seed: int) -> None:
-    field = Prime(seed)
+    field = PrimeField(seed)
     scope = Everything(seed, order=False).scope(4)
     rng = np.random.default_rng(seed)
     values: dict[Tensor, Any] = {}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from op_samples import Sample, declared_samples, expressions
 from random_scopes import Everything, Mistaken, Rewritten, agree, swapped
 
-from tensaurus.expr.evaluate.fields import Field, Prime, Rationals
+from tensaurus.expr.evaluate.fields import Field, PrimeField, Rationals
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.expression_text import parse, show
 from tensaurus.expr.ir.scope import (
@@ -45,11 +45,11 @@ X, W, V = Tensor("x", (4, 4)), Tensor("w", (4,)), Tensor("v", (N, N))
 
 
 
-@pytest.mark.parametrize("field", [Prime(3), Rationals(5)], ids=["prime", "rationals"])
+@pytest.mark.parametrize("field", [PrimeField(3), Rationals(5)], ids=["prime", "rationals"])
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**40))
 def test_the_interned_scope_is_the_same_function(field: Field, seed: int) -> None:
-    scope = Everything(seed, order=not isinstance(field, Prime)).scope(4)
+    scope = Everything(seed, order=not isinstance(field, PrimeField)).scope(4)
     form = intern_scope(scope)
     assert (form.shape, dtype_of(form)) == (scope.shape, dtype_of(scope))
     assert intern_scope(form) is form and fingerprint(form) == fingerprint(scope)

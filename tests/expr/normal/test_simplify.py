@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from random_expressions import Expressions
 
-from tensaurus.expr.evaluate.fields import Array, Field, Prime, Rationals, Reals
+from tensaurus.expr.evaluate.fields import Array, Field, PrimeField, Rationals, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.element_types import dtype_of
 from tensaurus.expr.ir.expression_text import parse, show
@@ -60,14 +60,14 @@ def values(scope: Scope, field: Field, seed: int = 0) -> dict[Tensor, Array]:
     return {t: field.random(t.shape, rng) for t in tensors(scope)}  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("field", [Prime(3), Rationals(5)], ids=["prime", "rationals"])
+@pytest.mark.parametrize("field", [PrimeField(3), Rationals(5)], ids=["prime", "rationals"])
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**40))
 @example(seed=275465305)  # fractions summed to one number
 @example(seed=1213290655)  # an index whose bounds leave the tensor, and whose values do not
 def test_canonical_keeps_the_function_exactly(field: Field, seed: int) -> None:
     # a maximum of literals alone has its true order, in GF(p) too, and one of elements has not
-    scope = Expressions(seed, order=not isinstance(field, Prime)).scope(4)
+    scope = Expressions(seed, order=not isinstance(field, PrimeField)).scope(4)
     form = canonicalize(scope)
     assert form.shape == scope.shape
     data = values(scope, field, seed)
@@ -401,7 +401,7 @@ def test_choices_inside_choices_keep_their_values(seed: int) -> None:
 
     scope = compute((2, 3), element)
     form = canonicalize(scope)
-    for field in (Prime(seed), Reals()):
+    for field in (PrimeField(seed), Reals()):
         numbers = np.random.default_rng(seed)
         data = {t: field.lift(numbers.integers(-5, 6, t.shape).astype(float)) for t in (x, y)}
         before, after = interpret(scope, data, field), interpret(form, data, field)

@@ -18,8 +18,8 @@ from tensaurus.app.cli.options import (
     make_console,
     parse_ranges,
     parse_shapes,
+    print_renderable,
     require_distinct_files,
-    show,
 )
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import replace_file, require_writable
@@ -155,7 +155,7 @@ def _split_names(words: str) -> list[str]:
 def _print_records(records: list[Record]) -> None:
     from tensaurus.app.report.bench_table import bench_table
 
-    show(bench_table(records))
+    print_renderable(bench_table(records))
     threads, rounds = records[0].threads, max(len(record.rounds_ms) for record in records)
     typer.echo(f"{threads} thread{'s' * (threads != 1)}, {rounds} round{'s' * (rounds != 1)}")
 

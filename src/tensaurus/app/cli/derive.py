@@ -49,7 +49,7 @@ def derive(
     from tensaurus.finders.derive.derivation_search import Search
     from tensaurus.finders.derive.derivation_text import format_derivations
     from tensaurus.finders.derive.joint_search import search_region
-    from tensaurus.rules.language.nested_calls import format_nodes
+    from tensaurus.rules.language.node_text import format_nodes
 
     if _is_file(subject):
         regions = _regions_of_model(Path(subject[0]), parse_shapes(shape or ()))
@@ -68,7 +68,9 @@ def derive(
             product = format_nodes(*region.forms)
             typer.echo(f"{product}\n  not searched: what surrounds the product does more than move elements")
             continue
-        search = Search(depth=depth, states=states, deadline=monotonic() + seconds, weights=region.weights)
+        search = Search(
+            max_depth=depth, max_states=states, deadline=monotonic() + seconds, weights=region.weights
+        )
         single_programs = [known.get(single.forms, []) for single in region.single_regions]
         derived = search_region(region, *expressions, search, single_programs)
         known[region.forms] = derived

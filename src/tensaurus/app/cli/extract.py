@@ -63,8 +63,8 @@ def extract(
     """
     from tensaurus.egraph.extract.exact import Extraction, solve
     from tensaurus.egraph.extract.greedy import greedy, greedy_dag
-    from tensaurus.egraph.extract.problem import NO_PROGRAM, dag_cost, needed
-    from tensaurus.egraph.extract.problem_files import read_problem, write_choice
+    from tensaurus.egraph.extract.problem import NO_PROGRAM, dag_cost, keep_needed
+    from tensaurus.egraph.extract.problem_files import read_problem, write_selection
 
     if out is not None:
         require_writable(out)
@@ -72,16 +72,12 @@ def extract(
     try:
         if method is Method.exact:
             solved = solve(
-                problem,
-                cycles=cycles.value,
-                time_limit=time_limit,
-                workers=threads,
-                seed=seed,
+                problem, cycles=cycles.value, time_limit=time_limit, workers=threads, seed=seed,
             )
         else:
             start = monotonic()
             chosen = greedy(problem) if method is Method.greedy else greedy_dag(problem, start + time_limit)
-            choice = needed(problem, chosen)
+            choice = keep_needed(problem, chosen)
             if not choice:
                 raise ValueError(NO_PROGRAM)
             # greedy methods prove no bound but 0 (costs are not negative); they solve 0 integer programs
@@ -90,6 +86,6 @@ def extract(
         remedy = "Give one class on each such cycle a node without children."
         raise TensaurusError(str(error), file=file, remedy=remedy) from error
     if out is not None:
-        write_choice(out, problem, solved.choice, nodes, classes)
+        write_selection(out, problem, solved.selection, nodes, classes)
         typer.echo(f"wrote {out}")
     typer.echo(f"{solved.cost:.17g} {solved.bound:.17g} {solved.gap:.6g} {solved.seconds:.3f}")

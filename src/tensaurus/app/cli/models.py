@@ -1,4 +1,9 @@
-"""The commands on models: optimize, tune, verify, explain."""
+"""The commands on models: optimize, tune, verify, explain.
+
+    tensaurus optimize model.onnx -o fast.onnx    and then    tensaurus explain fast.onnx
+
+Most imports are inside the commands, so that --help and errors in options do not wait for onnx and numpy.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,8 @@ from tensaurus.app.cli.options import (
     make_console,
     parse_ranges,
     parse_shapes,
+    print_renderable,
     require_distinct_files,
-    show,
 )
 from tensaurus.system.errors import NotEqualError, TensaurusError, name_file_in_errors
 from tensaurus.system.files import replace_file, require_writable
@@ -131,37 +136,23 @@ def optimize(
     # until a search begins, an interrupt ends the process; from then on the best result is kept
     with keep_best_on_interrupt(armed=False, words="interrupted: nothing was written"):
         from tensaurus.graph.onnx.kernel_libraries import library_path, require_library_path
-        from tensaurus.optimizer.optimize import optimize as run
+        from tensaurus.optimizer.optimize import Options
+        from tensaurus.optimizer.optimize import optimize as optimize_model
         from tensaurus.system.progress import choose_progress
 
         require_library_path(output)
         with choose_progress(make_console(stderr=True), quiet=quiet) as progress:
-            result = run(
-                model,
-                shapes=shapes,
-                ranges=ranges,
-                inputs=inputs,
-                backend=backend,
-                threads=threads,
-                time_limit=time_limit,
-                steps=steps,
-                search=search,
-                alpha=alpha,
-                nodes=nodes,
-                multi=k_multi,
+            options = Options(
+                shapes=shapes, ranges=ranges, inputs=inputs, seed=seed,
+                backend=backend, threads=threads, run_limit=run_limit, time_limit=time_limit, steps=steps,
+                search=search, alpha=alpha, nodes=nodes, multi=k_multi,
                 max_memory=None if max_memory is None else max_memory * 1e6,
-                run_limit=run_limit,
-                rules=rules or (),
-                allow_unproved=allow_unproved,
-                custom_ops=not no_custom_ops,
+                rules=rules or (), allow_unproved=allow_unproved,
                 without=[name.strip() for name in without.split(",") if name.strip()],
-                cpu=cpu,
-                tuning=tuning,
-                accuracy=accuracy,
-                seed=seed,
-                database=database,
-                progress=progress,
+                custom_ops=not no_custom_ops, cpu=cpu, tuning=tuning,
+                accuracy=accuracy, database=database,
             )
+            result = optimize_model(model, options, progress=progress)
         if not result.summary.equivalence.passed:
             verdict = result.summary.equivalence.render().plain
             raise NotEqualError(f"no result was written, as the check failed: {verdict}", file=model)
@@ -171,9 +162,9 @@ def optimize(
         with replace_file(json) as beside:
             beside.write_text(result.summary.to_json() + "\n", encoding="utf-8")
     if not quiet:
-        show(result.summary.render())
-        names = [output, *(library_path(output, number) for number in range(len(result.libraries)))]
-        typer.echo(f"\nwrote {', '.join(map(str, names))}")
+        print_renderable(result.summary.render())
+        libraries = (library_path(output, number) for number in range(len(result.libraries)))
+        typer.echo(f"\nwrote {', '.join(map(str, [output, *libraries]))}")
 
 
 @app.command(cls=Command)
@@ -202,14 +193,13 @@ def tune(
     options = Options(
         shapes=parse_shapes(shape or ()), threads=threads, cpu=cpu, tuning=seconds, database=database
     )
-    done = 0
+    count = 0
     with choose_progress(make_console(stderr=True), quiet=quiet) as progress:
         for kernel in tune_kernels(model, options, progress):
-            figures = [f"{kernel.seconds * 1e3:.4g}", f"{kernel.peak_share:.0%}", str(kernel.places)]
-            words = [kernel.name, kernel.schedule or "none", shorten(kernel.scope)]
-            typer.echo("\t".join([*figures, *words]))
-            done += 1
-    if not done:
+            figures = f"{kernel.seconds * 1e3:.4g}\t{kernel.peak_share:.0%}\t{kernel.places}"
+            typer.echo(f"{figures}\t{kernel.name}\t{kernel.schedule or 'none'}\t{shorten(kernel.scope)}")
+            count += 1
+    if not count:
         remedy = "Kernels need known sizes: fix them with --shape."
         raise TensaurusError("no kernel is expected to make the model faster", file=model, remedy=remedy)
 
@@ -234,7 +224,7 @@ def verify(
     """
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     from tensaurus.check import verify as compare_models
-    from tensaurus.check.inputs.draw_inputs import require_ranges
+    from tensaurus.check.inputs.user_inputs import require_ranges
     from tensaurus.graph.onnx.model_file import load_model
     from tensaurus.runtimes import backends
     from tensaurus.system.progress import choose_progress
@@ -246,18 +236,10 @@ def verify(
     with choose_progress(make_console(stderr=True), quiet=False) as progress:
         progress.phase("comparing the models")
         equality = compare_models(
-            a,
-            b,
-            shapes=shapes,
-            ranges=ranges,
-            inputs=inputs,
-            seed=seed,
-            backend=backend,
-            threads=threads,
-            limit=run_limit,
-            stage=progress.stage,
+            a, b, shapes=shapes, ranges=ranges, inputs=inputs, seed=seed,
+            backend=backend, threads=threads, limit=run_limit, stage=progress.stage,
         )
-    show(equality.render(), soft_wrap=True)
+    print_renderable(equality.render(), soft_wrap=True)
     if not equality.passed:
         raise typer.Exit(NotEqualError.exit_code)
 
@@ -267,4 +249,4 @@ def explain(file: Model) -> None:
     """Show what was changed in an optimized model, why that is right, and what it gained."""
     from tensaurus.app.report.explain import format_explanation
 
-    show(format_explanation(file))
+    print_renderable(format_explanation(file))

@@ -108,14 +108,14 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def show(what: RenderableType, *, soft_wrap: bool = False) -> None:
+def print_renderable(text: RenderableType, *, soft_wrap: bool = False) -> None:
     """Print to standard output; without the blanks that fill a line if the output is piped."""
     console = make_console()
     if console.is_terminal:
-        console.print(what, soft_wrap=soft_wrap)
+        console.print(text, soft_wrap=soft_wrap)
         return
     with console.capture() as captured:
-        console.print(what, soft_wrap=soft_wrap)
+        console.print(text, soft_wrap=soft_wrap)
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 

@@ -20,8 +20,8 @@ from tensaurus.app.cli.options import (
     make_console,
     parse_ranges,
     parse_shapes,
+    print_renderable,
     require_distinct_files,
-    show,
 )
 from tensaurus.system.files import replace_file, require_writable
 
@@ -58,18 +58,12 @@ def profile(
     from tensaurus.system.progress import choose_progress
 
     options = Options(
-        shapes=shapes,
-        ranges=ranges,
-        inputs=inputs,
-        backend=backend,
-        threads=threads,
-        run_limit=run_limit,
-        seed=seed,
-        database=database,
+        shapes=shapes, ranges=ranges, inputs=inputs, backend=backend, threads=threads, run_limit=run_limit,
+        seed=seed, database=database,
     )
     with choose_progress(make_console(stderr=True), quiet=quiet) as progress:
         profiled = profile_model(model, options, progress)
     if json is not None:
         with replace_file(json) as beside:
             beside.write_text(profiled.to_json() + "\n", encoding="utf-8")
-    show(profiled.render(each=each))
+    print_renderable(profiled.render(each=each))

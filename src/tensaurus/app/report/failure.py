@@ -72,12 +72,7 @@ def _write_traceback(error: Exception, file: str | None, phase: str | None) -> P
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
-                "w",
-                prefix="tensaurus-fault-",
-                suffix=".txt",
-                dir=folder,
-                delete=False,
-                encoding="utf-8",
+                "w", prefix="tensaurus-fault-", suffix=".txt", dir=folder, delete=False, encoding="utf-8",
                 errors="replace",
             ) as kept:
                 kept.write(text)

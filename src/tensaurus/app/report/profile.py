@@ -17,15 +17,14 @@ from onnx import ModelProto, NodeProto
 
 from tensaurus.app.report.explain import read_summary
 from tensaurus.app.report.profile_table import CONVERSION, UNKNOWN_KERNEL, UNTRACED, Profile, ProfiledKernel
-from tensaurus.check.inputs.draw_inputs import require_ranges
-from tensaurus.check.inputs.timing_inputs import sample_feeds
-from tensaurus.check.inputs.user_inputs import load_user_inputs
+from tensaurus.check.inputs.timing_inputs import draw_timing_inputs
+from tensaurus.check.inputs.user_inputs import load_user_inputs, require_ranges
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.graph.ir.subnormal import find_subnormals, is_float
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.ops.kernel_form import KERNELS
+from tensaurus.ops.kernel_nodes import KERNEL_DOMAIN
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes import backends
@@ -67,7 +66,7 @@ def profile_model(model: str | Path, options: Options, progress: Progress | None
         given = load_user_inputs(options.inputs, original.model, shapes)
         progress.phase("running the model")
         limit = options.run_limit
-        feeds, assumed_sizes, _ = sample_feeds(
+        feeds, assumed_sizes, _ = draw_timing_inputs(
             original.model, shapes, options.seed, build, name, threads, ranges, limit, given
         )
         if assumed_sizes:
@@ -147,4 +146,4 @@ def _name_operators(model: ModelProto, kernels: Mapping[str, str]) -> Iterable[t
 
 
 def _operator_name(node: NodeProto, kernels: Mapping[str, str]) -> str:
-    return kernels.get(node.op_type) or UNKNOWN_KERNEL if node.domain == KERNELS else node.op_type
+    return kernels.get(node.op_type) or UNKNOWN_KERNEL if node.domain == KERNEL_DOMAIN else node.op_type

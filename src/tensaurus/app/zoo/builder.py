@@ -166,16 +166,8 @@ class Builder:
         weight = self.weight(f"{name}.weight", shape, std=(gain / (inner * prod(window))) ** 0.5)
         offset = self.weight(f"{name}.bias", (channels,), std=0.1) if bias else None
         return self.node(
-            "Conv",
-            x,
-            weight,
-            offset,
-            name=name,
-            kernel_shape=window,
-            strides=_size_per_axis(stride, rank),
-            pads=_pads(padding, rank),
-            dilations=_size_per_axis(dilation, rank),
-            group=groups,
+            "Conv", x, weight, offset, name=name, kernel_shape=window, strides=_size_per_axis(stride, rank),
+            pads=_pads(padding, rank), dilations=_size_per_axis(dilation, rank), group=groups,
         )
 
     def conv_transpose(
@@ -198,15 +190,8 @@ class Builder:
         weight = self.weight(f"{name}.weight", (x.channels, channels, *window), std=(gain / fan_in) ** 0.5)
         offset = self.weight(f"{name}.bias", (channels,), std=0.1) if bias else None
         return self.node(
-            "ConvTranspose",
-            x,
-            weight,
-            offset,
-            name=name,
-            kernel_shape=window,
-            strides=steps,
-            pads=_pads(padding, rank),
-            output_padding=_size_per_axis(output_padding, rank),
+            "ConvTranspose", x, weight, offset, name=name, kernel_shape=window, strides=steps,
+            pads=_pads(padding, rank), output_padding=_size_per_axis(output_padding, rank),
         )
 
     def batch_norm(self, x: Value, name: str, *, epsilon: float = 1e-5, gain: float = 1.0) -> Value:
@@ -246,12 +231,7 @@ class Builder:
         size = (x.shape[-1],)
         scale = self.weight(f"{name}.weight", size, std=0.1, mean=1.0)
         return self.node(
-            "LayerNormalization",
-            x,
-            scale,
-            self.weight(f"{name}.bias", size, std=0.1),
-            name=name,
-            axis=-1,
+            "LayerNormalization", x, scale, self.weight(f"{name}.bias", size, std=0.1), name=name, axis=-1,
             epsilon=epsilon,
         )
 
@@ -273,12 +253,8 @@ class Builder:
         """Add a maximum over windows; `ceil` lets the last window reach over the edge."""
         rank = len(x.shape) - 2
         return self.node(
-            "MaxPool",
-            x,
-            kernel_shape=_size_per_axis(kernel, rank),
-            strides=_size_per_axis(stride, rank),
-            pads=_pads(padding, rank),
-            ceil_mode=int(ceil),
+            "MaxPool", x, kernel_shape=_size_per_axis(kernel, rank), strides=_size_per_axis(stride, rank),
+            pads=_pads(padding, rank), ceil_mode=int(ceil),
         )
 
     def average_pool(
@@ -294,13 +270,9 @@ class Builder:
         """Add a mean over windows; `count_padding` counts the zeros of the padding, as torch does."""
         rank = len(x.shape) - 2
         return self.node(
-            "AveragePool",
-            x,
-            kernel_shape=_size_per_axis(kernel, rank),
-            strides=_size_per_axis(stride, rank),
-            pads=_pads(padding, rank),
-            count_include_pad=int(count_padding),
-            ceil_mode=int(ceil),
+            "AveragePool", x, kernel_shape=_size_per_axis(kernel, rank),
+            strides=_size_per_axis(stride, rank), pads=_pads(padding, rank),
+            count_include_pad=int(count_padding), ceil_mode=int(ceil),
         )
 
     def global_pool(self, x: Value) -> Value:

@@ -23,17 +23,8 @@ Build = Callable[[Builder, int], tuple[Value, ...] | Value]
 
 # The modules that declare workloads, in the order of `zoo list`.
 _MODULES = (
-    "feed_forward",
-    "residual",
-    "inception",
-    "nasnet",
-    "recurrent",
-    "transformer",
-    "longformer",
-    "dense",
-    "video",
-    "generators",
-    "cases",
+    "feed_forward", "residual", "inception", "nasnet", "recurrent", "transformer", "longformer", "dense",
+    "video", "generators", "cases",
 )
 
 _REGISTERED: dict[str, Workload] = {}

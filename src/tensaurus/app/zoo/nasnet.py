@@ -94,21 +94,11 @@ def _separable(
         layer = f"{name}.separable_{index}"
         x = b.relu(x)
         x = b.conv(
-            x,
-            f"{layer}.depthwise_conv2d",
-            x.channels,
-            kernel,
-            stride=step,
-            padding=_same(x, kernel, step),
+            x, f"{layer}.depthwise_conv2d", x.channels, kernel, stride=step, padding=_same(x, kernel, step),
             groups=x.channels,
         )
         x = b.conv_norm(
-            x,
-            f"{layer}.pointwise_conv2d",
-            f"{name}.bn_sep_{index}",
-            channels or x.channels,
-            1,
-            gain=1.0,
+            x, f"{layer}.pointwise_conv2d", f"{name}.bn_sep_{index}", channels or x.channels, 1, gain=1.0,
             epsilon=_EPSILON,
         )
     return x

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensaurus.check.files.judge import OriginalOutput
-from tensaurus.check.inputs.draw_inputs import Feed
+from tensaurus.check.inputs.feed import Feed
 
 __all__ = ["PRECISE_KINDS", "ComparisonRow"]
 
-# Kinds of inputs (`draw_inputs.KINDS`) on which the comparison in float64 is strict: only perturbed copies
+# Kinds of inputs (`feed.KINDS`) on which the comparison in float64 is strict: only perturbed copies
 # that run in float64, too, widen the allowed error.  On extreme inputs one rounding may move single elements
 # far, which two copies in float64 may miss: there the distances of the copies on the runtime count as well.
 PRECISE_KINDS = frozenset({"random", "blocks"})
 
 
-@dataclass
+@dataclass(eq=False)
 class ComparisonRow:
     """One feed (a set of inputs) with the original's outputs.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
@@ -21,8 +22,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, initializer_names, light_copy
 from tensaurus.graph.onnx.shape_inference import infer_shapes
-from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node
-from tensaurus.ops.ordering import ORDERING
+from tensaurus.ops.abrupt_operators import SCORE_INPUTS
+from tensaurus.ops.special_nodes import ONNX_DOMAINS, copy_node
 from tensaurus.runtimes.backends import Array
 from tensaurus.system.errors import TensaurusError
 
@@ -58,7 +59,7 @@ class PinnedPair:
 
 def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None:
     """Return both models pinned; None where neither orders scores, or they do not order the same ones."""
-    if not any(node.op_type in ORDERING for graph in graphs_in(original.graph) for node in graph.node):
+    if not any(node.op_type in SCORE_INPUTS for graph in graphs_in(original.graph) for node in graph.node):
         return None
     try:
         one, other = inline_functions(original), inline_functions(candidate)
@@ -68,33 +69,49 @@ def pin_scores(original: ModelProto, candidate: ModelProto) -> PinnedPair | None
     if not pairs:
         return None
     types = {value.name: value.type.tensor_type.elem_type for value in _typed_values(one)}
-    # the places where scores are read: a node of the original, its partner, and the index of their input
-    reads = [(a, b, index) for a, b in pairs for index in _score_inputs(one, a)]
-    kinds = [types.get(a.input[index], 0) for a, _, index in reads]
+    reads = [_ScoreRead(a, b, index) for a, b in pairs for index in _score_inputs(one, a)]
+    kinds = [types.get(read.score_name, 0) for read in reads]
     if not reads or not all(kind in FLOATS for kind in kinds):
         return None
     # names for the added inputs ("pinned") and outputs ("scores_of") that no value of either model has
     used = {name for model in (one, other) for name in _used_names(model)}
     inputs, outputs = (
-        [_unused_name(f"{word}_{a.output[0]}_{index}", used) for a, _, index in reads]
+        [_unused_name(f"{word}_{read.original.output[0]}_{read.input_index}", used) for read in reads]
         for word in ("pinned", "scores_of")
     )
-    pinned = []
-    for model, side in ((one, 0), (other, 1)):
-        scores_read = [((a, b)[side].output[0], index) for a, b, index in reads]
-        pinned.append(_pin_model(model, scores_read, inputs, outputs, kinds))
+    original_reads = [(read.original.output[0], read.input_index) for read in reads]
+    candidate_reads = [(read.candidate.output[0], read.input_index) for read in reads]
+    pinned_original = _pin_model(one, original_reads, inputs, outputs, kinds)
+    pinned_candidate = _pin_model(other, candidate_reads, inputs, outputs, kinds)
     scores = ModelProto()  # the original itself, with its scores as the only outputs
     scores.CopyFrom(one)
     del scores.graph.output[:]
-    for (a, _, index), name, kind in zip(reads, outputs, kinds, strict=True):
-        scores.graph.node.append(copy_node(a.input[index], name))
+    for read, name, kind in zip(reads, outputs, kinds, strict=True):
+        scores.graph.node.append(copy_node(read.score_name, name))
         scores.graph.output.append(_tensor_info(name, kind))
     dtypes = (np.dtype(helper.tensor_dtype_to_np_dtype(kind)) for kind in kinds)
-    words = dict.fromkeys(f"{a.op_type} {a.name or a.output[0]}" for a, _, _ in reads)
-    dependent_outputs = _dependent_outputs(one, [a for a, _ in pairs])
+    nodes = [read.original for read in reads]
     return PinnedPair(
-        pinned[0], pinned[1], scores, dict(zip(inputs, dtypes, strict=True)), tuple(words), dependent_outputs
+        original=pinned_original,
+        candidate=pinned_candidate,
+        scores=scores,
+        inputs=dict(zip(inputs, dtypes, strict=True)),
+        operators=tuple(dict.fromkeys(f"{node.op_type} {node.name or node.output[0]}" for node in nodes)),
+        dependent_outputs=_dependent_outputs(one, [original for original, _ in pairs]),
     )
+
+
+class _ScoreRead(NamedTuple):
+    """A place where scores are read: an ordering node, its partner in the other model, and their input."""
+
+    original: NodeProto
+    candidate: NodeProto
+    input_index: int
+
+    @property
+    def score_name(self) -> str:
+        """The tensor of scores in the original."""
+        return str(self.original.input[self.input_index])
 
 
 def _pin_model(
@@ -134,14 +151,14 @@ def _typed_values(model: ModelProto) -> Iterator[ValueInfoProto]:
 
 def _ordering_nodes(model: ModelProto) -> list[NodeProto]:
     """Return the nodes that order computed scores, in the order of the graph."""
-    nodes = [n for n in model.graph.node if n.op_type in ORDERING and n.domain in ONNX_DOMAINS]
+    nodes = [n for n in model.graph.node if n.op_type in SCORE_INPUTS and n.domain in ONNX_DOMAINS]
     return [node for node in nodes if _score_inputs(model, node)]
 
 
 def _score_inputs(model: ModelProto, node: NodeProto) -> list[int]:
     """Return the indices of a node's inputs that are computed scores: no model inputs, no constants."""
     not_computed = initializer_names(model.graph) | {value.name for value in model.graph.input}
-    read = [index for index in ORDERING[node.op_type] if index < len(node.input)]
+    read = [index for index in SCORE_INPUTS[node.op_type] if index < len(node.input)]
     return [index for index in read if node.input[index] and node.input[index] not in not_computed]
 
 

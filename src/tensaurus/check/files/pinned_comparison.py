@@ -7,6 +7,7 @@ the scores among them, are then compared as usual.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from tensaurus.check.files.candidate_trial import CandidateTrial
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.judge import OriginalOutput, OutputFinding
 from tensaurus.check.files.near_ties import PinnedPair, pin_scores
-from tensaurus.check.inputs.draw_inputs import Feed
+from tensaurus.check.files.run_original import run_original
+from tensaurus.check.inputs.feed import Feed
 from tensaurus.graph.onnx.build import Build
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.scratch import temporary_folder
@@ -74,13 +76,14 @@ def _is_astray(base: Baseline, pair: PinnedPair) -> bool:
     """Return whether near ties lead the original, or a perturbed copy, away from the reference."""
     for row in base.rows:
         for name, output in zip(base.names, row.results, strict=False):
-            if name in pair.dependent_outputs and name not in base.random and _is_output_astray(output):
+            is_compared = name in pair.dependent_outputs and name not in base.random_outputs
+            if is_compared and _is_output_astray(output):
                 return True
     return False
 
 
 def _is_output_astray(output: OriginalOutput) -> bool:
-    if output.error is not None:
+    if output.has_floats:
         return bool(output.error.size) and float(output.error.max()) > STRAY_SHARE * output.largest
     # integers, as indices are, have no error: the reference, or a perturbed copy, has others
     return any(np.shape(n) == np.shape(output.own) and bool(np.any(n != output.own)) for n in output.accepted)
@@ -96,21 +99,7 @@ def _pinned_baseline(base: Baseline, pair: PinnedPair, folder: Path) -> Baseline
     feeds = []
     with base.start_worker(ComparedModel.read(scores, {}, folder)) as worker:
         for row in base.rows:
-            if not row.results:  # infinities and NaN have no order
-                continue
-            pins = pair.pinned_inputs(run_inputs(worker, row.feed.arrays))
-            feed = Feed(row.feed.kind, {**row.feed.arrays, **pins}, frozenset(pins))
-            feeds.append((feed, {name: array.shape for name, array in feed.arrays.items()}))
-    return Baseline(
-        original,
-        candidate,
-        {},
-        (),
-        seed=base.seed,
-        backend=base.backend,
-        threads=base.threads,
-        ranges=base.values.ranges,
-        limit=base.limit,
-        stage=base.stage,
-        rows=feeds,
-    )
+            if row.results:  # infinities and NaN have no order
+                pins = pair.pinned_inputs(run_inputs(worker, row.feed.arrays))
+                feeds.append(Feed(row.feed.kind, {**row.feed.arrays, **pins}, frozenset(pins)))
+    return run_original(original, candidate, replace(base.options, shapes={}, answers=None), feeds=feeds)

@@ -150,7 +150,7 @@ def narrowest_digits(program: Program) -> int:
             continue
         scopes = node.op.scopes(node.arg_types(), node.attrs)
         if any(cast_target(fn) is None for scope in scopes for fn in called_functions(scope)):
-            digits += [FLOAT_FORMATS[dtype][0] for dtype in dtypes if is_float(dtype)]
+            digits += [FLOAT_FORMATS[dtype].digits for dtype in dtypes if is_float(dtype)]
     return min(digits)
 
 

@@ -44,7 +44,7 @@ def far_from_exact(original: OriginalOutput, result: Any, digits: int, plausible
     `digits` are the binary digits of the narrowest type that the original computes in.  Infinities count on
     plausible inputs only.  Of integers, every element that differs is returned.
     """
-    if original.error is None:
+    if not original.has_floats:
         return _differing_integers(original, result)
     known = FLOAT_FORMATS.get(original.own.dtype.name)
     if known is None or np.shape(result) != original.error.shape:
@@ -77,7 +77,7 @@ def adopt_unfused_results(
     is_far = far_from_exact(original, unfused, digits, plausible)
     if not is_far.any() or np.shape(rounded) != is_far.shape:
         return 0.0
-    if original.error is None:
+    if not original.has_floats:
         return _adopt_own_integers(original, unfused, rounded, is_far)
     # where one of the two reasons in the module's text holds (the first is `is_stable`) and both computations
     # agree

@@ -6,19 +6,22 @@ First the interfaces are compared, then the outputs on random and adversarial in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 
 from onnx import ModelProto
 from rich.text import Text
 
-from tensaurus.check.files.baseline import Baseline
+from tensaurus.check.files.baseline import ComparisonOptions
 from tensaurus.check.files.candidate_trial import CandidateTrial
 from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.equality import Equality
+from tensaurus.check.files.judge import OutputFinding
 from tensaurus.check.files.pinned_comparison import recheck_with_pinned_scores
 from tensaurus.check.files.reference_answers import ReferenceAnswers
-from tensaurus.check.inputs.draw_inputs import KINDS
+from tensaurus.check.files.run_original import run_original
+from tensaurus.check.inputs.feed import KINDS
 from tensaurus.check.inputs.model_interface import interface_differences
 from tensaurus.check.inputs.user_inputs import Inputs, load_user_inputs
 from tensaurus.check.program.field_check import FieldCheck
@@ -45,10 +48,10 @@ class Verdict:
     """
 
     passed: bool
-    max_abs_error: float = float("nan")
-    max_rel_error: float = float("nan")
-    own_abs_error: float = float("nan")
-    own_rel_error: float = float("nan")
+    max_abs_error: float = nan
+    max_rel_error: float = nan
+    own_abs_error: float = nan
+    own_rel_error: float = nan
     inputs: tuple[str, ...] = ()
     detail: str = ""
     field: FieldCheck | None = None
@@ -71,8 +74,8 @@ class Verdict:
 
 
 def verify(
-    a: Path | str | ModelProto | Build,
-    b: Path | str | ModelProto | Build,
+    original: Path | str | ModelProto | Build,
+    candidate: Path | str | ModelProto | Build,
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     seed: int = 0,
@@ -87,62 +90,60 @@ def verify(
     answers: ReferenceAnswers | None = None,
     margin: float = 1.0,
 ) -> Verdict:
-    """Compare the candidate `b` with the original `a` and return the verdict.
+    """Compare the candidate with the original and return the verdict.
 
-    shapes   sizes of inputs that are fixed
-    ranges   values of integer inputs, both ends included; else 0 and 1
     inputs   the caller's inputs, {name: array} or an .npz file, tried beside those of the kinds
-    kinds    kinds of inputs to draw, of `draw_inputs.KINDS`
+    kinds    kinds of inputs to draw, of `feed.KINDS`
     field    an earlier check of the programs over a field, for the record
-    limit    seconds that a run may take
-    stage    is called with the name of each step
-    answers  the float64 outputs of `a`, shared by the comparisons of several candidates
-    margin   how many times the usual limit the errors of `b` may be (`allowed_error.ERROR_FACTORS`)
+    margin   how many times the usual limit the candidate's errors may be (`allowed_error.ERROR_FACTORS`)
 
+    For the other arguments see `ComparisonOptions`.
     Raises TensaurusError where a file is no model, or the original does not run.
     """
+    shapes = shapes or {}
     with temporary_folder() as folder:
-        original = ComparedModel.read(a, shapes or {}, folder)
-        candidate = ComparedModel.read(b, shapes or {}, folder)
-        if differences := interface_differences(original.proto, candidate.proto):
+        before, after = (ComparedModel.read(model, shapes, folder) for model in (original, candidate))
+        if differences := interface_differences(before.proto, after.proto):
             return Verdict(False, detail="; ".join(differences), field=field)
-        with name_file_in_errors(original.name):
-            started = Baseline(
-                original,
-                candidate,
-                shapes or {},
-                kinds,
-                seed=seed,
-                backend=backend,
-                threads=usable_threads(threads),
-                ranges=ranges or {},
-                limit=limit,
-                stage=stage,
-                given=load_user_inputs(inputs, original.proto, shapes or {}),
-                answers=answers,
+        with name_file_in_errors(before.name):
+            options = ComparisonOptions(
+                backend, usable_threads(threads), seed, shapes, ranges or {}, limit, stage, answers
             )
-        with started as base:
+            given = load_user_inputs(inputs, before.proto, shapes)
+            base = run_original(before, after, options, kinds=kinds, given=given)
+        with base:
             try:
                 findings = recheck_with_pinned_scores(base, CandidateTrial(base, margin).judge(), margin)
+                verdict = _verdict_of(findings, len(base.rows), margin)
             except WorkerError as error:
-                tried = tuple(row.feed.kind for row in base.rows)
-                detail = f"{candidate.name} does not run: {error}"
-                notes, faults = tuple(base.notes), tuple(base.faults)
-                return Verdict(False, inputs=tried, detail=detail, field=field, notes=notes, faults=faults)
-    # the largest errors over plausible inputs on the runtime, then one line that explains the verdict
-    plausible = [s.finding for s in findings if s.feed.is_plausible and not s.exact]
-    max_abs, max_rel, own_abs, own_rel = (
-        max((getattr(finding, key) for finding in plausible), default=float("nan"))
-        for key in ("max_abs", "max_rel", "own_abs", "own_rel")
+                verdict = Verdict(False, detail=f"{after.name} does not run: {error}")
+    return replace(
+        verdict,
+        inputs=tuple(row.feed.kind for row in base.rows),
+        field=field,
+        notes=tuple(base.notes),
+        faults=tuple(base.faults),
     )
-    wrong = [str(s) for s in findings if not s.finding.passed]
+
+
+def _verdict_of(findings: Sequence[OutputFinding], inputs: int, margin: float) -> Verdict:
+    """Return the largest errors on plausible inputs, and a line that explains the verdict on all inputs."""
+    wrong = [str(found) for found in findings if not found.finding.passed]
+    plausible = [found.finding for found in findings if found.feed.is_plausible and not found.in_float64]
+    own_abs = max((finding.own_abs for finding in plausible), default=nan)
+    own_rel = max((finding.own_rel for finding in plausible), default=nan)
     if wrong:
         detail = wrong[0] + (f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else "")
     else:
-        worst = max((s.finding.worst for s in findings), default=0.0)
+        worst = max((found.finding.worst for found in findings), default=0.0)
         own = f"the original's own error {own_abs:.2g} absolute, {own_rel:.2g} relative"
         allowed = "the allowed error" if margin == 1 else f"the allowed error, {margin:g} times the usual"
-        detail = f"{len(base.rows)} inputs; {own}; at most {worst:.2g} of {allowed}"
-    tried = tuple(row.feed.kind for row in base.rows)
-    errors = (max_abs, max_rel, own_abs, own_rel)
-    return Verdict(not wrong, *errors, tried, detail, field, tuple(base.notes), tuple(base.faults))
+        detail = f"{inputs} inputs; {own}; at most {worst:.2g} of {allowed}"
+    return Verdict(
+        not wrong,
+        max_abs_error=max((finding.max_abs for finding in plausible), default=nan),
+        max_rel_error=max((finding.max_rel for finding in plausible), default=nan),
+        own_abs_error=own_abs,
+        own_rel_error=own_rel,
+        detail=detail,
+    )

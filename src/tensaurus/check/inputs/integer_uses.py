@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tensaurus.expr.ir.scope import Body, Call, Read, Scope, Select, Source, Tensor
 from tensaurus.expr.ir.walk import children, lookups_in, sizes
@@ -18,6 +19,9 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType
 
 Limits = tuple[int, int]
+
+# The inputs from which the elements of a tensor come, and whether they come unchanged.
+Origins: TypeAlias = dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -86,67 +90,62 @@ class _UseAnalysis:
         self.unknown: set[str] = set()
         self.loop_counts: set[str] = set()
 
-    def visit(self, program: Program, carried: dict[Node, dict[str, bool]]) -> dict[Node, dict[str, bool]]:
-        """Return for every node from which inputs its elements come, and whether they come unchanged.
-
-        `carried` has this for the program's inputs, and is filled in.
-        """
+    def visit(self, program: Program, origins: dict[Node, Origins]) -> None:
+        """Find the origins of every node; `origins` has those of the program's inputs, and is filled in."""
         for node in program.nodes:
             owner = node.args[0] if node.op is ITEM else node
             assert owner is not None
-            if node.op is INPUT or not any(carried.get(a) for a in owner.args if a is not None):
+            if node.op is INPUT or not any(origins.get(a) for a in owner.args if a is not None):
                 continue
             if isinstance(owner.op, Op):
                 if node.op is ITEM or len(node.types) == 1:  # of several outputs, each ITEM is analyzed alone
-                    carried[node] = self._declared(owner, node, carried)
+                    origins[node] = self._visit_declared(owner, node, origins)
             elif owner.op is OPAQUE and node is owner:
-                carried[node] = self._opaque(node, carried)
+                origins[node] = self._visit_opaque(node, origins)
             else:
-                carried[node] = carried.get(owner, {})
-        return carried
+                origins[node] = origins.get(owner, {})
 
-    def _declared(
-        self, owner: Node, node: Node, carried: Mapping[Node, Mapping[str, bool]]
-    ) -> dict[str, bool]:
-        """Return what an output of a declared operator carries; record the inputs that it uses as indices."""
+    def _visit_declared(self, owner: Node, node: Node, origins: Mapping[Node, Origins]) -> Origins:
+        """Return the origins of a declared operator's output; record the inputs that it uses as indices."""
         assert isinstance(owner.op, Op)
         kinds = owner.arg_types()
         scope = owner.op.scopes(kinds, owner.attrs)[node.attribute("index") if node is not owner else 0]
-        inputs: dict[Tensor, Mapping[str, bool]] = {
-            leaf: carried.get(arg, {})
+        origins_of: dict[Tensor, Origins] = {
+            leaf: origins.get(arg, {})
             for leaf, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
             if leaf is not None and arg is not None
         }
-        result: dict[str, bool] = {}
+        result: Origins = {}
         for use in _reads_of(scope):
-            for name, same in inputs.get(use.tensor, {}).items():
+            for name, is_unchanged in origins_of.get(use.tensor, {}).items():
                 if use.index_limits is None:
-                    result[name] = result.get(name, True) and same and use.is_unchanged
+                    result[name] = result.get(name, True) and is_unchanged and use.is_unchanged
                     continue
                 low, high = use.index_limits
-                if same and isinstance(low, int) and isinstance(high, int):
+                if is_unchanged and isinstance(low, int) and isinstance(high, int):
                     self.limits.setdefault(name, []).append((low, high))
                 else:
                     self.unknown.add(name)
         return result
 
-    def _opaque(self, node: Node, carried: Mapping[Node, Mapping[str, bool]]) -> dict[str, bool]:
-        """Visit the bodies of an opaque node; return what it carries: all of its inputs, changed.
+    def _visit_opaque(self, node: Node, origins: Mapping[Node, Origins]) -> Origins:
+        """Visit the bodies of an opaque node; return its origins: all of its arguments', changed.
 
         The condition of an If chooses a branch and holds no index; other inputs of unknown operators may.
         """
         form = node.attribute("form")
         # the node's own inputs, then what its bodies read from the program around it
         own, captured = node.args[: form.inputs], node.args[form.inputs :]
-        mixed = {name: False for arg in node.args if arg is not None for name in carried.get(arg, {})}
+        mixed = {name: False for arg in node.args if arg is not None for name in origins.get(arg, {})}
         if form.operator == "Loop" and own[0] is not None:
-            self.loop_counts.update(name for name, same in carried.get(own[0], {}).items() if same)
+            counts = origins.get(own[0], {}).items()
+            self.loop_counts.update(name for name, is_unchanged in counts if is_unchanged)
         if form.operator != "If":
             read = own[1:] if form.operator == "Loop" else own
-            self.unknown.update(name for a in read if a is not None for name in carried.get(a, {}))
+            self.unknown.update(name for a in read if a is not None for name in origins.get(a, {}))
         for _, body in form.bodies:
-            inner: dict[Node, dict[str, bool]] = {
-                inside: dict(carried.get(value, {}))
+            inner: dict[Node, Origins] = {
+                inside: dict(origins.get(value, {}))
                 for inside, value in zip(body.captured, captured, strict=True)
                 if value is not None
             }

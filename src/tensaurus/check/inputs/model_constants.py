@@ -1,6 +1,6 @@
 """Collects the numbers that models hold: near them a comparison, a clip or a rounding may turn.
 
-`draw_inputs` draws inputs near these numbers: of a model with Clip(x, 0, 6), numbers around 0 and 6.
+`edge_values` draws inputs near these numbers: of a model with Clip(x, 0, 6), numbers around 0 and 6.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
 
 from tensaurus.expr.ir.float_conversions import FLOAT_FORMATS
 from tensaurus.graph.onnx.onnx_frame import graphs_in
+from tensaurus.ops.abrupt_operators import STEP_INPUT
 from tensaurus.ops.element_type import dtype_name
-from tensaurus.ops.ordering import ROUNDING
 from tensaurus.runtimes.backends import Array
 
 MAX_THRESHOLD_ELEMENTS = 64  # a larger tensor holds weights, not a threshold or one for each channel
@@ -100,7 +100,7 @@ def _rounding_thresholds(model: ModelProto) -> Iterator[Array]:
         t.name: t for t in model.graph.initializer if np.prod(t.dims, dtype=object) <= MAX_THRESHOLD_ELEMENTS
     }
     for node in model.graph.node:
-        if (scale := ROUNDING.get(node.op_type)) is None:  # the index of the input that holds the scale
+        if (scale := STEP_INPUT.get(node.op_type)) is None:  # the index of the input that holds the scale
             continue
         scales = np.ones(1)
         if scale < len(node.input) and node.input[scale] in small:

@@ -1,10 +1,12 @@
-"""Compares the interfaces of models: names, order, element types and shapes of inputs and outputs."""
+"""Reads and compares the interfaces of models: names, order, types and shapes of inputs and outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnx import ModelProto, TypeProto, ValueInfoProto
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from tensaurus.graph.onnx.onnx_frame import initializer_names, stated_sizes
 from tensaurus.ops.element_type import dtype_name
@@ -20,6 +22,25 @@ def required_inputs(model: ModelProto) -> list[ValueInfoProto]:
     """Return the inputs that a caller must give: those without a default."""
     weights = initializer_names(model.graph)
     return [value for value in model.graph.input if value.name not in weights]
+
+
+def dtype_of(value: ValueInfoProto) -> np.dtype[np.generic] | None:
+    """Return the numpy type of an input's elements; None for strings and unknown types."""
+    code = value.type.tensor_type.elem_type
+    known = code in TensorProto.DataType.values() and code not in (0, TensorProto.STRING)
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(code)) if known else None
+
+
+def is_integer(value: ValueInfoProto) -> bool:
+    """Return whether an input's elements are integers."""
+    dtype = dtype_of(value)
+    return dtype is not None and (dtype.kind in "iu" or "int" in dtype.name)
+
+
+def is_float(value: ValueInfoProto) -> bool:
+    """Return whether an input's elements are floats or complex numbers."""
+    dtype = dtype_of(value)
+    return dtype is not None and ("float" in dtype.name or dtype.kind == "c")
 
 
 def interface_differences(a: ModelProto, b: ModelProto) -> list[str]:

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import monotonic
+from typing import NamedTuple
 
 from onnx import ModelProto
 
-from tensaurus.check.inputs.draw_inputs import InputValues, draw_feed
+from tensaurus.check.inputs.draw_inputs import draw_feed
+from tensaurus.check.inputs.feed import InputValues
 from tensaurus.check.inputs.try_shapes import input_remedy, shape_assignments
 from tensaurus.expr.sizes.size import Symbol
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.graph_importer import symbol_of
+from tensaurus.graph.onnx.value_types import symbol_of
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
 
 
-def sample_feeds(
+class TimingInputs(NamedTuple):
+    """Random inputs on which a model runs.
+
+    words    the sizes that were made up for them, "" where the model states all sizes
+    seconds  of one run on them: the first, which may be slow
+    """
+
+    arrays: dict[str, Array]
+    words: str
+    seconds: float
+
+
+def draw_timing_inputs(
     model: ModelProto,
     shapes: Mapping[str, Sequence[int]],
     seed: int,
@@ -29,12 +43,11 @@ def sample_feeds(
     ranges: Mapping[str, tuple[int, int]] | None = None,
     limit: float = RUN_LIMIT,
     given: Mapping[str, Array] | None = None,
-) -> tuple[dict[str, Array], str, float]:
-    """Return random inputs on which the model runs, the sizes made up for them, and the seconds of that run.
+) -> TimingInputs:
+    """Return random inputs on which the model runs, after running it.
 
-    The sizes are in words, "" where the model states them.  The run is the first, which may be slow.  `build`
-    is the model as the backend takes it; a run may take `limit` seconds; `given` inputs are used as they are.
-    Raises TensaurusError where no values can be drawn, or the model runs on none of them.
+    `build` is the model as the backend takes it; a run may take `limit` seconds; `given` inputs are used as
+    they are.  Raises TensaurusError where no values can be drawn, or the model runs on none of them.
     """
     refusal = ""
     try:
@@ -48,7 +61,7 @@ def sample_feeds(
             except WorkerError as error:
                 text = f"{backend} does not run the model on the given inputs: {error}"
                 raise TensaurusError(text) from error
-            return dict(given), "", seconds
+            return TimingInputs(dict(given), "", seconds)
         for sizes, words in shape_assignments(model, shapes):
             arrays = dict(draw_feed(model, sizes, "random", seed, InputValues(ranges or {})).arrays)
             try:
@@ -58,7 +71,7 @@ def sample_feeds(
                 if not worker.is_alive:
                     break
                 continue
-            return arrays, words, seconds
+            return TimingInputs(arrays, words, seconds)
     raise TensaurusError(
         f"{backend} does not run the model on generated inputs: {refusal}",
         remedy=input_remedy(model, shapes),

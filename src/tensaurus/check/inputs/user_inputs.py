@@ -1,7 +1,8 @@
-"""Reads inputs that the caller gives and checks them against the inputs of the model."""
+"""Checks the inputs, and the ranges of integer inputs, that the caller gives against the model."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +17,7 @@ from tensaurus.ops.element_type import dtype_name
 from tensaurus.runtimes.backends import Array
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["Inputs", "load_user_inputs"]
+__all__ = ["Inputs", "load_user_inputs", "require_ranges"]
 
 Inputs: TypeAlias = Mapping[str, Any] | str | Path  # arrays by the inputs' names, or an .npz file of them
 
@@ -92,3 +93,23 @@ def _check_array(value: ValueInfoProto, array: Array, fixed: Sequence[int] | Non
         reason = f"input {name} has shape {list(array.shape)}, the model expects [{words}]"
         raise TensaurusError(reason, remedy="Give an array of that shape.")
     return array
+
+
+def require_ranges(model: ModelProto, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Raise TensaurusError for a range of what is no integer input, or beyond what its type holds."""
+    kinds = {value.name: value.type.tensor_type.elem_type for value in required_inputs(model)}
+    for name, (low, high) in ranges.items():
+        if name not in kinds:
+            known = ", ".join(kinds) or "none"
+            reason = f"--range names {name}, which is no input"
+            raise TensaurusError(reason, remedy=f"The model's inputs are: {known}")
+        kind = TensorProto.DataType.Name(kinds[name]).lower()
+        sizes = re.fullmatch(r"(u?)int(\d+)", kind)
+        if sizes is None:
+            reason = f"--range names input {name}, which is {kind}, not an integer type"
+            raise TensaurusError(reason, remedy="Give values of other inputs with --inputs.")
+        bits = min(63, int(sizes[2]) - (not sizes[1]))
+        least, most = 0 if sizes[1] else -(2**bits), 2**bits - 1
+        if low < least or high > most:
+            reason = f"--range {name}={low},{high} exceeds the type {kind} of the input"
+            raise TensaurusError(reason, remedy=f"Its values go from {least} to {most}.")

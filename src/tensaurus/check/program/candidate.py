@@ -36,8 +36,8 @@ class Candidate:
     """A program that a search proposes, with the step that made it; the original has no step.
 
     It comes after `Extracted` (`optimizer/search/program_pool`), a saturation's program without a proof, and
-    before `Contender` (`optimizer/result/contenders`), which is written as a model and measured beside the
-    original.
+    before `CandidateModel` (`optimizer/result/candidate_models`), which is written as ONNX and measured
+    beside the original.
 
     cost      the sum of the costs of its operators, in seconds
     measured  seconds of a run of the whole program, where there was one

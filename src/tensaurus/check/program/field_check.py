@@ -21,7 +21,7 @@ from tensaurus.check.program.meeting_numbers import find_meeting_numbers, unspec
 from tensaurus.check.program.replay_sizes import Sizes, shape_at, size_choices
 from tensaurus.expr.analysis.breaking_values import draw_integers, draw_integers_near
 from tensaurus.expr.evaluate.fields import Array
-from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, Pairs
+from tensaurus.expr.evaluate.two_point_field import LAW_LADDER, Laws, PrimeFieldPairs
 from tensaurus.expr.ir.integer_types import integer_limits, is_integer, to_int64
 from tensaurus.graph.analysis.program_degree import bound_degree
 from tensaurus.graph.ir.node import Node
@@ -140,7 +140,7 @@ def _check_with_laws(
         unspecified = {name for name, _ in a.outputs}  # outputs of which no draw has compared all elements
         # drawn again while some output has differed in unspecified elements only, in all draws
         for redraw in range(1 + PLAIN_DRAWS):
-            field = Pairs(seed * 1_000_003 + trial, laws)
+            field = PrimeFieldPairs(seed * 1_000_003 + trial, laws)
             try:
                 found = _run_trial(
                     a, b, field, [seed, trial, redraw] if redraw else [seed, trial], redraw, draws
@@ -182,7 +182,7 @@ class _Trial:
 
 
 def _run_trial(
-    a: Program, b: Program, field: Pairs, seeds: Sequence[int], redraw: int, draws: _IntegerDraws
+    a: Program, b: Program, field: PrimeFieldPairs, seeds: Sequence[int], redraw: int, draws: _IntegerDraws
 ) -> _Trial:
     """Compare both programs at one draw of their inputs.  Raises BackendError where one is not evaluated."""
     reason: BackendError | None = None
@@ -229,7 +229,7 @@ def _draw_input(
     name: str,
     kind: TensorType,
     sizes: Sizes,
-    field: Pairs,
+    field: PrimeFieldPairs,
     rng: np.random.Generator,
     draws: _IntegerDraws,
     redraw: int,

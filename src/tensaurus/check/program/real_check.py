@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,22 +26,6 @@ TINY = 1e-300  # absolute tolerance: smaller numbers count as 0
 DRAWS = 8  # draws of the inputs; the first one has small integers, at which both programs must be valid
 
 
-def _draw_inputs(
-    program: Program,
-    sizes: Sizes,
-    rng: np.random.Generator,
-    near: Mapping[str, Sequence[float]],
-    index_limits: Mapping[str, Limits],
-    from_whole_type: bool,
-) -> dict[str, np.ndarray[Any, Any]]:
-    return {
-        (name := node.attribute("name")): _draw_input(
-            node.tensor, sizes, rng, near.get(name, []), index_limits.get(name), from_whole_type
-        )
-        for node in program.inputs
-    }
-
-
 def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
     """Compare two programs in float64, at numbers near the turning points of their inputs and at others.
 
@@ -55,38 +39,70 @@ def check_reals(a: Program, b: Program, seed: int) -> FieldCheck:
     ]
     near = find_meeting_numbers([a, b], names, seed)
     for draw in range(DRAWS):
-        # evaluate both programs at the first sizes that fit; by `bool(draw)` all draws but the first take
-        # integers of the whole type, and numbers near turning points
-        outputs: list[dict[str, Any]] = []
-        reason = ""
-        for sizes in size_choices([a, b]):
-            rng = np.random.default_rng([seed, draw])
-            feeds = _draw_inputs(a, sizes, rng, near, index_limits, bool(draw))
-            try:
-                outputs = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
-                break
-            except BackendError as error:
-                reason = reason or str(error)
-        if not outputs and not draw:
-            return FieldCheck(False, 0, 0, 1.0, reason)
-        if not outputs:  # the integers drawn are indices that do not exist
-            continue
-        # compare output by output; elements that nothing specifies may differ
-        left, right = outputs
-        for name, value in left.items():
-            shapes = np.shape(value), np.shape(right[name])
-            if shapes[0] != shapes[1]:
-                unspecified = unspecified_elements(a, name, feeds, Reals(), sizes)
-                if draw and unspecified.ndim == 0 and unspecified:
-                    continue
-                return FieldCheck(False, 1, 0, 1.0, f"shapes differ in float64: {shapes[0]} and {shapes[1]}")
-            largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value))
-            same = np.isclose(right[name], value, rtol=0, atol=TOLERANCE * largest + TINY, equal_nan=True)
-            if not same.all() and draw:
-                same |= unspecified_elements(a, name, feeds, Reals(), sizes)
-            if not same.all():
-                return FieldCheck(False, 1, 0, 1.0, f"{int((~same).sum())} elements differ in float64")
+        try:
+            outcome = _evaluate_at_draw(a, b, [seed, draw], near, index_limits, from_whole_type=bool(draw))
+        except BackendError as error:
+            if not draw:
+                return FieldCheck(False, 0, 0, 1.0, str(error))
+            continue  # the integers drawn are indices that do not exist
+        for name in outcome.left:
+            # at small integers, as in the first draw, every element is specified
+            if difference := _difference(a, name, outcome, may_be_unspecified=bool(draw)):
+                return FieldCheck(False, 1, 0, 1.0, difference)
     return FieldCheck(True, 1, 0, 1.0)
+
+
+class _Outcome(NamedTuple):
+    """One draw of the inputs, and the outputs of both programs by name."""
+
+    sizes: Sizes
+    feeds: dict[str, np.ndarray[Any, Any]]
+    left: dict[str, Any]
+    right: dict[str, Any]
+
+
+def _evaluate_at_draw(
+    a: Program,
+    b: Program,
+    seeds: Sequence[int],
+    near: Mapping[str, Sequence[float]],
+    index_limits: Mapping[str, Limits],
+    from_whole_type: bool,
+) -> _Outcome:
+    """Evaluate both programs at the first sizes that fit.  Raises BackendError where none do."""
+    reason: BackendError | None = None
+    for sizes in size_choices([a, b]):
+        rng = np.random.default_rng(seeds)
+        feeds = {
+            (name := node.attribute("name")): _draw_input(
+                node.tensor, sizes, rng, near.get(name, []), index_limits.get(name), from_whole_type
+            )
+            for node in a.inputs
+        }
+        try:
+            left, right = evaluate_all([a, b], feeds, Reals(), sizes=sizes)
+            return _Outcome(sizes, feeds, left, right)
+        except BackendError as error:
+            reason = reason or error
+    raise reason or BackendError("")
+
+
+def _difference(a: Program, name: str, outcome: _Outcome, may_be_unspecified: bool) -> str:
+    """Return in words how an output differs, "" where it does not: unspecified elements may differ."""
+    value, other = outcome.left[name], outcome.right[name]
+
+    def unspecified() -> np.ndarray[Any, Any]:
+        return unspecified_elements(a, name, outcome.feeds, Reals(), outcome.sizes)
+
+    if np.shape(value) != np.shape(other):
+        if may_be_unspecified and (found := unspecified()).ndim == 0 and found:
+            return ""
+        return f"shapes differ in float64: {np.shape(value)} and {np.shape(other)}"
+    largest = np.max(np.abs(value), initial=0.0, where=np.isfinite(value))
+    same = np.isclose(other, value, rtol=0, atol=TOLERANCE * largest + TINY, equal_nan=True)
+    if not same.all() and may_be_unspecified:
+        same |= unspecified()
+    return "" if same.all() else f"{int((~same).sum())} elements differ in float64"
 
 
 def _draw_input(

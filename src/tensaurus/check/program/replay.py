@@ -12,25 +12,31 @@ replayed.  Equality is transitive, and the bounds of the error add up along the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import count, takewhile
-from math import inf, prod
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TypeAlias
 
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.check.program.field_check import FieldCheck, check_field
 from tensaurus.check.program.independent_leaves import over_independent_leaves
 from tensaurus.check.program.real_check import check_reals
+from tensaurus.check.program.replay_sides import (
+    UNKNOWN_SIZE,
+    Sides,
+    count_elements,
+    largest_tensor,
+    sides_to_replay,
+)
 from tensaurus.egraph.core.egraph_proof import follows
 from tensaurus.expr.evaluate.two_point_field import LAW_LADDER
-from tensaurus.graph.ir.node import CONSTANT, INPUT, Node, source
-from tensaurus.graph.ir.program import Program, topological_order
-from tensaurus.ops import TensorType, Untypable
+from tensaurus.graph.ir.node import Node
+from tensaurus.graph.ir.program import Program
+from tensaurus.ops import TensorType
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Bounded, Derived
 from tensaurus.rules.prove.subnormal_constants import refute_flush
-from tensaurus.runtimes.price.operation_counts import number_of, operations
+from tensaurus.runtimes.price.operation_counts import operations
 from tensaurus.system.child import available_memory
 from tensaurus.system.progress import Stage, report_nothing
 
@@ -39,65 +45,9 @@ ALWAYS_REPLAYED_ELEMENTS = 1 << 25  # of one tensor; larger ones are replayed wh
 BYTES_PER_ELEMENT = 8 * 8  # memory for one element: about eight arrays of eight bytes each are alive at once
 MEMORY_MARGIN = 2  # the available memory must be this many times the memory that a replay takes
 MAX_USEFUL_BOUND = 1e-3  # a comparison of whole programs with a larger error bound says too little
-LARGE_LEAF_ELEMENTS = 1 << 15  # a rewrite with a larger leaf is replayed on smaller tensors
-LARGE_RESULT_ELEMENTS = 1 << 20  # so is a rewrite that computes a larger tensor
-CUT_SIZE = 9  # size to which dimensions of large tensors are cut, where the rewrite's types admit that
-CUT_GROWTH = 4  # factor by which the cut size grows, again and again, until the rewrite's types admit it
-UNKNOWN_SIZE = 4  # stands for every open size where work and memory are estimated
 
-
-Sides: TypeAlias = tuple[Program, Program]
-
-
-@dataclass
-class Tally:
-    """Counts the rewrites that were checked, by the way of checking, and adds up their error bounds.
-
-    in_programs  rewrites checked by comparing the programs before and after several of them
-    in_field     rewrites replayed over GF(2^31 - 1)
-    in_reals     rewrites replayed in float64
-    in_bounds    rewrites that keep results within a rounding (evidence `Bounded`)
-    degree       the largest degree of all checks over the field
-    bound        the sum of their error bounds
-    sampled      whether some had integer inputs, whose bounds hold for the integers drawn
-    known        checks by keys that are equal for rewrites whose replay is the same
-    sides        both sides of each equation as they are replayed
-    """
-
-    in_programs: int = 0
-    in_field: int = 0
-    in_reals: int = 0
-    in_bounds: int = 0
-    degree: float = 0.0
-    bound: float = 0.0
-    sampled: bool = False
-    known: dict[Any, FieldCheck] = field(default_factory=dict)
-    sides: dict[Equation, Sides] = field(default_factory=dict)
-
-    def sides_and_key(self, equation: Equation) -> tuple[Sides, Any]:
-        """Return both sides as they are replayed, and a key, equal for rewrites with the same replay."""
-        if equation not in self.sides:
-            self.sides[equation] = _sides_to_replay(equation)
-        left, right = self.sides[equation]
-        return (left, right), (left.roots, right.roots, _holds_in_every_field(equation))
-
-    def add(self, check: FieldCheck) -> None:
-        """Add the bound of a check over the field."""
-        self.degree, self.bound = max(self.degree, check.degree), self.bound + check.error_bound
-        self.sampled |= check.sampled
-
-    def summarize(self) -> FieldCheck:
-        """Return the check of all rewrites together."""
-        parts = [
-            (self.in_programs, "compared in whole programs over GF(2^31-1)"),
-            (self.in_field, "replayed over GF(2^31-1)"),
-            (self.in_reals, "replayed in float64, as GF(2^31-1) gives no error bound for them"),
-            (self.in_bounds, "not exactly equal, but within one rounding by recomputed bounds"),
-        ]
-        counts = ", ".join(f"{count} {words}" for count, words in parts if count)
-        detail = f"rewrites: {counts or 'none'}"
-        compared = self.in_programs + self.in_field
-        return FieldCheck(True, compared, self.degree, min(1.0, self.bound), detail, self.sampled)
+# Both sides' roots, and whether they are compared over the field: equal where the replay is the same.
+_ReplayKey: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...], bool]
 
 
 def check_rewrites(
@@ -107,7 +57,7 @@ def check_rewrites(
 
     `stage` is called with the number of the rewrite that is being checked.
     """
-    tally = Tally()
+    checker = _RewriteChecker(seed)
     runs = [run for candidate in candidates for run in _split_into_runs(candidate)]
     count, total = 0, sum(1 for run in runs for _ in _equations_of(run))
 
@@ -115,11 +65,17 @@ def check_rewrites(
         stage("rewrite", count + number, total)
 
     for run in runs:
-        failure = _check_run(run, tally, seed, report_start)
+        failure = checker.check_run(run, report_start)
         count += sum(1 for _ in _equations_of(run))
         if failure is not None:
             return failure
-    return tally.summarize()
+    return checker.tally.summarize()
+
+
+def refute_equation(equation: Equation) -> str | None:
+    """Return why an equation does not hold; None where it does, as far as its replay tells."""
+    check = _RewriteChecker(seed=0).check_equation(equation)
+    return None if check.passed else check.detail
 
 
 def _split_into_runs(candidate: Candidate) -> Iterator[list[Candidate]]:
@@ -148,111 +104,161 @@ def _holds_in_every_field(equation: Equation) -> bool:
     return equation.evidence.is_exact
 
 
-def _check_run(
-    run: Sequence[Candidate], tally: Tally, seed: int, report_start: Callable[[int], None]
-) -> FieldCheck | None:
-    """Return the check that failed, None where the run is right.
+@dataclass
+class _Tally:
+    """Counts the rewrites that were checked, by the way of checking, and adds up their error bounds.
 
-    `report_start` is called with the number of each rewrite in the run.
+    in_programs  rewrites checked by comparing the programs before and after several of them
+    in_field     rewrites replayed over GF(2^31 - 1)
+    in_reals     rewrites replayed in float64
+    in_bounds    rewrites that keep results within a rounding (evidence `Bounded`)
+    degree       the largest degree of all checks over the field
+    bound        the sum of their error bounds
+    sampled      whether some had integer inputs, whose bounds hold for the integers drawn
     """
-    # whole programs if that is cheaper; else each step must follow from its equations, and all of these hold
-    applied = list(_equations_of(run))
-    if (check := _check_whole_programs(run, tally, seed, report_start)) is not None:
-        tally.add(check)
-        tally.in_programs += len(applied)
+
+    in_programs: int = 0
+    in_field: int = 0
+    in_reals: int = 0
+    in_bounds: int = 0
+    degree: float = 0.0
+    bound: float = 0.0
+    sampled: bool = False
+
+    def add_bound(self, check: FieldCheck) -> None:
+        """Add the bound of a check over the field."""
+        self.degree, self.bound = max(self.degree, check.degree), self.bound + check.error_bound
+        self.sampled |= check.sampled
+
+    def summarize(self) -> FieldCheck:
+        """Return the check of all rewrites together."""
+        parts = [
+            (self.in_programs, "compared in whole programs over GF(2^31-1)"),
+            (self.in_field, "replayed over GF(2^31-1)"),
+            (self.in_reals, "replayed in float64, as GF(2^31-1) gives no error bound for them"),
+            (self.in_bounds, "not exactly equal, but within one rounding by recomputed bounds"),
+        ]
+        counts = ", ".join(f"{count} {words}" for count, words in parts if count)
+        detail = f"rewrites: {counts or 'none'}"
+        compared = self.in_programs + self.in_field
+        return FieldCheck(True, compared, self.degree, min(1.0, self.bound), detail, self.sampled)
+
+
+class _RewriteChecker:
+    """Checks rewrites one by one or in runs; rewrites with the same replay are replayed once."""
+
+    def __init__(self, seed: int):
+        self.seed, self.tally = seed, _Tally()
+        self._checks: dict[_ReplayKey, FieldCheck] = {}
+        self._sides: dict[Equation, Sides] = {}
+
+    def check_run(self, run: Sequence[Candidate], report_start: Callable[[int], None]) -> FieldCheck | None:
+        """Return the check that failed, None where the run is right.
+
+        `report_start` is called with the number of each rewrite in the run.
+        """
+        applied = list(_equations_of(run))
+        if (check := self._check_whole_programs(run, applied, report_start)) is not None:
+            self.tally.add_bound(check)
+            self.tally.in_programs += len(applied)
+            return None
+        # each step must follow from its equations, and all of these hold
+        for at in run:
+            assert at.step is not None
+            pairs = zip(at.step.before.program.roots, at.program.roots, strict=True)
+            if not follows(pairs, at.step.applied):
+                return FieldCheck(False, 0, 0, 1.0, "the rewrites do not prove the candidate equal")
+        for number, equation in enumerate(applied, 1):
+            report_start(number)
+            check = self.check_equation(equation)
+            if not check.passed:
+                reason = f"rewrite {equation.name}: {check.detail}"
+                return FieldCheck(False, check.trials, check.degree, 1.0, reason)
+            if isinstance(equation.evidence, Bounded):
+                self.tally.in_bounds += 1
+            elif check.error_bound < 1:
+                self.tally.add_bound(check)
+                self.tally.in_field += 1
+            else:
+                self.tally.in_reals += 1
         return None
-    for at in run:
-        assert at.step is not None
-        pairs = zip(at.step.before.program.roots, at.program.roots, strict=True)
-        if not follows(pairs, at.step.applied):
-            return FieldCheck(False, 0, 0, 1.0, "the rewrites do not prove the candidate equal")
-    for number, equation in enumerate(applied, 1):
-        report_start(number)
-        check = _check_equation(equation, seed, tally)
-        if not check.passed:
-            reason = f"rewrite {equation.name}: {check.detail}"
-            return FieldCheck(False, check.trials, check.degree, 1.0, reason)
-        if isinstance(equation.evidence, Bounded):
-            tally.in_bounds += 1
-        elif check.error_bound < 1:
-            tally.add(check)
-            tally.in_field += 1
-        else:
-            tally.in_reals += 1
-    return None
 
+    def _check_whole_programs(
+        self, run: Sequence[Candidate], applied: Sequence[Equation], report_start: Callable[[int], None]
+    ) -> FieldCheck | None:
+        """Compare the programs before and after the run, if this takes no longer than to replay each rewrite.
 
-def _check_whole_programs(
-    run: Sequence[Candidate], tally: Tally, seed: int, report_start: Callable[[int], None]
-) -> FieldCheck | None:
-    """Compare the programs before and after the run, if this takes no longer than to replay each rewrite.
+        Returns None where it would take longer, or says nothing.
+        """
+        assert run[0].step is not None
+        before, after = _captured_as_inputs(run[0].step.before.program), _captured_as_inputs(run[-1].program)
+        if not all(map(_holds_in_every_field, applied)) or _too_large(before, after):
+            return None
+        replaying = self._replay_operations(applied, set(self._checks))
+        if _count_operations(before) + _count_operations(after) > replaying:
+            return None
+        report_start(len(applied))
+        bounded = [step for step in LAW_LADDER if not step[0].order]  # an order leaves no bound
+        check = check_field(before, after, seed=self.seed, ladder=bounded)
+        return check if check.passed and check.trials and check.error_bound <= MAX_USEFUL_BOUND else None
 
-    Returns None where it would take longer, or says nothing.
-    """
-    assert run[0].step is not None
-    before, after = _captured_as_inputs(run[0].step.before.program), _captured_as_inputs(run[-1].program)
-    applied = list(_equations_of(run))
-    if not all(map(_holds_in_every_field, applied)) or _too_large(before, after):
-        return None
-    if not _count_operations(before) + _count_operations(after) <= _replay_operations(
-        applied, tally, set(tally.known)
-    ):
-        return None
-    report_start(len(applied))
-    bounded = [step for step in LAW_LADDER if not step[0].order]  # an order leaves no bound
-    check = check_field(before, after, seed=seed, ladder=bounded)
-    return check if check.passed and check.trials and check.error_bound <= MAX_USEFUL_BOUND else None
+    def _replay_operations(self, applied: Iterable[Equation], done: set[_ReplayKey]) -> float:
+        """Return the operations of replaying every rewrite whose key is not in `done`, and add their keys."""
+        total = 0.0
+        for equation in applied:
+            if isinstance(equation.evidence, Derived):
+                steps = (step for step in equation.evidence.steps if isinstance(step, Equation))
+                total += self._replay_operations(steps, done)
+                continue
+            sides, key = self._sides_and_key(equation)
+            if key not in done:
+                done.add(key)
+                total += sum(map(_count_operations, sides))
+        return total
 
+    def _sides_and_key(self, equation: Equation) -> tuple[Sides, _ReplayKey]:
+        """Return both sides as they are replayed, and a key, equal for rewrites with the same replay."""
+        if equation not in self._sides:
+            self._sides[equation] = sides_to_replay(equation)
+        sides = self._sides[equation]
+        return sides, (sides.left.roots, sides.right.roots, _holds_in_every_field(equation))
 
-def _replay_operations(applied: Iterable[Equation], tally: Tally, done: set[Any]) -> float:
-    """Return the operations of replaying every rewrite whose key is not in `done`, and add their keys."""
-    total = 0.0
-    for equation in applied:
+    def check_equation(self, equation: Equation) -> FieldCheck:
+        """Check an equation over its leaves; equations with the same replay are checked once."""
         if isinstance(equation.evidence, Derived):
-            steps = (step for step in equation.evidence.steps if isinstance(step, Equation))
-            total += _replay_operations(steps, tally, done)
-            continue
-        sides, key = tally.sides_and_key(equation)
-        if key not in done:
-            done.add(key)
-            total += sum(map(_count_operations, sides))
-    return total
+            return self._check_derivation(equation, equation.evidence)
+        if isinstance(equation.evidence, Bounded):  # constants that changed are equal in no field
+            reason = refute_flush(equation)
+            return FieldCheck(reason is None, 0, 0, 1.0, reason or "")
+        sides, key = self._sides_and_key(equation)
+        if key not in self._checks:
+            is_exact = _holds_in_every_field(equation)
+            check = _check_sides(sides, is_exact, self.seed)
+            if not check.passed:  # the law may need the values of large constants
+                check = _check_sides(sides_to_replay(equation, keep_values=True), is_exact, self.seed)
+            self._checks[key] = check
+        check = self._checks[key]
+        # it may hold only because one leaf is computed from another
+        if not check.passed and (fewer := over_independent_leaves(equation)) is not None:
+            return self.check_equation(fewer)
+        return check
 
-
-def _check_equation(equation: Equation, seed: int, tally: Tally) -> FieldCheck:
-    """Check an equation over its leaves; equations with the same replay are checked once."""
-    if isinstance(equation.evidence, Derived):
-        return _check_steps(equation, equation.evidence, seed, tally)
-    if isinstance(equation.evidence, Bounded):  # constants that changed are equal in no field
-        reason = refute_flush(equation)
-        return FieldCheck(reason is None, 0, 0, 1.0, reason or "")
-    sides, key = tally.sides_and_key(equation)
-    if key not in tally.known:
-        is_exact = _holds_in_every_field(equation)
-        check = _check_sides(sides, is_exact, seed)
-        if not check.passed:  # the law may need the values of large constants
-            check = _check_sides(_sides_to_replay(equation, keep_values=True), is_exact, seed)
-        tally.known[key] = check
-    check = tally.known[key]
-    # it may hold only because one leaf is computed from another
-    if not check.passed and (fewer := over_independent_leaves(equation)) is not None:
-        return _check_equation(fewer, seed, tally)
-    return check
-
-
-def _check_steps(equation: Equation, derived: Derived, seed: int, tally: Tally) -> FieldCheck:
-    """Check that an equation follows from the steps of its derivation, and check each step."""
-    pairs = zip(equation.left, equation.right, strict=True)
-    if not follows(pairs, derived.steps):
-        return FieldCheck(False, 0, 0, 1.0, "its steps do not prove it")
-    checks = [_check_equation(step, seed, tally) for step in derived.steps if isinstance(step, Equation)]
-    assert len(checks) == len(derived.steps)
-    if failed := next((check for check in checks if not check.passed), None):
-        return failed
-    bound = min(1.0, sum(check.error_bound for check in checks))
-    trials = min((check.trials for check in checks), default=0)
-    sampled = any(check.sampled for check in checks)
-    return FieldCheck(True, trials, max((check.degree for check in checks), default=0), bound, "", sampled)
+    def _check_derivation(self, equation: Equation, derived: Derived) -> FieldCheck:
+        """Check that an equation follows from the steps of its derivation, and check each step."""
+        pairs = zip(equation.left, equation.right, strict=True)
+        if not follows(pairs, derived.steps):
+            return FieldCheck(False, 0, 0, 1.0, "its steps do not prove it")
+        checks = [self.check_equation(step) for step in derived.steps if isinstance(step, Equation)]
+        assert len(checks) == len(derived.steps)
+        if failed := next((check for check in checks if not check.passed), None):
+            return failed
+        return FieldCheck(
+            passed=True,
+            trials=min((check.trials for check in checks), default=0),
+            degree=max((check.degree for check in checks), default=0),
+            error_bound=min(1.0, sum(check.error_bound for check in checks)),
+            sampled=any(check.sampled for check in checks),
+        )
 
 
 def _check_sides(sides: Sides, is_exact: bool, seed: int) -> FieldCheck:
@@ -268,10 +274,12 @@ def _check_sides(sides: Sides, is_exact: bool, seed: int) -> FieldCheck:
     return check_reals(*sides, seed)
 
 
-def refute_equation(equation: Equation) -> str | None:
-    """Return why an equation does not hold; None where it does, as far as its replay tells."""
-    check = _check_equation(equation, 0, Tally())
-    return None if check.passed else check.detail
+def _too_large(*programs: Program) -> int:
+    """Return the elements of the largest tensor if there is no memory for its replay, else 0."""
+    largest = largest_tensor(*programs)
+    if largest <= ALWAYS_REPLAYED_ELEMENTS:
+        return 0
+    return largest if MEMORY_MARGIN * BYTES_PER_ELEMENT * largest > available_memory() else 0
 
 
 def _captured_as_inputs(program: Program) -> Program:
@@ -284,113 +292,5 @@ def _count_operations(program: Program) -> float:
     if not all(isinstance(node.types[0], TensorType) for node in program.inputs):
         return inf
     kinds = (kind for node in program.active for kind in node.types)
-    elements = (_count_elements(kind) for kind in kinds if isinstance(kind, TensorType))
-    return sum(operations(node, UNKNOWN_SIZE) for node in program.active) + OPERATIONS_PER_ELEMENT * sum(
-        elements
-    )
-
-
-def _largest_tensor(program: Program) -> int:
-    """Return the elements of the largest tensor, open sizes counted small."""
-    kinds = (kind for node in program.nodes for kind in node.types)
-    return max((_count_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
-
-
-def _too_large(*programs: Program) -> int:
-    """Return the elements of the largest tensor if there is no memory for its replay, else 0."""
-    largest = max(map(_largest_tensor, programs))
-    if (
-        largest <= ALWAYS_REPLAYED_ELEMENTS
-        or MEMORY_MARGIN * BYTES_PER_ELEMENT * largest <= available_memory()
-    ):
-        return 0
-    return largest
-
-
-def _sides_to_replay(equation: Equation, keep_values: bool = False) -> Sides:
-    """Return both sides as programs over the leaves, with smaller leaves in the place of large ones.
-
-    Large constants become inputs of any values, unless `keep_values` says that they keep their own.
-    """
-    leaves = [leaf for leaf in equation.leaves if leaf.op is not CONSTANT]  # a law may depend on constants
-    computed = (kind for node in topological_order([*equation.left, *equation.right]) for kind in node.types)
-    most = max((_count_elements(kind) for kind in computed if isinstance(kind, TensorType)), default=0)
-    has_large_result = most > LARGE_RESULT_ELEMENTS  # then all leaves count as large
-    large = [
-        leaf for leaf in leaves if has_large_result or _count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS
-    ]
-    # all constants of more than a few elements become inputs where one of them is large
-    weights = [
-        leaf for leaf in equation.leaves if leaf.op is CONSTANT and _count_elements(leaf.tensor) > CUT_SIZE
-    ]
-    if keep_values or not any(_count_elements(leaf.tensor) > LARGE_LEAF_ELEMENTS for leaf in weights):
-        weights = []
-    # first choice: all dimensions are cut, weights among the inputs, if both sides type like that
-    if (large or weights) and (
-        sides := _sides_over(equation, _cut_all_sizes([*leaves, *weights]))
-    ) is not None:
-        return sides
-    widest = max((n for leaf in large for n in leaf.tensor.shape[2:] if isinstance(n, int)), default=0)
-    cut_sizes = takewhile(lambda size: size < widest, (CUT_SIZE * CUT_GROWTH**power for power in count()))
-    # else only spatial dimensions are cut: (size, leaf that is not cut).  Long windows need larger sizes; a
-    # reshape may fix the sizes of one leaf
-    ways = [*((size, None) for size in cut_sizes), *((CUT_SIZE, leaf) for leaf in large)]
-    typed = list[Sides]()
-    for size, uncut in ways:
-        kinds = {
-            leaf: leaf.tensor if leaf is uncut else _cut_spatial_sizes(leaf.tensor, size) for leaf in leaves
-        }
-        if (sides := _sides_over(equation, kinds)) is not None:
-            typed.append(sides)
-            if _most_elements(sides) <= LARGE_LEAF_ELEMENTS:
-                break
-    if not typed:  # no smaller leaves fit
-        whole = _sides_over(equation, {leaf: leaf.tensor for leaf in leaves})
-        assert whole is not None
-        return whole
-    return min(typed, key=_most_elements)
-
-
-def _most_elements(sides: Sides) -> int:
-    """Return how many elements the largest tensor of both sides has."""
-    kinds = (kind for side in sides for node in side.nodes for kind in node.types)
-    return max((_count_elements(kind) for kind in kinds if isinstance(kind, TensorType)), default=0)
-
-
-def _sides_over(equation: Equation, kinds: Mapping[Node, TensorType]) -> Sides | None:
-    """Return both sides over such leaves; None where they do not type (attributes may fix sizes)."""
-    inputs = {leaf: source(f"v{k}", kind) for k, (leaf, kind) in enumerate(kinds.items())}
-    try:
-        made = equation.over(inputs)
-    except Untypable:
-        return None
-    left, right = made.left, made.right
-    if [node.types for node in left] != [node.types for node in right]:
-        return None
-    # a side may read inputs besides the leaves
-    read = dict.fromkeys(node for node in topological_order([*left, *right]) if node.op is INPUT)
-    return tuple(  # type: ignore[return-value]
-        Program(tuple(read), tuple((f"y{k}", root) for k, root in enumerate(side))) for side in (left, right)
-    )
-
-
-def _count_elements(kind: TensorType) -> int:
-    return prod(number_of(n, UNKNOWN_SIZE) for n in kind.shape)
-
-
-def _cut_spatial_sizes(kind: TensorType, size: int = CUT_SIZE) -> TensorType:
-    """Return the type with spatial dimensions (from the third on) cut to a size; weights fix the others."""
-    head, rest = kind.shape[:2], kind.shape[2:]
-    return TensorType(kind.dtype, (*head, *(min(n, size) if isinstance(n, int) else n for n in rest)))
-
-
-def _cut_all_sizes(leaves: Sequence[Node]) -> dict[Node, TensorType]:
-    """Return types with all dimensions cut; in the first two, equal sizes stay equal and others different."""
-    heads = [n for leaf in leaves for n in leaf.tensor.shape[:2] if isinstance(n, int) and n > CUT_SIZE]
-    cut_sizes = {n: CUT_SIZE + place for place, n in enumerate(sorted(set(heads)))}
-    kinds = {}
-    for leaf in leaves:
-        kind = _cut_spatial_sizes(leaf.tensor)
-        head = (cut_sizes.get(n, n) if isinstance(n, int) else n for n in kind.shape[:2])
-        kinds[leaf] = TensorType(kind.dtype, (*head, *kind.shape[2:]))
-    return kinds
+    elements = sum(count_elements(kind) for kind in kinds if isinstance(kind, TensorType))
+    return sum(operations(node, UNKNOWN_SIZE) for node in program.active) + OPERATIONS_PER_ELEMENT * elements

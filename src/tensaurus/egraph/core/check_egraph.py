@@ -11,7 +11,7 @@ from typing import TypeAlias
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 from tensaurus.system.errors import NotEqualError
 
 __all__ = ["Refutation", "check"]
@@ -24,16 +24,17 @@ def check(graph: EGraph, refutation: Refutation) -> None:
 
     Raises NotEqualError for the first wrong e-node or equation, with the rule's name and both sides.
     """
-    for number, head in enumerate(graph.heads):
-        known = graph.analyses[graph.find(number)].types
+    for enode, head in enumerate(graph.heads):
+        known = graph.analyses[graph.find(enode)].types
         try:
-            types = graph.term(number).types
+            types = graph.term(enode).types
         except Untypable as error:
-            raise NotEqualError(f"e-node {number}, {head}, does not type: {error}") from error
+            raise NotEqualError(f"e-node {enode}, {head}, does not type: {error}") from error
         if types != known:
-            raise NotEqualError(f"e-node {number}, {head}, is {types}, its class {known}")
+            raise NotEqualError(f"e-node {enode}, {head}, is {types}, its class {known}")
     for source in graph.sources:
-        for equation in source.evidence(graph)[0]:  # [1]: equalities that other sources give
+        equations, _ = source.evidence(graph)  # the others are equalities that other sources give
+        for equation in equations:
             if (reason := refutation(equation)) is not None:
                 left, right = (", ".join(map(format_nodes, side)) for side in (equation.left, equation.right))
                 raise NotEqualError(f"rule {equation.name}: {left} is not {right}: {reason}")

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from typing import NamedTuple
 
 from tensaurus.graph.ir.node import Node, Type
 from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import filled_value
 
-__all__ = ["Analysis", "make_analysis", "types_of_code", "intern_number", "types_only"]
+__all__ = ["Analysis", "AnalysisPair", "make_analysis", "types_of_code", "intern_number", "types_only"]
 
 # All e-graphs share these tables, as there are few types and numbers.
-_codes: dict[tuple[tuple[Type, ...], bool], int] = {}  # {(types, static): code}
-_coded: list[tuple[tuple[Type, ...], bool]] = []  # the keys of `_codes`, by code
+_codes: dict[tuple[tuple[Type, ...], bool], int] = {}  # {(types, static): `Analysis.code`}
+_types_of_codes: list[tuple[tuple[Type, ...], bool]] = []  # the keys of `_codes`, by code
 _contents: dict[tuple[int, Fraction | None, Fraction | None, bool], int] = {}  # for `Analysis.content`
-_numbers: dict[Fraction, Fraction] = {}
+_interned_numbers: dict[Fraction, Fraction] = {}
 
 
 class Analysis:
@@ -83,12 +84,12 @@ class Analysis:
 
 def intern_number(value: Fraction) -> Fraction:
     """Return one object for all equal numbers, so that equal scalars of classes are identical."""
-    return _numbers.setdefault(value, value)
+    return _interned_numbers.setdefault(value, value)
 
 
 def types_of_code(code: int) -> tuple[tuple[Type, ...], bool]:
     """Return the types, and whether static, for which an analysis's code stands."""
-    return _coded[code]
+    return _types_of_codes[code]
 
 
 def make_analysis(
@@ -96,12 +97,19 @@ def make_analysis(
 ) -> Analysis:
     """Return the analysis with these facts."""
     code = _codes.setdefault((types, static), len(_codes))
-    if code == len(_coded):
-        _coded.append((types, static))
+    if code == len(_types_of_codes):
+        _types_of_codes.append((types, static))
     return Analysis(types, code, static, constant, None if scalar is None else intern_number(scalar))
 
 
+class AnalysisPair(NamedTuple):
+    """The analyses of a class of which only the types are known: if it is not static, and if it is."""
+
+    dynamic: Analysis
+    static: Analysis
+
+
 @cache
-def types_only(types: tuple[Type, ...]) -> tuple[Analysis, Analysis]:
-    """Return (analysis if not static, analysis if static) of a class of which only the types are known."""
-    return make_analysis(types, False, None, None), make_analysis(types, True, None, None)
+def types_only(types: tuple[Type, ...]) -> AnalysisPair:
+    """Return the analyses of a class of which only the types are known."""
+    return AnalysisPair(make_analysis(types, False, None, None), make_analysis(types, True, None, None))

@@ -18,7 +18,7 @@ from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived, Lemma
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 
 __all__ = ["Proof", "follows", "prove"]
 
@@ -66,32 +66,33 @@ def prove(graph: EGraph, pairs: Sequence[tuple[int, Node]]) -> Proof:
     edge of a source needs its equations, and the equalities on which these rely; an edge by congruence needs
     equal arguments.
     """
-    numbers = [graph.insert_term(right) for _, right in pairs]  # the e-nodes of the programs
-    if any(graph.find(left) != graph.find(number) for (left, _), number in zip(pairs, numbers, strict=True)):
+    enodes = [graph.insert_term(right) for _, right in pairs]  # the e-nodes of the programs
+    if any(graph.find(left) != graph.find(enode) for (left, _), enode in zip(pairs, enodes, strict=True)):
         raise ValueError("the terms are of different classes")
-    wanted: dict[int, Sequence[Equation]] = {}  # by the index of the source from which they come
-    todo: list[tuple[int, int]] = []  # pairs of e-nodes whose terms must be proved equal
-    seen: set[tuple[int, int]] = set()  # pairs that are or were in `todo`
+    equations_of_source: dict[int, Sequence[Equation]] = {}  # by the index of the source from which they come
+    unproved: list[tuple[int, int]] = []  # pairs of e-nodes whose terms must be proved equal
+    seen: set[tuple[int, int]] = set()  # pairs that are or were in `unproved`
 
-    def need(asked: Iterable[tuple[int, int]]) -> None:
-        fresh = [pair for pair in asked if pair[0] != pair[1] and pair not in seen]
+    def require(equal_terms: Iterable[tuple[int, int]]) -> None:
+        fresh = [pair for pair in equal_terms if pair[0] != pair[1] and pair not in seen]
         seen.update(fresh)
-        todo.extend(fresh)
+        unproved.extend(fresh)
 
     # each e-node equals the e-node of its program, and the term of that e-node equals the program
-    need((left, number) for (left, _), number in zip(pairs, numbers, strict=True))
+    require((left, enode) for (left, _), enode in zip(pairs, enodes, strict=True))
     for node in topological_order(right for _, right in pairs):
         # the e-node that stands for this node may have been inserted over other, equal arguments
         args = [ABSENT if arg is None else graph.insert_term(arg) for arg in node.args]
-        need(zip(graph.original_args[graph.insert_term(node)], args, strict=True))
-    while todo:  # explain each pair, which may need further pairs
-        for a, b, why in graph.proof_path(*todo.pop()):
-            if why == CONGRUENT:
-                need(zip(graph.original_args[a], graph.original_args[b], strict=True))
-            elif why not in wanted:
-                wanted[why], needs = graph.sources[why].evidence(graph)
-                need(needs)
-    equations = tuple(equation for _, several in sorted(wanted.items()) for equation in several)
+        require(zip(graph.original_args[graph.insert_term(node)], args, strict=True))
+    while unproved:  # explain each pair, which may need further pairs
+        for edge in graph.proof_path(*unproved.pop()):
+            if edge.source == CONGRUENT:
+                left, right = graph.original_args[edge.left], graph.original_args[edge.right]
+                require(zip(left, right, strict=True))
+            elif edge.source not in equations_of_source:
+                equations_of_source[edge.source], needs = graph.sources[edge.source].evidence(graph)
+                require(needs)
+    equations = tuple(equation for _, several in sorted(equations_of_source.items()) for equation in several)
     return Proof(tuple((graph.term(left), right) for left, right in pairs), equations)
 
 

@@ -42,15 +42,15 @@ class Head:
 
 
 # All e-graphs share the heads of operators, of which there are few.
-_operators: dict[Any, Head] = {}
+_operator_heads: dict[Any, Head] = {}
 
 
 def operator_head(op: Op | Leaf, attrs: Attributes, outputs: int) -> Head:
     """Return the head of an operator with attributes, or of an output of a call."""
     key = (op, attrs, outputs)
-    head = _operators.get(key)
+    head = _operator_heads.get(key)
     if head is None:
-        head = _operators[key] = Head(op, attrs, outputs)
+        head = _operator_heads[key] = Head(op, attrs, outputs)
     return head
 
 

@@ -3,7 +3,7 @@
 A finder reads the e-graph and yields equations, each with the e-nodes for which its leaves stand.  It may
 insert these leaves and no more: both sides of an equation are inserted and merged here, for all finders.
 
-E-nodes are given by their numbers.  Each number stands for one term as well: the program as which the e-node
+E-nodes are given by their numbers.  Each stands for one term as well: the program as which the e-node
 was inserted (`EGraph.term`).  Terms of one class are equal, and a proof says why.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from tensaurus.egraph.core.class_analysis import types_only
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
-from tensaurus.graph.analysis.cancellation import is_large_constant, removes_needed_rounding
+from tensaurus.graph.analysis.needed_rounding import is_large_constant, removes_needed_rounding
 from tensaurus.graph.ir.node import CONSTANT, Node, replace_args
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.rules.language.equation import Equation
@@ -54,8 +54,8 @@ class Proposal(NamedTuple):
 class Finder(Protocol):
     """Proposes equalities between e-nodes."""
 
-    def __call__(self, graph: EGraph, room: int) -> Iterable[Proposal]:
-        """Return equations for a rebuilt e-graph, which has room for about `room` more e-nodes.
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> Iterable[Proposal]:
+        """Return equations for a rebuilt e-graph, which may grow by about `max_new_enodes` e-nodes.
 
         Equations that were proposed before may be proposed again.
         """
@@ -76,33 +76,34 @@ class TimedFinder:
     Proposals made before the end are kept.  Late in the search a call may be ended after less than
     LITTLE_TIME_SHARE of the search's time: that says nothing against the finder, which is called again.
 
-    deadline  of the search (of `time.monotonic`)
-    ended     why the finder was ended, for people to read; "" where it was not
-    _granted  seconds that the next call may take beyond its share (`grant_time`)
-    _little   LITTLE_TIME_SHARE in seconds
+    deadline          of the search (of `time.monotonic`)
+    ended             why the finder was ended, for people to read; "" where it was not
+    _granted_seconds  what the next call may take beyond its share (`grant_time`)
+    _little_seconds   LITTLE_TIME_SHARE of the search's time
     """
 
     finder: Finder
     deadline: float
     ended: str = field(default="", init=False)
-    _granted: float = field(default=0.0, init=False)
-    _little: float = field(init=False)
+    _granted_seconds: float = field(default=0.0, init=False)
+    _little_seconds: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._little = LITTLE_TIME_SHARE * (self.deadline - monotonic())
+        self._little_seconds = LITTLE_TIME_SHARE * (self.deadline - monotonic())
 
-    def __call__(self, graph: EGraph, room: int) -> list[Proposal]:
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> list[Proposal]:
         """Return the proposals that the finder makes in time."""
         began, proposals = monotonic(), list[Proposal]()
-        left, granted, self._granted = self.deadline - began, self._granted, 0.0  # a grant is for one call
-        if left <= 0 or self.ended:
+        seconds_left = self.deadline - began
+        granted, self._granted_seconds = self._granted_seconds, 0.0  # a grant is for one call
+        if seconds_left <= 0 or self.ended:
             return proposals
-        with DeadlineBlock(began + min(left, TIME_SHARE * left + granted)) as call:
-            for proposal in islice(self.finder(graph, room), MAX_PROPOSALS):
+        with DeadlineBlock(began + min(seconds_left, TIME_SHARE * seconds_left + granted)) as call:
+            for proposal in islice(self.finder(graph, max_new_enodes), MAX_PROPOSALS):
                 proposals.append(proposal)
         spent = monotonic() - began
         # two reasons not to call it again: it did not end in a fair share of time, or it proposes too much
-        if call.ended and spent > self._little or len(proposals) == MAX_PROPOSALS:
+        if call.ended and spent > self._little_seconds or len(proposals) == MAX_PROPOSALS:
             name = getattr(self.finder, "__name__", type(self.finder).__name__)
             what = f"{spent:.1f} s" if call.ended else f"{MAX_PROPOSALS} proposals"
             self.ended = f"the finder {name} was ended after {what}, and not asked again"
@@ -114,7 +115,7 @@ class _TimedDeferringFinder(TimedFinder):
 
     def grant_time(self, seconds: float) -> bool:
         assert isinstance(self.finder, DeferringFinder)
-        self._granted = seconds
+        self._granted_seconds = seconds
         return not self.ended and self.finder.grant_time(seconds)
 
 
@@ -140,17 +141,7 @@ def find_all(graph: EGraph, finders: Sequence[Finder], max_enodes: int) -> int:
     for _ in range(MAX_PASSES):
         before = merged
         for finder in finders:
-            # All sides are inserted first and merged afterwards: a union leaves the e-graph's tables, which
-            # insertion reads, out of date until `rebuild`.
-            equal = []
-            for equation, terms in list(finder(graph, max_enodes - len(graph))):
-                instance = _insert_sides(graph, equation, terms, max_enodes - len(graph))
-                if instance is not None:
-                    equal.append(instance)
-            for instance in equal:
-                pairs = zip(instance.left, instance.right, strict=True)
-                merged += sum(graph.union(left, right, instance) for left, right in pairs)
-            graph.rebuild()
+            merged += _apply(graph, list(finder(graph, max_enodes - len(graph))), max_enodes)
         if merged == before:
             break
     return merged
@@ -165,10 +156,22 @@ def insert_all(graph: EGraph, equations: Iterable[Equation], max_enodes: int) ->
     merged = 0
     for equation in equations:
         terms = tuple(graph.insert_term(leaf) for leaf in equation.leaves)
-        if (instance := _insert_sides(graph, equation, terms, max_enodes - len(graph))) is not None:
-            pairs = zip(instance.left, instance.right, strict=True)
-            merged += sum(graph.union(left, right, instance) for left, right in pairs)
-            graph.rebuild()
+        merged += _apply(graph, [Proposal(equation, terms)], max_enodes)
+    return merged
+
+
+def _apply(graph: EGraph, proposals: Iterable[Proposal], max_enodes: int) -> int:
+    """Insert both sides of each equation and merge them; return how many pairs of classes were merged.
+
+    All sides are inserted first and merged afterwards: a union leaves the e-graph's tables, which insertion
+    reads, out of date until `rebuild`.
+    """
+    found = (_insert_sides(graph, *proposal, max_enodes - len(graph)) for proposal in proposals)
+    merged = 0
+    for instance in [instance for instance in found if instance is not None]:
+        pairs = zip(instance.left, instance.right, strict=True)
+        merged += sum(graph.union(left, right, instance) for left, right in pairs)
+    graph.rebuild()
     return merged
 
 
@@ -194,44 +197,47 @@ class _Instance:
         return [self.equation.over(leaves)], self.needs
 
 
-def _insert_sides(graph: EGraph, equation: Equation, terms: tuple[int, ...], room: int) -> _Instance | None:
-    """Insert both sides of an equation; None where there is no room, or the sides are one class already."""
+def _insert_sides(
+    graph: EGraph, equation: Equation, terms: tuple[int, ...], max_new_enodes: int
+) -> _Instance | None:
+    """Insert both sides of an equation; None where they are too large, or are one class already."""
     order = topological_order((*equation.left, *equation.right), equation.leaves)
-    numbers = dict(zip(equation.leaves, terms, strict=True))  # the e-node of each node, as far as it exists
+    enode_of = dict(zip(equation.leaves, terms, strict=True))  # the e-node of each node, as far as it exists
     new = 0
     for node in order:  # count new e-nodes first, so that no equation is inserted by halves
-        args = _argument_enodes(node, numbers)
-        number = None if args is None else graph.peek(graph.head_of(node), args)
-        if number is None:
+        args = _argument_enodes(node, enode_of)
+        enode = None if args is None else graph.peek(graph.head_of(node), args)
+        if enode is None:
             new += 1
         else:
-            numbers[node] = number
+            enode_of[node] = enode
     sides = equation.left, equation.right
-    if new > room or _loses_rounding(graph, equation, terms):
+    if new > max_new_enodes or _loses_rounding(graph, equation, terms):
         return None
-    if not new and all(graph.find(numbers[a]) == graph.find(numbers[b]) for a, b in zip(*sides, strict=True)):
+    find = graph.find
+    if not new and all(find(enode_of[a]) == find(enode_of[b]) for a, b in zip(*sides, strict=True)):
         return None
     needs: dict[tuple[int, int], None] = {}  # insert what is new, and note where an e-node reads other terms
     for node in order:
-        args = _argument_enodes(node, numbers)
+        args = _argument_enodes(node, enode_of)
         assert args is not None
-        if node not in numbers:
-            numbers[node] = graph.add(graph.head_of(node), args, types_only(node.types))
+        if node not in enode_of:
+            enode_of[node] = graph.add(graph.head_of(node), args, types_only(node.types))
         needs.update(
-            ((a, b), None) for a, b in zip(graph.original_args[numbers[node]], args, strict=True) if a != b
+            ((a, b), None) for a, b in zip(graph.original_args[enode_of[node]], args, strict=True) if a != b
         )
-    left, right = (tuple(numbers[node] for node in side) for side in sides)
+    left, right = (tuple(enode_of[node] for node in side) for side in sides)
     return _Instance(equation, terms, left, right, tuple(needs))
 
 
 def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -> bool:
-    """Return whether the right side combines or drops constants whose rounding matters (`cancellation`)."""
+    """Return whether the right side combines or drops constants whose rounding matters."""
     leaves = zip(equation.leaves, terms, strict=True)
-    static = {leaf: number for leaf, number in leaves if graph.analyses[graph.find(number)].static}
+    static = {leaf: enode for leaf, enode in leaves if graph.analyses[graph.find(enode)].static}
     if not static:
         return False
     # for each node of the equation that depends on constants only, that node over the e-graph's constants
-    made = {leaf: graph.term(graph.constant_of(number)) for leaf, number in static.items()}
+    made = {leaf: graph.term(graph.constant_of(enode)) for leaf, enode in static.items()}
     before, after = (topological_order(side) for side in (equation.left, equation.right))
     if any(is_large_constant(made[leaf]) for leaf in static.keys() - set(after)):  # a dropped constant
         return True
@@ -247,7 +253,7 @@ def _loses_rounding(graph: EGraph, equation: Equation, terms: tuple[int, ...]) -
     return False
 
 
-def _argument_enodes(node: Node, numbers: dict[Node, int]) -> tuple[int, ...] | None:
+def _argument_enodes(node: Node, enode_of: dict[Node, int]) -> tuple[int, ...] | None:
     """Return the e-nodes of a node's arguments; None where one does not exist yet."""
-    args = [ABSENT if arg is None else numbers.get(arg) for arg in node.args]
+    args = [ABSENT if arg is None else enode_of.get(arg) for arg in node.args]
     return None if None in args else tuple(args)  # type: ignore[arg-type]

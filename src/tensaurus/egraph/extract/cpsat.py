@@ -1,6 +1,6 @@
 """Solves an extraction formulation by CP-SAT, with booleans, clauses, and integer orders.
 
-`exact` calls it for what the linear relaxation leaves open, and gets an `Answer`: a choice and a lower bound.
+`exact` calls it for parts that the linear relaxation leaves open, and gets an `Answer`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from tensaurus.egraph.extract.formulation import Answer, Formulation, order_values
-from tensaurus.egraph.extract.problem import Choice
+from tensaurus.egraph.extract.problem import Selection
 
 __all__ = ["CpSat"]
 
@@ -33,8 +33,8 @@ class CpSat:
         # them are the rows against cycles, which tighten the bound most.
         self._solver.parameters.linearization_level = 2
 
-    def solve(self, form: Formulation, start: Choice, cost: float, deadline: float) -> Answer:
-        """Search until `deadline` (monotonic), from a choice `start` without a cycle that costs `cost`."""
+    def solve(self, form: Formulation, start: Selection, cost: float, deadline: float) -> Answer:
+        """Search until `deadline` (monotonic), from a selection `start` without a cycle that costs `cost`."""
         problem, cp = form.problem, self._cp
         model = cp.CpModel()
         # x[n]: e-node n is chosen; y[g]: e-class g is needed; t[g]: its height in an order, against cycles
@@ -42,33 +42,33 @@ class CpSat:
         roots = set(problem.roots)
         one = model.new_constant(1)
         y: list[Any] = []
-        for group, members in enumerate(problem.members):
-            if group in roots:
+        for eclass, members in enumerate(problem.members):
+            if eclass in roots:
                 y.append(one)
-                model.add_exactly_one(x[number] for number in members)
+                model.add_exactly_one(x[choice] for choice in members)
             elif len(members) == 1:
                 y.append(x[members[0]])
             else:
                 y.append(model.new_bool_var(""))
-                model.add_exactly_one([*(x[number] for number in members), ~y[-1]])
-                model.add_hint(y[-1], group in start)
-        # a chosen e-node needs the class; at most one of `numbers` is chosen, as they are of one class
-        for numbers, group in form.reads:
-            if group not in roots:
-                model.add_at_most_one([*(x[number] for number in numbers), ~y[group]])
+                model.add_exactly_one([*(x[choice] for choice in members), ~y[-1]])
+                model.add_hint(y[-1], eclass in start)
+        # a chosen e-node needs the class; at most one of `choices` is taken, as they are of one class
+        for choices, eclass in form.reads:
+            if eclass not in roots:
+                model.add_at_most_one([*(x[choice] for choice in choices), ~y[eclass]])
         # a needed class on a cycle needs one of the e-nodes that lead out of the cycle
-        for group, numbers in form.supports:
-            model.add_bool_or([*(x[number] for number in numbers), ~y[group]])
-        for factors, groups, least in form.covers:  # see `exclusion_rows` and `cover_cuts`
-            taken = [x[number] for number in factors] + [~y[group] for group in groups]
-            model.add(cp.LinearExpr.weighted_sum(taken, [*factors.values(), *[1] * len(groups)]) >= least)
-        t = {group: model.new_int_var(0, count - 1, "") for group, count in form.ranges.items()}
-        for number, upper, lower in form.orders:
-            model.add(t[upper] >= t[lower] + 1).only_enforce_if(x[number])
-        for number, group in enumerate(problem.groups):  # the search begins at `start`
-            model.add_hint(x[number], start.get(group) == number)
-        for group, height in order_values(form, start).items():
-            model.add_hint(t[group], height)
+        for eclass, choices in form.supports:
+            model.add_bool_or([*(x[choice] for choice in choices), ~y[eclass]])
+        for factors, eclasses, least in form.covers:  # see `exclusion_rows` and `cover_cuts`
+            taken = [x[choice] for choice in factors] + [~y[eclass] for eclass in eclasses]
+            model.add(cp.LinearExpr.weighted_sum(taken, [*factors.values(), *[1] * len(eclasses)]) >= least)
+        t = {eclass: model.new_int_var(0, count - 1, "") for eclass, count in form.ranges.items()}
+        for choice, upper, lower in form.orders:
+            model.add(t[upper] >= t[lower] + 1).only_enforce_if(x[choice])
+        for choice, eclass in enumerate(problem.class_of_choice):  # the search begins at `start`
+            model.add_hint(x[choice], start.get(eclass) == choice)
+        for eclass, height in order_values(form, start).items():
+            model.add_hint(t[eclass], height)
         # Costs are scaled by a power of two (exact) and rounded down, so the solver's lower bound also bounds
         # the real cost from below.  A price over twice the start's cost is cut to that: even so the e-node is
         # in no optimum, because the start is cheaper.
@@ -83,5 +83,6 @@ class CpSat:
         bound = max(0.0, ldexp(floor(self._solver.best_objective_bound), -shift))
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
             return Answer(None, bound, False)
-        choice = {problem.groups[n]: n for n, value in enumerate(x) if self._solver.boolean_value(value)}
-        return Answer(choice, bound, status == cp.OPTIMAL)
+        taken = [choice for choice, value in enumerate(x) if self._solver.boolean_value(value)]
+        selection = {problem.class_of_choice[choice]: choice for choice in taken}
+        return Answer(selection, bound, status == cp.OPTIMAL)

@@ -34,26 +34,26 @@ def strong_components(problem: Problem, among: Iterable[int] | None = None) -> l
             continue
         work = [(start, 0)]  # in place of recursion: (class, number of its children that were visited)
         while work:
-            group, place = work.pop()
+            eclass, place = work.pop()
             if not place:  # the first visit
-                index[group] = low[group] = len(index)
-                stack.append(group)
-                on.add(group)
-            for position in range(place, len(below[group])):
-                child = below[group][position]
+                index[eclass] = low[eclass] = len(index)
+                stack.append(eclass)
+                on.add(eclass)
+            for position in range(place, len(below[eclass])):
+                child = below[eclass][position]
                 if child not in index:  # visit the child, then go on with the next
-                    work += [(group, position + 1), (child, 0)]
+                    work += [(eclass, position + 1), (child, 0)]
                     break
                 if child in on:
-                    low[group] = min(low[group], index[child])
+                    low[eclass] = min(low[eclass], index[child])
             else:  # all children were visited
-                if low[group] == index[group]:  # it reaches no older class: its component is complete
+                if low[eclass] == index[eclass]:  # it reaches no older class: its component is complete
                     part: list[int] = []
-                    while not part or part[-1] != group:
+                    while not part or part[-1] != eclass:
                         part.append(stack.pop())
                         on.discard(part[-1])
                     parts.append(part)
                 if work:
                     above = work[-1][0]
-                    low[above] = min(low[above], low[group])
+                    low[above] = min(low[above], low[eclass])
     return parts

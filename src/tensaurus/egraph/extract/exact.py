@@ -9,8 +9,6 @@
 A `_Division` is a problem after step 1, with a `_Part` for each part; a part whose rest begins at 1 again has
 a division of its own (`cheaper`), and so on.
 
-A *choice* of a class is one of its e-nodes; a `Choice` names one for each class that is needed.
-
 E-graphs may have cycles: none needs to be filtered during exploration, as TENSAT does (section 5.2).
 """
 
@@ -22,13 +20,13 @@ from math import inf
 from time import monotonic
 
 from tensaurus.egraph.extract.cpsat import CpSat
-from tensaurus.egraph.extract.formulation import Cycles, Formulation, formulate, supports
+from tensaurus.egraph.extract.formulation import Cycles, Formulation, formulate, violated_supports
 from tensaurus.egraph.extract.greedy import greedy
-from tensaurus.egraph.extract.independent_blocks import Block, blocks
+from tensaurus.egraph.extract.independent_blocks import Block, single_block, split_into_blocks
 from tensaurus.egraph.extract.linear_relaxation import relax
-from tensaurus.egraph.extract.local_search import improve_choice
-from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
-from tensaurus.egraph.extract.shrink_problem import Shrunk, shrink, unshrunk
+from tensaurus.egraph.extract.local_search import improve_selection
+from tensaurus.egraph.extract.problem import Problem, Selection, dag_cost, keep_needed
+from tensaurus.egraph.extract.shrink_problem import Shrunk, drop_unusable_choices, shrink
 
 __all__ = ["Cycles", "Extraction", "solve"]
 
@@ -39,13 +37,12 @@ MAX_SECONDS = 1e6  # longest time limit, as the solvers count milliseconds in li
 
 @dataclass(frozen=True)
 class Extraction:
-    """A choice of e-nodes without a cycle, with a proof of its quality: no program costs less than `bound`.
+    """A selection without a cycle, with a proof of its quality: no program costs less than `bound`.
 
-    choice   for each e-class that the roots need
-    rounds   linear and integer programs that were solved
+    rounds  linear and integer programs that were solved
     """
 
-    choice: dict[int, int]
+    selection: dict[int, int]
     cost: float
     bound: float
     seconds: float
@@ -69,7 +66,7 @@ def solve(
     time_limit: float = 60.0,
     workers: int = 2,
     seed: int = 0,
-    start: Choice | None = None,
+    start: Selection | None = None,
     shrink_first: bool = True,
 ) -> Extraction:
     """Return the cheapest program, or the best one found within the time limit (seconds), with a bound.
@@ -78,7 +75,7 @@ def solve(
                   when a solution breaks them; "order": an order of all classes (TENSAT's formulation);
                   "none": cycles are allowed, and a solution with one is repaired and need not be the cheapest
     workers       threads of CP-SAT; with one, equal calls give equal answers unless the time limit is met
-    start         a choice to begin with, if it has no cycle and is complete
+    start         a selection to begin with, if it has no cycle and is complete
     shrink_first  whether to shrink and split the problem
 
     Raises ValueError where the roots have no program.
@@ -87,11 +84,11 @@ def solve(
     deadline = began + min(time_limit, MAX_SECONDS)
     division = _Division.of(problem, start, cycles, shrink_first, deadline)
     division.improve(_Solver(cycles, shrink_first, workers, seed % 2**31), deadline)
-    choice = division.choice()
-    cost = dag_cost(problem, choice)
+    selection = division.selection()
+    cost = dag_cost(problem, selection)
     if cost == inf:
         raise AssertionError("a cyclic or incomplete choice")
-    return Extraction(choice, cost, min(cost, division.bound()), monotonic() - began, division.rounds())
+    return Extraction(selection, cost, min(cost, division.bound()), monotonic() - began, division.rounds())
 
 
 @dataclass
@@ -106,19 +103,19 @@ class _Division:
 
     @classmethod
     def of(
-        cls, problem: Problem, start: Choice | None, cycles: Cycles, shrink_first: bool, deadline: float
+        cls, problem: Problem, start: Selection | None, cycles: Cycles, shrink_first: bool, deadline: float
     ) -> _Division:
         """Shrink and split the problem.  Raises ValueError where the roots have no program."""
-        # shrinking may take half of the time
-        smaller = shrink(problem, (monotonic() + deadline) / 2) if shrink_first else unshrunk(problem)
-        small = smaller.problem
-        # unsplit, the problem is one part that occurs once and keeps its numbers
-        places = [[list(range(len(small.costs)))], [list(range(len(small.members)))]]
-        parts = blocks(small) if shrink_first else [Block(small, *places)]
-        first = smaller.adopted(  # the choice to beat, as far as the smaller problem still has it
-            improve_choice(problem, greedy(problem), deadline) if start is None else start
-        )
-        return cls(smaller, [_Part.of(block, first, cycles, deadline) for block in parts])
+        if shrink_first:
+            smaller = shrink(problem, (monotonic() + deadline) / 2)  # in at most half of the time
+            parts = split_into_blocks(smaller.problem)
+        else:
+            smaller = drop_unusable_choices(problem)
+            parts = [single_block(smaller.problem)]
+        if start is None:
+            start = improve_selection(problem, greedy(problem), deadline)
+        known = smaller.from_whole(start)  # the selection to beat, as far as the smaller problem still has it
+        return cls(smaller, [_Part.of(block, known, cycles, deadline) for block in parts])
 
     def improve(self, solver: _Solver, deadline: float) -> None:
         """Solve the parts; in a second turn, unfinished parts get the time that others did not need."""
@@ -129,17 +126,17 @@ class _Division:
                 if seconds_left > 0:
                     solver.improve(part, monotonic() + seconds_left / (len(unsolved) - place))
 
-    def choice(self) -> dict[int, int]:
-        """Return the best choice so far, of the whole problem."""
+    def selection(self) -> dict[int, int]:
+        """Return the best selection so far, of the whole problem."""
         chosen: dict[int, int] = {}
         for part in self.parts:
-            chosen |= part.block.restored(part.choice)
-        return self.smaller.restored(chosen)
+            chosen |= part.block.to_whole(part.selection)
+        return self.smaller.to_whole(chosen)
 
     def bound(self) -> float:
         """Return the best lower bound so far, of the whole problem."""
         # a part's bound counts once for each of its occurrences
-        return self.smaller.paid + sum(part.bound * len(part.block.choices) for part in self.parts)
+        return self.smaller.paid_cost + sum(part.bound * len(part.block.occurrences) for part in self.parts)
 
     def rounds(self) -> int:
         """Return the number of linear and integer programs that were solved."""
@@ -148,7 +145,7 @@ class _Division:
 
 @dataclass
 class _Part:
-    """A part with the best choice and the best bound so far.
+    """A part with the best selection and the best bound so far.
 
     is_relaxed  whether its linear relaxation was tried
     cheaper     the problem of all programs that cost less than `cheaper_limit`, where choices were dropped
@@ -156,7 +153,7 @@ class _Part:
 
     block: Block
     form: Formulation
-    choice: dict[int, int]
+    selection: dict[int, int]
     cost: float
     bound: float = 0.0
     rounds: int = 0
@@ -165,28 +162,29 @@ class _Part:
     cheaper_limit: float = inf
 
     @classmethod
-    def of(cls, block: Block, start: Choice, cycles: Cycles, deadline: float) -> _Part:
+    def of(cls, block: Block, start: Selection, cycles: Cycles, deadline: float) -> _Part:
         """Begin with the cheapest trees, or with what `start` chooses in one of the part's occurrences.
 
         Shrinking may have dropped e-nodes that `start` uses: `_repair_choice` fills the gaps with trees.
         """
         problem = block.problem
-        starts = block.adopted(start)
-        candidates = [greedy(problem), *starts, *(_repair_choice(problem, choice) for choice in starts)]
-        best = min(candidates, key=lambda choice: dag_cost(problem, choice))
-        best = improve_choice(problem, best, deadline)
-        return cls(block, formulate(problem, cycles), needed(problem, best), dag_cost(problem, best))
+        starts = block.from_whole(start)
+        repaired = [_repair_selection(problem, selection) for selection in starts]
+        candidates = [greedy(problem), *starts, *repaired]
+        best = min(candidates, key=lambda selection: dag_cost(problem, selection))
+        best = improve_selection(problem, best, deadline)
+        return cls(block, formulate(problem, cycles), keep_needed(problem, best), dag_cost(problem, best))
 
     @property
     def is_solved(self) -> bool:
         """Whether the gap is within a tenth of `PROOF_GAP`: then a whole of such parts is optimal."""
         return self.bound >= self.cost * (1 - PROOF_GAP / 10)
 
-    def take_choice(self, choice: Choice) -> None:
-        """Take the choice if it is cheaper."""
-        cost = dag_cost(self.block.problem, choice)
+    def take_selection(self, selection: Selection) -> None:
+        """Take the selection if it is cheaper."""
+        cost = dag_cost(self.block.problem, selection)
         if cost < self.cost:
-            self.choice, self.cost = needed(self.block.problem, choice), cost
+            self.selection, self.cost = keep_needed(self.block.problem, selection), cost
 
     def take_bound(self, bound: float) -> None:
         """Take the lower bound if it is higher."""
@@ -195,11 +193,11 @@ class _Part:
     def drop_choices(self, too_expensive: Collection[int], cycles: Cycles, deadline: float) -> None:
         """Go on with `cheaper`, without the choices that no program cheaper than the best one can take."""
         problem = self.block.problem
-        members = [[number for number in group if number not in too_expensive] for group in problem.members]
+        members = [[choice for choice in eclass if choice not in too_expensive] for eclass in problem.members]
         self.cheaper_limit = self.cost
         try:
             smaller = replace(problem, members=members)
-            self.cheaper = _Division.of(smaller, self.choice, cycles, True, deadline)
+            self.cheaper = _Division.of(smaller, self.selection, cycles, True, deadline)
         except ValueError:  # no program is cheaper
             self.take_bound(self.cheaper_limit)
 
@@ -215,50 +213,52 @@ class _Solver:
 
     def improve(self, part: _Part, deadline: float) -> None:
         """Raise the bound and lower the cost of a part until they meet or the time is over."""
-        problem = part.block.problem
-        # an earlier call has dropped choices: go on with the rest
-        if part.cheaper is not None:
+        # "order" and "none" do without the rows of the relaxation
+        if part.cheaper is None and not part.is_relaxed and self.cycles in ("components", "cuts"):
+            self._relax(part, (monotonic() + deadline) / 2, deadline)
+        if part.cheaper is None:
+            self._run_cpsat(part, deadline)
+        else:
             part.cheaper.improve(self, deadline)
-            part.take_choice(part.cheaper.choice())
+            part.take_selection(part.cheaper.selection())
             # a program with a dropped choice costs at least `cheaper_limit`
             part.take_bound(min(part.cheaper_limit, part.cheaper.bound()))
-            return
-        # the linear relaxation, once, in half of the time; "order" and "none" do without its rows
-        if self.cycles in ("components", "cuts") and not part.is_relaxed:
-            half = (monotonic() + deadline) / 2
-            relaxed = relax(part.form, part.choice, part.cost, half)
-            part.is_relaxed = True
-            part.rounds += relaxed.rounds
-            part.form.supports += relaxed.supports
-            part.form.covers += relaxed.covers
-            part.take_bound(relaxed.bound)
-            part.take_choice(relaxed.choice)
-            drops_many = len(relaxed.too_expensive) > RESHRINK_SHARE * len(problem.costs)
-            if self.shrink_first and not part.is_solved and drops_many:
-                part.drop_choices(relaxed.too_expensive, self.cycles, deadline)
-                self.improve(part, deadline)
-                return
-        # CP-SAT: once, or with "cuts" until an answer has no cycle
+
+    def _relax(self, part: _Part, relaxation_deadline: float, deadline: float) -> None:
+        """Solve the linear relaxation; where it shows many choices to be too expensive, drop them."""
+        relaxed = relax(part.form, part.selection, part.cost, relaxation_deadline)
+        part.is_relaxed = True
+        part.rounds += relaxed.rounds
+        part.form.supports += relaxed.supports
+        part.form.covers += relaxed.covers
+        part.take_bound(relaxed.bound)
+        part.take_selection(relaxed.selection)
+        drops_many = len(relaxed.too_expensive) > RESHRINK_SHARE * len(part.block.problem.costs)
+        if self.shrink_first and not part.is_solved and drops_many:
+            part.drop_choices(relaxed.too_expensive, self.cycles, deadline)
+
+    def _run_cpsat(self, part: _Part, deadline: float) -> None:
+        """Run CP-SAT once, or with "cuts" until an answer has no cycle."""
+        problem = part.block.problem
         while not part.is_solved and monotonic() < deadline:
             part.rounds += 1
-            solver = CpSat(self.workers, self.seed)
-            answer = solver.solve(part.form, part.choice, part.cost, deadline)
+            answer = CpSat(self.workers, self.seed).solve(part.form, part.selection, part.cost, deadline)
             part.take_bound(answer.bound)
-            if answer.choice is None:
+            if answer.selection is None:
                 return
-            if problem.order(answer.choice) is not None:  # always, unless `cycles` is "cuts" or "none"
-                part.take_choice(answer.choice)
+            if problem.order(answer.selection) is not None:  # always, unless `cycles` is "cuts" or "none"
+                part.take_selection(answer.selection)
                 return
-            part.take_choice(_repair_choice(problem, answer.choice))
+            part.take_selection(_repair_selection(problem, answer.selection))
             if self.cycles == "none":
                 return
             if self.cycles == "cuts":
-                part.form.supports += supports(problem, answer.choice)
+                part.form.supports += violated_supports(problem, answer.selection)
 
 
-def _repair_choice(problem: Problem, choice: Choice) -> dict[int, int]:
-    """Return a choice without a cycle, close to `choice`: the cheapest trees if its own e-nodes cost 0."""
+def _repair_selection(problem: Problem, selection: Selection) -> dict[int, int]:
+    """Return the cheapest trees if the choices of `selection` cost 0: close to it, but without a cycle."""
     costs = list(problem.costs)
-    for number in choice.values():
-        costs[number] = 0.0
+    for choice in selection.values():
+        costs[choice] = 0.0
     return greedy(replace(problem, costs=costs))

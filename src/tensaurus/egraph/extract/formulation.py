@@ -5,75 +5,87 @@ t of each class: its place in the order.  The paper has x(n) <= y(c) for each ch
 reads; here all choices of one class that read c share one row, as only one of them is taken.
 
 `formulate` makes the first rows of a problem.  `linear_relaxation` and `cpsat` solve them, with rows added
-that forbid cycles (`supports`, `exclusion_rows`) or are rounded up (`cover_cuts`).
+that forbid cycles (`violated_supports`, `exclusion_rows`) or are rounded up (`cover_cuts`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from tensaurus.egraph.extract.cyclic_components import strong_components
-from tensaurus.egraph.extract.problem import Choice, Problem
-from tensaurus.egraph.extract.required_classes import required_classes
+from tensaurus.egraph.extract.problem import Problem, Selection
+from tensaurus.egraph.extract.required_classes import required_classes, set_bits
 
 __all__ = [
     "Answer",
     "Cover",
     "Cycles",
     "Formulation",
+    "OrderRow",
+    "ReadRow",
     "Support",
     "exclusion_rows",
     "formulate",
     "order_values",
     "support_choices",
-    "supports",
+    "violated_supports",
 ]
 
 Cycles: TypeAlias = Literal["components", "order", "cuts", "none"]  # how to exclude cycles, see `exact.solve`
 
 
+class ReadRow(NamedTuple):
+    """The row: the sum of x of the choices, all of one class, is at most y of `eclass`, which they read."""
+
+    choices: list[int]
+    eclass: int
+
+
+class OrderRow(NamedTuple):
+    """The row: if the choice is taken, t of `upper` is larger than t of `lower`."""
+
+    choice: int
+    upper: int
+    lower: int
+
+
 class Support(NamedTuple):
     """The row: y of the class is at most the sum of x of the choices, which lead out of a set around it."""
 
-    group: int
+    eclass: int
     choices: list[int]
 
 
 class Cover(NamedTuple):
-    """The row: the sum of factor * x of choices, plus the sum of 1 - y of `groups`, is at least `least`."""
+    """The row: the sum of factor * x of choices, plus the sum of 1 - y of `eclasses`, is at least `least`."""
 
     factors: dict[int, int]
-    groups: list[int]  # none is a root
+    eclasses: list[int]  # none is a root
     least: int
 
 
 @dataclass
 class Formulation:
-    """The rows of a problem.  y of a root is 1, y of a class with one choice is x of this choice.
-
-    reads   (choices, class): the sum of x of the choices is at most y of the class
-    orders  (choice, upper, lower): if the choice is taken, t of `upper` is larger than t of `lower`
-    ranges  for each class with a t, the number of values of t, from 0 on
-    """
+    """The rows of a problem.  y of a root is 1, y of a class with one choice is x of this choice."""
 
     problem: Problem
-    reads: list[tuple[list[int], int]] = field(default_factory=list)
+    reads: list[ReadRow] = field(default_factory=list)
     supports: list[Support] = field(default_factory=list)
     covers: list[Cover] = field(default_factory=list)
-    orders: list[tuple[int, int, int]] = field(default_factory=list)
-    ranges: dict[int, int] = field(default_factory=dict)
+    orders: list[OrderRow] = field(default_factory=list)
+    ranges: dict[int, int] = field(default_factory=dict)  # {class with a t: number of values of t, from 0 on}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A solver's answer: a choice, maybe cyclic, or None; a lower bound; whether the choice is optimal."""
+    """A solver's answer: a selection, maybe cyclic, or None, and a lower bound of the cost."""
 
-    choice: dict[int, int] | None
+    selection: dict[int, int] | None
     bound: float
-    done: bool
+    is_optimal: bool
 
 
 def formulate(problem: Problem, cycles: Cycles) -> Formulation:
@@ -85,10 +97,10 @@ def formulate(problem: Problem, cycles: Cycles) -> Formulation:
     form = Formulation(problem)
     for members in problem.members:
         readers: dict[int, list[int]] = defaultdict(list)
-        for number in members:
-            for child in problem.children[number]:
-                readers[child].append(number)
-        form.reads += [(numbers, child) for child, numbers in readers.items()]
+        for choice in members:
+            for child in problem.children[choice]:
+                readers[child].append(choice)
+        form.reads += [ReadRow(choices, child) for child, choices in readers.items()]
     parts: list[list[int]] = []
     if cycles == "order":
         parts = [list(range(len(problem.members)))]
@@ -97,22 +109,22 @@ def formulate(problem: Problem, cycles: Cycles) -> Formulation:
     for part in parts:
         inside = set(part)
         form.ranges |= dict.fromkeys(part, len(part))
-        for group in part:
-            for number in problem.members[group]:
-                form.orders += [(number, group, c) for c in problem.children[number] if c in inside]
+        for eclass in part:
+            for choice in problem.members[eclass]:
+                form.orders += [OrderRow(choice, eclass, c) for c in problem.children[choice] if c in inside]
     return form
 
 
-def order_values(form: Formulation, choice: Choice) -> dict[int, int]:
-    """Return values of the order variables that suit a choice without a cycle."""
+def order_values(form: Formulation, selection: Selection) -> dict[int, int]:
+    """Return values of the order variables that suit a selection without a cycle."""
     below: dict[int, list[int]] = defaultdict(list)
-    for number, _, lower in form.orders:
-        below[number].append(lower)
-    heights_of = dict.fromkeys(form.ranges, 0)
-    for group in form.problem.order(choice) or ():
-        if group in form.ranges:
-            heights_of[group] = max((heights_of[lower] + 1 for lower in below[choice[group]]), default=0)
-    return heights_of
+    for choice, _, lower in form.orders:
+        below[choice].append(lower)
+    heights = dict.fromkeys(form.ranges, 0)
+    for eclass in form.problem.order(selection) or ():
+        if eclass in form.ranges:
+            heights[eclass] = max((heights[lower] + 1 for lower in below[selection[eclass]]), default=0)
+    return heights
 
 
 def support_choices(problem: Problem, loop: Collection[int]) -> list[int]:
@@ -123,19 +135,19 @@ def support_choices(problem: Problem, loop: Collection[int]) -> list[int]:
     """
     inside = set(loop)
     return [
-        number
-        for group in sorted(inside)
-        for number in problem.members[group]
-        if inside.isdisjoint(problem.children[number])
+        choice
+        for eclass in sorted(inside)
+        for choice in problem.members[eclass]
+        if inside.isdisjoint(problem.children[choice])
     ]
 
 
-def supports(problem: Problem, choice: Choice) -> Iterator[Support]:
-    """Yield rows that a cyclic choice violates and all choices without a cycle satisfy."""
-    for loop in _loops(problem, choice):
+def violated_supports(problem: Problem, selection: Selection) -> Iterator[Support]:
+    """Yield rows that a cyclic selection violates and all selections without a cycle satisfy."""
+    for loop in _loops(problem, selection):
         outer = support_choices(problem, loop)
-        for group in loop:
-            yield Support(group, outer)
+        for eclass in loop:
+            yield Support(eclass, outer)
 
 
 def exclusion_rows(problem: Problem) -> Iterator[Cover]:
@@ -144,65 +156,56 @@ def exclusion_rows(problem: Problem) -> Iterator[Cover]:
     The sum of x of these choices is at most the sum of x of the choices of B that do not need A in turn:
     where one of the former is taken, B is computed before A.
     """
-    groups = range(len(problem.members))
-    needs = required_classes(problem.children, problem.members, groups)
+    eclasses = range(len(problem.members))
+    needs = required_classes(problem.children, problem.members, eclasses)
     for part in strong_components(problem):
-        inside = sum(1 << group for group in part) if len(part) > 1 else 0
+        inside = sum(1 << eclass for eclass in part) if len(part) > 1 else 0
         below: dict[int, int] = {}  # for each choice, the classes of the component that it needs, as bits
         above = dict.fromkeys(part, 0)  # for each class, the classes with a choice that needs it
-        for group in part if inside else ():
-            for number in problem.members[group]:
-                below[number] = 0
-                for child in problem.children[number]:
-                    below[number] |= needs[child] & inside
-                for other in _bits(below[number]):
-                    above[other] |= 1 << group
-        for group in part if inside else ():  # A, with each B that may need it: {B: choices of A that need B}
+        for eclass in part if inside else ():
+            for choice in problem.members[eclass]:
+                below[choice] = 0
+                for child in problem.children[choice]:
+                    below[choice] |= needs[child] & inside
+                for other in set_bits(below[choice]):
+                    above[other] |= 1 << eclass
+        # the class is A; with each B that may need it: {B: choices of A that need B}
+        for eclass in part if inside else ():
             excluded: dict[int, list[int]] = defaultdict(list)
-            for number in problem.members[group]:
-                for other in _bits(below[number] & above[group]):
-                    excluded[other].append(number)
-            for other, numbers in excluded.items():
-                free = [number for number in problem.members[other] if not below[number] >> group & 1]
-                yield Cover(dict.fromkeys(free, 1) | dict.fromkeys(numbers, -1), [], 0)
+            for choice in problem.members[eclass]:
+                for other in set_bits(below[choice] & above[eclass]):
+                    excluded[other].append(choice)
+            for other, choices in excluded.items():
+                free = [choice for choice in problem.members[other] if not below[choice] >> eclass & 1]
+                yield Cover(dict.fromkeys(free, 1) | dict.fromkeys(choices, -1), [], 0)
 
 
-def _bits(mask: int) -> Iterator[int]:
-    """Yield the numbers of the bits that are set."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-def _loops(problem: Problem, choice: Choice) -> Iterator[Sequence[int]]:
-    """Yield the components of the chosen e-nodes, and a shortest cycle through each of their classes."""
-    # `own` is the problem with the chosen e-nodes as the only choices
-    groups = range(len(problem.members))
-    members = [[choice[group]] if group in choice else [] for group in groups]
-    own = Problem(problem.costs, problem.children, problem.groups, members, problem.roots)
+def _loops(problem: Problem, selection: Selection) -> Iterator[Sequence[int]]:
+    """Yield the components of the selected e-nodes, and a shortest cycle through each of their classes."""
+    eclasses = range(len(problem.members))
+    members = [[selection[eclass]] if eclass in selection else [] for eclass in eclasses]
     seen: set[frozenset[int]] = set()
-    for part in strong_components(own):
+    for part in strong_components(replace(problem, members=members)):
         if len(part) > 1:
             inside = set(part)
-            for loop in (part, *(_shortest(problem, choice, group, inside) for group in part)):
+            for loop in (part, *(_shortest_cycle(problem, selection, eclass, inside) for eclass in part)):
                 if frozenset(loop) not in seen:
                     seen.add(frozenset(loop))
                     yield loop
 
 
-def _shortest(problem: Problem, choice: Choice, start: int, inside: Collection[int]) -> list[int]:
+def _shortest_cycle(problem: Problem, selection: Selection, start: int, inside: Collection[int]) -> list[int]:
     """Return the classes of a shortest cycle through `start`, which must lie on one (breadth first)."""
     above: dict[int, int] = {}  # the class from which the search came
     queue = [start]
-    for group in queue:
-        for child in problem.children[choice[group]]:
+    for eclass in queue:
+        for child in problem.children[selection[eclass]]:
             if child == start:
-                loop = [group]
+                loop = [eclass]
                 while loop[-1] != start:
                     loop.append(above[loop[-1]])
                 return loop
             if child in inside and child not in above:
-                above[child] = group
+                above[child] = eclass
                 queue.append(child)
     raise AssertionError("the class lies on no cycle")

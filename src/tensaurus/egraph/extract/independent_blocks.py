@@ -1,7 +1,7 @@
 """Splits an extraction problem into parts that share no class, so that equal parts are solved only once.
 
-Twelve equal layers become one `Block`, with a problem of its own and the numbers of each of its twelve
-occurrences in the whole problem.  `exact` solves the small problem and translates the choice twelve times.
+Twelve equal layers become one `Block`, with a problem of its own and twelve occurrences in the whole problem.
+`exact` solves the small problem and translates the selection twelve times.
 """
 
 from __future__ import annotations
@@ -9,118 +9,137 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 
-__all__ = ["Block", "blocks"]
+__all__ = ["Block", "single_block", "split_into_blocks"]
+
+
+class Occurrence(NamedTuple):
+    """A place of a part in the whole problem: the numbers there of the part's choices and classes."""
+
+    choices: list[int]
+    classes: list[int]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part that occurs once or several times in the whole problem.
-
-    choices  for each occurrence the numbers of the part's choices in the whole problem
-    classes  for each occurrence the numbers of the part's classes
-    """
+    """A part that occurs once or several times in the whole problem."""
 
     problem: Problem
-    choices: list[list[int]]
-    classes: list[list[int]]
+    occurrences: list[Occurrence]
 
-    def restored(self, choice: Choice) -> dict[int, int]:
-        """Translate a choice of the part to a choice of the whole problem, in all occurrences."""
-        places = zip(self.choices, self.classes, strict=True)
-        return {classes[g]: choices[n] for choices, classes in places for g, n in choice.items()}
+    def to_whole(self, selection: Selection) -> dict[int, int]:
+        """Translate a selection of the part to one of the whole problem, in all occurrences."""
+        return {
+            at.classes[eclass]: at.choices[choice]
+            for at in self.occurrences
+            for eclass, choice in selection.items()
+        }
 
-    def adopted(self, choice: Choice) -> list[dict[int, int]]:
-        """Translate a choice of the whole problem to one of the part, for each occurrence."""
-        adopted = []
-        for choices, classes in zip(self.choices, self.classes, strict=True):
-            places = {number: place for place, number in enumerate(choices)}
-            adopted.append({g: places[choice[old]] for g, old in enumerate(classes) if old in choice})
-        return adopted
+    def from_whole(self, selection: Selection) -> list[dict[int, int]]:
+        """Translate a selection of the whole problem to one of the part, for each occurrence."""
+        translated = []
+        for at in self.occurrences:
+            own = {whole: choice for choice, whole in enumerate(at.choices)}
+            pairs = enumerate(at.classes)
+            translated.append({eclass: own[selection[w]] for eclass, w in pairs if w in selection})
+        return translated
 
 
-def blocks(problem: Problem) -> list[Block]:
+class _ChoiceRow(NamedTuple):
+    """A choice of a part: equal parts have equal costs and reads, with the part's own numbers of classes."""
+
+    cost: float
+    reads: tuple[int, ...]
+    whole_choice: int  # its number in the whole problem
+
+
+def single_block(problem: Problem) -> Block:
+    """Return the whole problem as one part, which occurs once."""
+    whole = Occurrence(list(range(len(problem.costs))), list(range(len(problem.members))))
+    return Block(problem, [whole])
+
+
+def split_into_blocks(problem: Problem) -> list[Block]:
     """Return the parts, the smallest first.
 
     `shrink_problem` cuts them apart: it makes the classes that every program needs roots, and drops reads of
     roots.
     """
-    blocks_of: dict[Any, Block] = {}  # by all that the part's problem consists of
-    parts = _connected(problem)
-    for groups in parts:
-        order = _canonical(problem, groups) if len(parts) > 1 else groups  # a single part equals no other
-        place = {group: k for k, group in enumerate(order)}  # the number of each class in the part
-        rows = []  # for each class its choices: (cost, children as places in `order`, number), sorted
-        for group in order:
-            members = [
-                (problem.costs[n], tuple(sorted(place[c] for c in problem.children[n])), n)
-                for n in problem.members[group]
+    blocks: dict[Any, Block] = {}  # by all that the part's problem consists of
+    parts = _connected_components(problem)
+    for eclasses in parts:
+        # a single part equals no other
+        order = _canonical_order(problem, eclasses) if len(parts) > 1 else eclasses
+        place = {eclass: k for k, eclass in enumerate(order)}  # the number of each class in the part
+        choices_of_class: list[list[_ChoiceRow]] = []
+        for eclass in order:
+            rows = [
+                _ChoiceRow(problem.costs[n], tuple(sorted(place[c] for c in problem.children[n])), n)
+                for n in problem.members[eclass]
             ]
-            rows.append(sorted(members))
-        roots = [place[root] for root in problem.roots if root in place]
-        choices = [number for row in rows for _, _, number in row]
-        key = (tuple(tuple((cost, reads) for cost, reads, _ in row) for row in rows), tuple(sorted(roots)))
-        if key in blocks_of:  # another occurrence of a known part
-            blocks_of[key].choices.append(choices)
-            blocks_of[key].classes.append(order)
-            continue
-        # a new part, whose choices are numbered row by row
-        starts = [sum(len(row) for row in rows[:k]) for k in range(len(rows))]
-        part = Problem(
-            [cost for row in rows for cost, _, _ in row],
-            [reads for row in rows for _, reads, _ in row],
-            [k for k, row in enumerate(rows) for _ in row],
-            [list(range(start, start + len(row))) for start, row in zip(starts, rows, strict=True)],
-            sorted(roots),
-        )
-        blocks_of[key] = Block(part, [choices], [order])
-    return sorted(blocks_of.values(), key=lambda block: len(block.problem.costs))
+            choices_of_class.append(sorted(rows))
+        roots = sorted(place[root] for root in problem.roots if root in place)
+        every = [row for rows in choices_of_class for row in rows]  # the choices as the part numbers them
+        key = (tuple(tuple(row[:2] for row in rows) for rows in choices_of_class), tuple(roots))
+        if key not in blocks:
+            numbers = count()
+            part = Problem(
+                costs=[row.cost for row in every],
+                children=[row.reads for row in every],
+                class_of_choice=[k for k, rows in enumerate(choices_of_class) for _ in rows],
+                members=[[next(numbers) for _ in rows] for rows in choices_of_class],
+                roots=roots,
+            )
+            blocks[key] = Block(part, [])
+        blocks[key].occurrences.append(Occurrence([row.whole_choice for row in every], order))
+    return sorted(blocks.values(), key=lambda block: len(block.problem.costs))
 
 
-def _connected(problem: Problem) -> list[list[int]]:
+def _connected_components(problem: Problem) -> list[list[int]]:
     """Return the connected components of the classes."""
     parents = list(range(len(problem.members)))
 
-    def find(group: int) -> int:
-        while parents[group] != group:
-            parents[group] = parents[parents[group]]
-            group = parents[group]
-        return group
+    def find(eclass: int) -> int:
+        while parents[eclass] != eclass:
+            parents[eclass] = parents[parents[eclass]]
+            eclass = parents[eclass]
+        return eclass
 
-    for number, children in enumerate(problem.children):
+    for choice, children in enumerate(problem.children):
         for child in children:
-            parents[find(child)] = find(problem.groups[number])
+            parents[find(child)] = find(problem.class_of_choice[choice])
     parts: dict[int, list[int]] = defaultdict(list)
-    for group in range(len(problem.members)):
-        parts[find(group)].append(group)
+    for eclass in range(len(problem.members)):
+        parts[find(eclass)].append(eclass)
     return list(parts.values())
 
 
-def _canonical(problem: Problem, groups: Sequence[int]) -> list[int]:
+def _canonical_order(problem: Problem, eclasses: Sequence[int]) -> list[int]:
     """Return the classes in an order that depends on costs and reads rather than on numbers.
 
     Colours are refined until no more classes can be told apart (Weisfeiler and Leman).  Classes of one colour
     stay in the order of their numbers; so two equal parts may go unnoticed, and both are solved.
     """
     roots = set(problem.roots)
-    colours = {group: int(group in roots) for group in groups}  # equal for classes not yet told apart
+    colours = {eclass: int(eclass in roots) for eclass in eclasses}  # equal for classes not yet told apart
     count = 0
     while count < len(set(colours.values())):
         count = len(set(colours.values()))
-        above: dict[int, list[Any]] = {group: [] for group in groups}
+        above: dict[int, list[Any]] = {eclass: [] for eclass in eclasses}
         forms = {}
-        for group in groups:
+        for eclass in eclasses:
             rows = []
-            for number in problem.members[group]:
-                row = (problem.costs[number], tuple(sorted(colours[c] for c in problem.children[number])))
+            for choice in problem.members[eclass]:
+                row = (problem.costs[choice], tuple(sorted(colours[c] for c in problem.children[choice])))
                 rows.append(row)
-                for child in problem.children[number]:
-                    above[child].append((colours[group], row))
-            forms[group] = (colours[group], tuple(sorted(rows)))
-        full = {group: (forms[group], tuple(sorted(above[group]))) for group in groups}
+                for child in problem.children[choice]:
+                    above[child].append((colours[eclass], row))
+            forms[eclass] = (colours[eclass], tuple(sorted(rows)))
+        full = {eclass: (forms[eclass], tuple(sorted(above[eclass]))) for eclass in eclasses}
         ranks = {form: rank for rank, form in enumerate(sorted(set(full.values())))}
-        colours = {group: ranks[full[group]] for group in groups}
-    return sorted(groups, key=lambda group: (colours[group], group))
+        colours = {eclass: ranks[full[eclass]] for eclass in eclasses}
+    return sorted(eclasses, key=lambda eclass: (colours[eclass], eclass))

@@ -3,8 +3,8 @@
 Without these rows the bound is next to nothing on e-graphs with cycles: classes that read each other support
 each other, and pay for nothing else.  GLOP solves the linear programs.
 
-`relax` takes the rows of a `Formulation` and a choice to beat, and returns a lower bound, the rows that prove
-it, and the best choice seen.  `exact` calls it before CP-SAT.
+`relax` takes the rows of a `Formulation` and a selection to beat, and returns a lower bound, the rows that
+prove it, and the best selection seen.  `exact` calls it before CP-SAT.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import frexp, inf, ldexp
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from tensaurus.egraph.extract.cover_cuts import Covers
+from tensaurus.egraph.extract.cover_cuts import CoverSeparator
 from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.formulation import Cover, Formulation, Support, exclusion_rows, support_choices
 from tensaurus.egraph.extract.greedy import greedy
-from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost, needed
+from tensaurus.egraph.extract.problem import Problem, Selection, dag_cost, keep_needed
 
 __all__ = ["RelaxationResult", "relax"]
 
@@ -39,42 +39,44 @@ MAX_BINDING_SLACK = 1e-6  # a row with more slack in the last solution is droppe
 
 @dataclass(frozen=True)
 class RelaxationResult:
-    """A lower bound, the rows that support it, and the best choice seen on the way.
+    """A lower bound, the rows that support it, and the best selection seen on the way.
 
-    `too_expensive` are the choices that no program takes that is cheaper than `choice` (reduced cost fixing).
+    `too_expensive` are the choices that no program takes that is cheaper than `selection` (reduced cost
+    fixing).
     """
 
     bound: float
     supports: list[Support]
     covers: list[Cover]
     too_expensive: set[int]
-    choice: dict[int, int]
+    selection: dict[int, int]
     cost: float
     rounds: int
 
 
-def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> RelaxationResult:
+def relax(form: Formulation, start: Selection, cost: float, deadline: float) -> RelaxationResult:
     """Solve and add rows until none is violated; each solution also guides a greedy extraction.
 
-    `start` is a choice without a cycle with this cost, which is not 0.
+    `start` is a selection without a cycle with this cost, which is not 0.
     """
     problem = form.problem
     linear = _LinearProgram(form, 2 * cost, 10 - frexp(cost)[1])  # scaled, `start` costs 2^9 to 2^10
-    inner = {group for part in strong_components(problem) if len(part) > 1 for group in part}  # on cycles
-    covers, exclusions = Covers(problem), list(exclusion_rows(problem))
+    cyclic = {eclass for part in strong_components(problem) if len(part) > 1 for eclass in part}  # on cycles
+    separator, exclusions = CoverSeparator(problem), list(exclusion_rows(problem))
     best, bound, rounds = dict(start), 0.0, 0
-    least = [0.0] * len(problem.costs)  # for each choice a lower bound of the programs that take it
+    bound_of_choice = [0.0] * len(problem.costs)  # a lower bound of the programs that take the choice
     marked_bound, marked_round = 0.0, 0  # when the gap last became much smaller
     while linear.solve(deadline - monotonic()):
         rounds += 1
-        objective, with_each = linear.bounds()
-        bound, least = max(bound, objective), list(map(max, least, with_each))
+        new_bound, new_bound_of_choice = linear.bounds()
+        bound = max(bound, new_bound)
+        bound_of_choice = list(map(max, bound_of_choice, new_bound_of_choice))
         x, y = linear.x, linear.y
         # the solution rounded to a program may be cheaper than the best known one
         rounded = _round_greedily(problem, x)
         price = dag_cost(problem, rounded)
         if price < cost:
-            best, cost = needed(problem, rounded), price
+            best, cost = keep_needed(problem, rounded), price
         if bound >= cost * (1 - CLOSED_GAP):
             break
         # the rows that this solution violates: exclusions, supports of cycles and of other sets, covers
@@ -83,7 +85,7 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
             for row in exclusions
             if sum(factor * x[n] for n, factor in row.factors.items()) < -MIN_VIOLATION
         ]
-        fresh += [*_violated_supports(problem, x, y, inner), *covers.violated_rows(x, y)]
+        fresh += [*_violated_supports(problem, x, y, cyclic), *separator.violated_rows(x, y)]
         if not fresh or monotonic() > deadline:
             break
         if bound - marked_bound > MIN_PROGRESS * (cost - bound):
@@ -92,8 +94,8 @@ def relax(form: Formulation, start: Choice, cost: float, deadline: float) -> Rel
             break
         for row in fresh:
             linear.require(row)
-    binding = linear.binding()
-    too_expensive = {number for number, price in enumerate(least) if price > cost * (1 + CLOSED_GAP)}
+    binding = linear.binding_rows()
+    too_expensive = {n for n, least in enumerate(bound_of_choice) if least > cost * (1 + CLOSED_GAP)}
     return RelaxationResult(
         min(bound, cost),
         [row for row in binding if isinstance(row, Support)],
@@ -111,6 +113,15 @@ def _round_greedily(problem: Problem, x: Sequence[float]) -> dict[int, int]:
     return greedy(replace(problem, costs=costs))
 
 
+class _Row(NamedTuple):
+    """A row of the linear program: the sum of factor * column is at least `lower`, or equal to it."""
+
+    constraint: Any  # GLOP's object
+    terms: dict[int, float]  # {column: factor}
+    lower: float
+    is_equation: bool
+
+
 class _LinearProgram:
     """The linear program, with costs cut off at `most` (more than a known program costs), times 2^shift."""
 
@@ -125,59 +136,61 @@ class _LinearProgram:
         objective = self._solver.Objective()
         for column, price in zip(self._columns, self._costs, strict=True):
             objective.SetCoefficient(column, price)
-        # (GLOP's row, {column: factor}, lower bound, whether the sum equals it)
-        self._rows: list[tuple[Any, dict[int, float], float, bool]] = []
-        self._required: list[tuple[Support | Cover, dict[int, float], float]] = []  # rows of `require`
+        self._rows: list[_Row] = []
+        self._required: list[tuple[Support | Cover, _Row]] = []  # by `require`
         self._values: list[float] = []  # of each column in the last solution
         self.x: list[float] = [0.0] * len(self._costs)  # of each choice in the last solution
         self.y: list[float] = [0.0] * len(form.problem.members)  # of each class in the last solution
         self._y: list[int | None] = []  # the column of each class; None for roots, whose y is 1
         roots = set(form.problem.roots)
-        for group, members in enumerate(form.problem.members):
-            if group in roots:
+        for eclass, members in enumerate(form.problem.members):
+            if eclass in roots:
                 self._y.append(None)
-                self._row(dict.fromkeys(members, 1.0), 1.0, equal=True)
+                self._add_row(dict.fromkeys(members, 1.0), 1.0, is_equation=True)
             elif len(members) == 1:
                 self._y.append(members[0])
             else:
                 self._y.append(len(self._columns))
                 self._columns.append(self._solver.NumVar(0.0, 1.0, ""))
                 self._costs.append(0.0)
-                self._row({**dict.fromkeys(members, 1.0), len(self._columns) - 1: -1.0}, 0.0, equal=True)
-        for numbers, group in form.reads:
-            column_of = self._y[group]
-            if column_of is not None:
-                self._row({**dict.fromkeys(numbers, -1.0), column_of: 1.0}, 0.0)
+                terms = {**dict.fromkeys(members, 1.0), len(self._columns) - 1: -1.0}
+                self._add_row(terms, 0.0, is_equation=True)
+        for choices, eclass in form.reads:
+            column = self._y[eclass]
+            if column is not None:
+                self._add_row({**dict.fromkeys(choices, -1.0), column: 1.0}, 0.0)
 
     def require(self, row: Support | Cover) -> None:
         """Add a row; a root's y is 1, so that its term moves to the right side."""
         if isinstance(row, Support):
-            terms, groups, lower = dict.fromkeys(row.choices, 1.0), [row.group], 1.0
+            terms, eclasses, lower = dict.fromkeys(row.choices, 1.0), [row.eclass], 1.0
         else:
-            terms = {number: float(factor) for number, factor in row.factors.items()}
-            groups, lower = row.groups, float(row.least)
-        for group in groups:
-            column = self._y[group]
+            terms = {choice: float(factor) for choice, factor in row.factors.items()}
+            eclasses, lower = row.eclasses, float(row.least)
+        for eclass in eclasses:
+            column = self._y[eclass]
             if column is not None:
                 terms[column] = terms.get(column, 0.0) - 1.0
                 lower -= 1.0
-        self._required.append((row, terms, lower))
-        self._row(terms, lower)
+        self._required.append((row, self._add_row(terms, lower)))
 
-    def binding(self) -> list[Support | Cover]:
+    def binding_rows(self) -> list[Support | Cover]:
         """Return the added rows that are tight in the last solution; the others only cost time."""
         value = self._values
         return [
-            row
-            for row, terms, lower in self._required
-            if sum(factor * value[column] for column, factor in terms.items()) < lower + MAX_BINDING_SLACK
+            required
+            for required, row in self._required
+            if sum(factor * value[column] for column, factor in row.terms.items())
+            < row.lower + MAX_BINDING_SLACK
         ]
 
-    def _row(self, terms: dict[int, float], lower: float, *, equal: bool = False) -> None:
-        row = self._solver.Constraint(lower, lower if equal else self._solver.infinity())
+    def _add_row(self, terms: dict[int, float], lower: float, *, is_equation: bool = False) -> _Row:
+        constraint = self._solver.Constraint(lower, lower if is_equation else self._solver.infinity())
         for column, factor in terms.items():
-            row.SetCoefficient(self._columns[column], factor)
-        self._rows.append((row, terms, lower, equal))
+            constraint.SetCoefficient(self._columns[column], factor)
+        row = _Row(constraint, terms, lower, is_equation)
+        self._rows.append(row)
+        return row
 
     def solve(self, seconds: float) -> bool:
         """Solve the program; return whether it was solved within the time."""
@@ -192,44 +205,44 @@ class _LinearProgram:
         return True
 
     def bounds(self) -> tuple[float, list[float]]:
-        """Return a lower bound, and for each choice a lower bound of the programs that take it.
+        """Return a lower bound of all programs, and for each choice one of the programs that take it.
 
         The bounds do not depend on the solver's tolerances: any multipliers give a bound, as all columns lie
         between 0 and 1 (Neumaier and Shcherbina, 2004): the multiplied right sides plus all negative reduced
         costs, and for a choice that is taken its positive reduced cost.
         """
-        total, left = 0.0, list(self._costs)  # `left` becomes the reduced costs
-        for row, terms, lower, equal in self._rows:
-            multiplier = row.dual_value()
-            if multiplier > 0 or (equal and multiplier):
-                total += multiplier * lower
-                for column, factor in terms.items():
-                    left[column] -= multiplier * factor
-        total += sum(price for price in left if price < 0)
+        total, reduced_costs = 0.0, list(self._costs)
+        for row in self._rows:
+            multiplier = row.constraint.dual_value()
+            if multiplier > 0 or (row.is_equation and multiplier):
+                total += multiplier * row.lower
+                for column, factor in row.terms.items():
+                    reduced_costs[column] -= multiplier * factor
+        total += sum(price for price in reduced_costs if price < 0)
         rounding, unit = 1 - 1e-11, ldexp(1.0, -self._shift)  # sums above may be rounded up
-        each = [(total + max(0.0, price)) * rounding * unit for price in left[: len(self.x)]]
+        each = [(total + max(0.0, price)) * rounding * unit for price in reduced_costs[: len(self.x)]]
         return max(0.0, total * rounding * unit), each
 
 
 def _violated_supports(
-    problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
+    problem: Problem, x: Sequence[float], y: Sequence[float], cyclic: set[int]
 ) -> Iterator[Support]:
-    """Yield violated rows for short cycles and for sets grown from one class; `inner` lie on cycles."""
+    """Yield violated rows for short cycles and for sets grown from one class; `cyclic` lie on cycles."""
     seen: set[frozenset[int]] = set()
-    for search, rows in ((_short_cycles, len(inner)), (_growing_sets, ROWS_PER_SET)):
-        for loop in search(problem, x, y, inner):
+    for search, max_rows in ((_short_cycles, len(cyclic)), (_growing_sets, ROWS_PER_SET)):
+        for loop in search(problem, x, y, cyclic):
             if loop in seen:
                 continue
             seen.add(loop)
             outer = support_choices(problem, loop)
-            leaving = sum(x[number] for number in outer)
-            for group in sorted(loop, key=lambda group: (-y[group], group))[:rows]:
-                if y[group] > leaving + MIN_VIOLATION / 2:  # half: `leaving` also adds up each x below TINY
-                    yield Support(group, outer)
+            leaving = sum(x[choice] for choice in outer)
+            for eclass in sorted(loop, key=lambda eclass: (-y[eclass], eclass))[:max_rows]:
+                if y[eclass] > leaving + MIN_VIOLATION / 2:  # half: `leaving` also adds up each x below TINY
+                    yield Support(eclass, outer)
 
 
 def _short_cycles(
-    problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
+    problem: Problem, x: Sequence[float], y: Sequence[float], cyclic: set[int]
 ) -> Iterator[frozenset[int]]:
     """Yield cycles of which a row is violated: choices that leave the cycle take less than y of some class.
 
@@ -237,23 +250,32 @@ def _short_cycles(
     choices that leave a cycle take at most its length, cycles shorter than y of a class of theirs are wanted.
     """
     away: dict[int, dict[int, float]] = {}
-    for group in inner:
+    for eclass in cyclic:
         reads: dict[int, float] = {}
-        if y[group] > MIN_VIOLATION:
-            for number in problem.members[group]:
-                if x[number] > 0:
-                    for child in problem.children[number]:
-                        if child in inner:
-                            reads[child] = reads.get(child, 0.0) + x[number]
-        away[group] = {child: max(0.0, y[group] - part) for child, part in reads.items()}
-    for start in sorted(inner):
+        if y[eclass] > MIN_VIOLATION:
+            for choice in problem.members[eclass]:
+                if x[choice] > 0:
+                    for child in problem.children[choice]:
+                        if child in cyclic:
+                            reads[child] = reads.get(child, 0.0) + x[choice]
+        away[eclass] = {child: max(0.0, y[eclass] - part) for child, part in reads.items()}
+    for start in sorted(cyclic):
         loop = _shortest_cycle(away, start, y[start] - MIN_VIOLATION)
         if loop:
             yield frozenset(loop)
 
 
+class _GrowthStep(NamedTuple):
+    """A class by which a set may grow: the change of the x that leaves, and the choices that cause it."""
+
+    change: float
+    child: int
+    opened: list[int]  # choices that leave the larger set, not the smaller one
+    hidden: list[int]  # choices that leave the smaller set, not the larger one
+
+
 def _growing_sets(
-    problem: Problem, x: Sequence[float], y: Sequence[float], inner: set[int]
+    problem: Problem, x: Sequence[float], y: Sequence[float], cyclic: set[int]
 ) -> Iterator[frozenset[int]]:
     """Yield sets of classes grown from one class whose y exceeds the x of all choices that leave the set.
 
@@ -262,23 +284,23 @@ def _growing_sets(
     child of one of the largest choices that leave it: the child that closes most and opens least.
     """
     # roots on no cycle: no set grows by them
-    acyclic_roots = inner.symmetric_difference(problem.roots) & set(problem.roots)
+    acyclic_roots = set(problem.roots) - cyclic
     starts = [
-        group
-        for group, part in enumerate(y)
+        eclass
+        for eclass, part in enumerate(y)
         if part >= MIN_START_VALUE
-        and any(TINY < x[number] < part - MIN_VIOLATION for number in problem.members[group])
+        and any(TINY < x[choice] < part - MIN_VIOLATION for choice in problem.members[eclass])
     ]
-    for start in sorted(starts, key=lambda group: (-y[group], group)):
+    for start in sorted(starts, key=lambda eclass: (-y[eclass], eclass)):
         inside, least, best = {start}, y[start] - MIN_VIOLATION, frozenset[int]()
         # the choices that leave the set, and the children by which it may grow
-        outer = {number for number in problem.members[start] if x[number] > TINY}
+        outer = {choice for choice in problem.members[start] if x[choice] > TINY}
         reads = {n: [c for c in problem.children[n] if c not in acyclic_roots] for n in outer}
         for _ in range(MAX_SET_STEPS):  # rate the children of the largest choices, and take the best child
-            ways = sorted((n for n in outer if reads[n]), key=lambda number: (-x[number], number))[
+            ways = sorted((n for n in outer if reads[n]), key=lambda choice: (-x[choice], choice))[
                 :MAX_WAYS_OUT
             ]
-            rated = []  # (change of `leaving`, child, choices that then leave, choices that no longer do)
+            steps: list[_GrowthStep] = []
             for child in {c for n in ways for c in reads[n]}:
                 larger = {*inside, child}
                 opened = [
@@ -287,15 +309,16 @@ def _growing_sets(
                     if x[n] > TINY and larger.isdisjoint(problem.children[n])
                 ]
                 hidden = [n for n in outer if child in problem.children[n]]
-                rated.append((sum(x[n] for n in opened) - sum(x[n] for n in hidden), child, opened, hidden))
-            if not rated:
+                change = sum(x[n] for n in opened) - sum(x[n] for n in hidden)
+                steps.append(_GrowthStep(change, child, opened, hidden))
+            if not steps:
                 break
-            _, child, opened, hidden = min(rated)
-            inside.add(child)
-            outer.difference_update(hidden)
-            outer.update(opened)
-            reads |= {n: [c for c in problem.children[n] if c not in acyclic_roots] for n in opened}
-            leaving = sum(x[number] for number in outer)
+            step = min(steps)  # of equal changes the child of the smallest number
+            inside.add(step.child)
+            outer.difference_update(step.hidden)
+            outer.update(step.opened)
+            reads |= {n: [c for c in problem.children[n] if c not in acyclic_roots] for n in step.opened}
+            leaving = sum(x[choice] for choice in outer)
             if leaving < least:
                 least, best = leaving, frozenset(inside)
             if leaving <= TINY:
@@ -311,18 +334,18 @@ def _shortest_cycle(away: dict[int, dict[int, float]], start: int, limit: float)
     heap = [(length, child, start) for child, length in away[start].items() if length < limit]
     heapify(heap)
     while heap:
-        length, group, reader = heappop(heap)
-        if group in above:
+        length, eclass, reader = heappop(heap)
+        if eclass in above:
             continue
-        above[group] = reader
-        if group == start:
+        above[eclass] = reader
+        if eclass == start:
             loop = [start]
-            while (group := above[group]) != start:
-                loop.append(group)
+            while (eclass := above[eclass]) != start:
+                loop.append(eclass)
             return loop
-        for child, step in away[group].items():
+        for child, step in away[eclass].items():
             total = length + step
             if total < limit and child not in above and total < best.get(child, inf):
                 best[child] = total
-                heappush(heap, (total, child, group))
+                heappush(heap, (total, child, eclass))
     return []

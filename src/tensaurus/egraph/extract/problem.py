@@ -1,10 +1,13 @@
 """Defines extraction problems: choose one e-node for each class that a program needs, as cheap as possible.
 
-A `Problem` is an e-graph as extraction sees it: numbered choices with costs, grouped into classes.  A
-solution has no cycle.  Costs are not negative, and a class is paid for once, however often it is read.
+A `Problem` is an e-graph as extraction sees it.  The *choices* of an e-class are its e-nodes, each with a
+cost and the e-classes that it reads.  A `Selection` takes one choice in each e-class that the roots need; it
+must have no cycle.  Costs are not negative, and an e-class is paid for once, however often it is read.
 
-A *choice* of a class is one of its e-nodes (in code a `number`, its class a `group`).  A `Choice` is a
-solution or a part of one: {class: its chosen e-node}.
+    class 0 (the root):  choice 0 costs 5 and reads nothing, choice 1 costs 1 and reads class 1
+    class 1:             choice 2 costs 2 and reads nothing
+
+The cheapest selection is {0: 1, 1: 2}, which costs 3.
 """
 
 from __future__ import annotations
@@ -13,11 +16,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["NO_PROGRAM", "Choice", "Problem", "cheapest_choice", "dag_cost", "format_problem", "needed"]
+__all__ = [
+    "NO_PROGRAM",
+    "Problem",
+    "Selection",
+    "cheapest_selection",
+    "dag_cost",
+    "format_problem",
+    "keep_needed",
+]
 
 NO_PROGRAM = "a root class has no program: each of its nodes depends on a cycle of classes or an empty class"
 
-Choice = Mapping[int, int]  # the chosen e-node of each class that is needed
+Selection = Mapping[int, int]  # the choice that is taken in each e-class
 
 
 @dataclass(frozen=True)
@@ -26,7 +37,7 @@ class Problem:
 
     costs: Sequence[float]
     children: Sequence[Collection[int]]  # for each choice every class that it reads, once
-    groups: Sequence[int]  # the class of each choice
+    class_of_choice: Sequence[int]
     members: Sequence[Sequence[int]]  # the choices of each class
     roots: Sequence[int]  # the classes of the program's outputs
 
@@ -34,27 +45,27 @@ class Problem:
         """Return the problem without choices of infinite cost: they keep their numbers but have no class."""
         if all(cost < inf for cost in self.costs):
             return self
-        members = [[number for number in group if self.costs[number] < inf] for group in self.members]
-        return Problem(self.costs, self.children, self.groups, members, self.roots)
+        members = [[choice for choice in choices if self.costs[choice] < inf] for choices in self.members]
+        return Problem(self.costs, self.children, self.class_of_choice, members, self.roots)
 
-    def order(self, choice: Choice) -> list[int] | None:
+    def order(self, selection: Selection) -> list[int] | None:
         """Return the classes that the roots need, children first; None if cyclic or incomplete."""
         done: dict[int, bool] = {}  # False while the classes below are visited
         order: list[int] = []
         stack = list(self.roots)
         while stack:
-            group = stack[-1]
-            state = done.get(group)
+            eclass = stack[-1]
+            state = done.get(eclass)
             if state is not None:
                 stack.pop()
                 if not state:
-                    done[group] = True
-                    order.append(group)
+                    done[eclass] = True
+                    order.append(eclass)
                 continue
-            if group not in choice:
+            if eclass not in selection:
                 return None
-            done[group] = False
-            for child in self.children[choice[group]]:
+            done[eclass] = False
+            for child in self.children[selection[eclass]]:
                 if done.get(child) is False:
                     return None
                 if child not in done:
@@ -62,36 +73,36 @@ class Problem:
         return order
 
 
-def dag_cost(problem: Problem, choice: Choice) -> float:
-    """Return the sum of costs over the needed classes; infinity if the choice is cyclic or incomplete."""
-    order = problem.order(choice)
-    return inf if order is None else sum(problem.costs[choice[group]] for group in order)
+def dag_cost(problem: Problem, selection: Selection) -> float:
+    """Return the sum of costs over the needed classes; infinity if the selection is cyclic or incomplete."""
+    order = problem.order(selection)
+    return inf if order is None else sum(problem.costs[selection[eclass]] for eclass in order)
 
 
-def format_problem(problem: Problem, choice: Choice | None = None, names: Sequence[str] = ()) -> str:
+def format_problem(problem: Problem, selection: Selection | None = None, names: Sequence[str] = ()) -> str:
     """Return one line for each choice of each class: its cost, and the classes that it reads.
 
-    Roots are marked with ^, what `choice` chose with *; `names` are those of the choices.
+    Roots are marked with ^, choices of the selection with *; `names` are those of the choices.
 
         ^* class 0: 1.5  Split  (1)
     """
     lines = []
-    for group, numbers in enumerate(problem.members):
-        for number in numbers:
-            chosen = "*" if choice is not None and choice.get(group) == number else " "
-            root = "^" if group in problem.roots else " "
-            name = f"  {names[number]}" if names else ""
-            read = " ".join(map(str, sorted(problem.children[number])))
-            lines.append(f"{root}{chosen} class {group}: {problem.costs[number]:.3g}{name}  ({read})")
+    for eclass, choices in enumerate(problem.members):
+        for choice in choices:
+            chosen = "*" if selection is not None and selection.get(eclass) == choice else " "
+            root = "^" if eclass in problem.roots else " "
+            name = f"  {names[choice]}" if names else ""
+            read = " ".join(map(str, sorted(problem.children[choice])))
+            lines.append(f"{root}{chosen} class {eclass}: {problem.costs[choice]:.3g}{name}  ({read})")
     return "\n".join(lines)
 
 
-def cheapest_choice(problem: Problem, choices: Sequence[Choice]) -> Choice | None:
-    """Return the cheapest choice, the first of equals; None where none is complete."""
-    best = min(choices, key=lambda choice: dag_cost(problem, choice), default=None)
+def cheapest_selection(problem: Problem, selections: Sequence[Selection]) -> Selection | None:
+    """Return the cheapest selection, the first of equals; None where none is complete."""
+    best = min(selections, key=lambda selection: dag_cost(problem, selection), default=None)
     return None if best is None or dag_cost(problem, best) == inf else best
 
 
-def needed(problem: Problem, choice: Choice) -> dict[int, int]:
-    """Return the part of a choice that the roots need, children first; {} if it is cyclic or incomplete."""
-    return {group: choice[group] for group in problem.order(choice) or ()}
+def keep_needed(problem: Problem, selection: Selection) -> dict[int, int]:
+    """Return the part of a selection that the roots need, children first; {} if cyclic or incomplete."""
+    return {eclass: selection[eclass] for eclass in problem.order(selection) or ()}

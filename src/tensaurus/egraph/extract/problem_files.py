@@ -14,22 +14,22 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import replace_file
 
-__all__ = ["read_problem", "write_choice"]
+__all__ = ["read_problem", "write_selection"]
 
 
 def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
     """Return the problem in a file, and the names of its choices and classes.  Raises TensaurusError."""
     whole = _parse_json(path)
     rows = _required_field(whole, "nodes", dict, "an object of nodes", path)
-    groups: dict[str, int] = {}
+    class_numbers: dict[str, int] = {}
     class_of_node: dict[str, int] = {}
     costs: list[float] = []
     for name, row in rows.items():
-        class_of_node[name] = groups.setdefault(_class_of(name, row, path), len(groups))
+        class_of_node[name] = class_numbers.setdefault(_class_of(name, row, path), len(class_numbers))
         costs.append(_cost_of(name, row, path))
     children: list[tuple[int, ...]] = []
     for name, row in rows.items():
@@ -46,15 +46,16 @@ def read_problem(path: str | Path) -> tuple[Problem, list[str], list[str]]:
     if not roots:
         raise TensaurusError("the e-graph has no root", file=path, remedy='Name one in "root_eclasses".')
     for root in roots:
-        if not isinstance(root, str) or root not in groups:
+        if not isinstance(root, str) or root not in class_numbers:
             text = f"the root {json.dumps(root)} is the class of no node"
             raise TensaurusError(text, file=path, remedy='Roots are values of "eclass".')
-    members: list[list[int]] = [[] for _ in groups]
-    choice_classes = list(class_of_node.values())
-    for number, group in enumerate(choice_classes):
-        members[group].append(number)
-    root_classes = list(dict.fromkeys(groups[root] for root in roots))
-    return Problem(costs, children, choice_classes, members, root_classes), list(class_of_node), list(groups)
+    members: list[list[int]] = [[] for _ in class_numbers]
+    class_of_choice = list(class_of_node.values())
+    for choice, eclass in enumerate(class_of_choice):
+        members[eclass].append(choice)
+    root_classes = list(dict.fromkeys(class_numbers[root] for root in roots))
+    problem = Problem(costs, children, class_of_choice, members, root_classes)
+    return problem, list(class_of_node), list(class_numbers)
 
 
 def _parse_json(path: str | Path) -> dict[str, Any]:
@@ -82,10 +83,10 @@ def _required_field(whole: Mapping[str, Any], key: str, kind: type, what: str, p
 def _class_of(name: str, row: Any, path: str | Path) -> str:
     if not isinstance(row, dict):
         raise TensaurusError("it is not an object", file=path, node=name, remedy='Give its "eclass".')
-    group = row.get("eclass")
-    if not isinstance(group, str):
+    eclass = row.get("eclass")
+    if not isinstance(eclass, str):
         raise TensaurusError("it has no class", file=path, node=name, remedy='Name it in "eclass".')
-    return group
+    return eclass
 
 
 def _cost_of(name: str, row: Mapping[str, Any], path: str | Path) -> float:
@@ -104,10 +105,10 @@ def _cost_of(name: str, row: Mapping[str, Any], path: str | Path) -> float:
     return value
 
 
-def write_choice(
-    path: str | Path, problem: Problem, choice: Choice, nodes: Sequence[str], classes: Sequence[str]
+def write_selection(
+    path: str | Path, problem: Problem, selection: Selection, nodes: Sequence[str], classes: Sequence[str]
 ) -> None:
     """Write {class: node} for the classes that the roots need, children first, as JSON."""
-    needed = {classes[group]: nodes[choice[group]] for group in problem.order(choice) or ()}
+    keep_needed = {classes[eclass]: nodes[selection[eclass]] for eclass in problem.order(selection) or ()}
     with replace_file(path) as beside:
-        beside.write_text(json.dumps(needed, indent=1) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(keep_needed, indent=1) + "\n", encoding="utf-8")

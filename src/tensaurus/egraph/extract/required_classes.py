@@ -7,9 +7,17 @@ that reads 1 and 2 and one that reads 2 and 3, every program of 0 uses 0 and 2: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["required_classes"]
+__all__ = ["required_classes", "set_bits"]
+
+
+def set_bits(mask: int) -> Iterator[int]:
+    """Yield the numbers of the bits that are set, the lowest first."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
 
 
 def required_classes(
@@ -23,30 +31,30 @@ def required_classes(
     largest solution is found from above: each class begins with all of `reached`.
     """
     every = 0
-    for group in reached:
-        every |= 1 << group
+    for eclass in reached:
+        every |= 1 << eclass
     needs = dict.fromkeys(reached, every)
-    readers: dict[int, set[int]] = {group: set() for group in reached}
-    for group in reached:
-        for number in members[group]:
-            for child in children[number]:
-                readers[child].add(group)
+    readers: dict[int, set[int]] = {eclass: set() for eclass in reached}
+    for eclass in reached:
+        for choice in members[eclass]:
+            for child in children[choice]:
+                readers[child].add(eclass)
     queue = list(reversed(reached))
     waiting = set(queue)  # classes that are in the queue still
     while queue:
         later: list[int] = []
-        for group in queue:
-            waiting.discard(group)
+        for eclass in queue:
+            waiting.discard(eclass)
             common = every
-            for number in members[group]:
+            for choice in members[eclass]:
                 below = 0
-                for child in children[number]:
+                for child in children[choice]:
                     below |= needs[child]
                 common &= below
-            common |= 1 << group
-            if common != needs[group]:
-                needs[group] = common
-                fresh = readers[group] - waiting
+            common |= 1 << eclass
+            if common != needs[eclass]:
+                needs[eclass] = common
+                fresh = readers[eclass] - waiting
                 waiting |= fresh
                 later += sorted(fresh)
         queue = later

@@ -1,24 +1,31 @@
 """Shrinks an extraction problem to a smaller one with the same cheapest programs.
 
 Each step decides some classes or drops some choices so that a cheapest program of the smaller problem, with
-the decided classes, is a cheapest program of the larger one.  Sets of classes are Python integers, one bit
-for each class.
+the decided classes, is a cheapest program of the whole one.  `exact` solves the smaller problem.
+
+    class 0 (the root): reads 1 for 3, or reads 2 for 4     class 1: reads 2 for 2     class 2: costs 5
+    inline class 1, which has one choice and one reader     class 0: reads 2 for 5, or reads 2 for 4
+    drop the first choice of class 0, decide the rest       9 is paid, nothing is left to choose
+
+Sets of classes are Python integers with one bit for each class (`reads`, `needs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 
 from tensaurus.egraph.extract.cyclic_components import strong_components
 from tensaurus.egraph.extract.greedy import greedy, tree_costs
-from tensaurus.egraph.extract.problem import NO_PROGRAM, Choice, Problem, needed
-from tensaurus.egraph.extract.required_classes import required_classes
+from tensaurus.egraph.extract.problem import NO_PROGRAM, Problem, Selection, keep_needed
+from tensaurus.egraph.extract.required_classes import required_classes, set_bits
 
-__all__ = ["Shrunk", "shrink", "unshrunk"]
+__all__ = ["Shrunk", "shrink", "drop_unusable_choices"]
 
 MAX_ADDED_READS = 4  # reads that inlining a class may add to the problem, about
 MAX_SUBSTITUTES = 8  # how many of a class's cheapest choices are tried as substitutes of another choice
@@ -26,35 +33,35 @@ MAX_SUBSTITUTES = 8  # how many of a class's cheapest choices are tried as subst
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A smaller problem, with the way back to the larger one.
+    """A smaller problem, with the way back to the whole one.
 
-    problem  the smaller problem, with new numbers
-    whole    the larger problem
-    choices  for each choice of the smaller problem its number in the larger one
-    classes  for each class of the smaller problem its number in the larger one
-    given    choices of classes of the larger problem that are decided
-    paid     the cost that is not in the smaller problem: paid by every program of the larger one
+    problem    the smaller problem, with numbers of its own
+    whole      the whole problem
+    choices    for each choice of the smaller problem its number in the whole one
+    classes    for each class of the smaller problem its number in the whole one
+    decided    the selection for classes of the whole problem that the smaller one lacks
+    paid_cost  the cost that is not in the smaller problem: paid by every program of the whole one
     """
 
     problem: Problem
     whole: Problem
     choices: Sequence[int]
     classes: Sequence[int]
-    given: Mapping[int, int]
-    paid: float
+    decided: Mapping[int, int]
+    paid_cost: float
 
-    def restored(self, choice: Choice) -> dict[int, int]:
-        """Translate a choice of the smaller problem to one of the larger problem."""
-        chosen = {self.classes[group]: self.choices[number] for group, number in choice.items()}
-        return needed(self.whole, {**self.given, **chosen})
+    def to_whole(self, selection: Selection) -> dict[int, int]:
+        """Translate a selection of the smaller problem to one of the whole problem."""
+        chosen = {self.classes[eclass]: self.choices[choice] for eclass, choice in selection.items()}
+        return keep_needed(self.whole, {**self.decided, **chosen})
 
-    def adopted(self, choice: Choice) -> dict[int, int]:
-        """Translate a choice of the larger problem, less what was dropped: maybe cyclic or incomplete."""
-        places = {number: place for place, number in enumerate(self.choices)}
+    def from_whole(self, selection: Selection) -> dict[int, int]:
+        """Translate a selection of the whole problem, less dropped choices: maybe cyclic or incomplete."""
+        own = {whole: choice for choice, whole in enumerate(self.choices)}
         return {
-            group: places[choice[old]]
-            for group, old in enumerate(self.classes)
-            if old in choice and choice[old] in places
+            eclass: own[selection[whole]]
+            for eclass, whole in enumerate(self.classes)
+            if whole in selection and selection[whole] in own
         }
 
 
@@ -64,8 +71,7 @@ def shrink(problem: Problem, deadline: float = inf) -> Shrunk:
     Some cheapest program survives.  The deadline is of `time.monotonic`.
     Raises ValueError where the roots have no program.
     """
-    work = _ShrinkingProblem(problem)
-    work.keep_usable(_trees(problem))
+    work = _ShrinkingProblem.of(problem)
     drop = partial(work.drop_useless_choices, deadline)
     steps = (work.decide_free_classes, work.inline_single_choices, work.forget_paid_reads, drop)
     while monotonic() < deadline and any(step() for step in steps):
@@ -73,22 +79,22 @@ def shrink(problem: Problem, deadline: float = inf) -> Shrunk:
     return work.renumbered()
 
 
-def unshrunk(problem: Problem) -> Shrunk:
+def drop_unusable_choices(problem: Problem) -> Shrunk:
     """Return the problem without choices that no program without a cycle can use, otherwise unchanged.
 
     Raises ValueError where the roots have no program.
     """
-    work = _ShrinkingProblem(problem)
-    work.keep_usable(_trees(problem))
-    return work.renumbered()
+    return _ShrinkingProblem.of(problem).renumbered()
 
 
-def _trees(problem: Problem) -> dict[int, int]:
-    """Return the cheapest trees; raises ValueError where a root has none."""
-    trees = greedy(problem)
-    if any(root not in trees for root in problem.roots):
-        raise ValueError(NO_PROGRAM)
-    return trees
+class _RatedChoice(NamedTuple):
+    """A choice beside others of its class; those that cost less, then those that read less, come first."""
+
+    cost: float
+    read_count: int
+    choice: int
+    reads: int  # the classes that it reads, as bits
+    needs: int  # the classes that every program with the choice uses, as bits
 
 
 class _ShrinkingProblem:
@@ -101,50 +107,65 @@ class _ShrinkingProblem:
         self.whole = problem
         self.costs = list(problem.costs)
         self.children = [set(children) for children in problem.children]
-        self.groups = problem.groups
-        self.members = [list(group) for group in problem.members]
+        self.class_of_choice = problem.class_of_choice
+        self.members = [list(choices) for choices in problem.members]
         self.roots = dict.fromkeys(problem.roots)
-        self.given: dict[int, int] = {}
-        self.paid = 0.0
+        self.decided: dict[int, int] = {}
+        self.paid_cost = 0.0
         self.reached: list[int] = []
-        self._reach()
+        self._update_reached()
+
+    @classmethod
+    def of(cls, problem: Problem) -> _ShrinkingProblem:
+        """Begin with the usable choices; raises ValueError where a root has no tree."""
+        trees = greedy(problem)
+        if any(root not in trees for root in problem.roots):
+            raise ValueError(NO_PROGRAM)
+        work = cls(problem)
+        work.keep_usable(trees)
+        return work
 
     def _problem(self) -> Problem:
         """Return the present problem."""
-        return Problem(self.costs, self.children, self.groups, self.members, list(self.roots))
+        return Problem(self.costs, self.children, self.class_of_choice, self.members, list(self.roots))
 
-    def _reach(self) -> None:
+    def _update_reached(self) -> None:
         """Find the `reached` classes again, and forget the others."""
         order = dict.fromkeys(self.roots)
         stack = list(order)
         while stack:
-            for number in self.members[stack.pop()]:
-                for child in sorted(self.children[number]):
+            for choice in self.members[stack.pop()]:
+                for child in sorted(self.children[choice]):
                     if child not in order:
                         order[child] = None
                         stack.append(child)
-        for group in set(range(len(self.members))).difference(order):
-            self.members[group] = []
+        for eclass in set(range(len(self.members))).difference(order):
+            self.members[eclass] = []
         self.reached = list(order)
+
+    def _components(self) -> dict[int, int]:
+        """Return for each class the number of its strongly connected component."""
+        components = strong_components(self._problem(), self.reached)
+        return {eclass: number for number, part in enumerate(components) for eclass in part}
 
     def _readers(self) -> dict[int, list[int]]:
         """Return for each class the choices that read it."""
-        readers: dict[int, list[int]] = {group: [] for group in self.reached}
-        for group in self.reached:
-            for number in self.members[group]:
-                for child in self.children[number]:
-                    readers[child].append(number)
+        readers: dict[int, list[int]] = {eclass: [] for eclass in self.reached}
+        for eclass in self.reached:
+            for choice in self.members[eclass]:
+                for child in self.children[choice]:
+                    readers[child].append(choice)
         return readers
 
-    def keep_usable(self, trees: Choice) -> None:
+    def keep_usable(self, trees: Selection) -> None:
         """Drop choices that read their own class or a class without a tree."""
-        for group in self.reached:
-            self.members[group] = [
-                number
-                for number in self.members[group]
-                if group not in self.children[number] and all(c in trees for c in self.children[number])
+        for eclass in self.reached:
+            self.members[eclass] = [
+                choice
+                for choice in self.members[eclass]
+                if eclass not in self.children[choice] and all(c in trees for c in self.children[choice])
             ]
-        self._reach()
+        self._update_reached()
 
     def decide_free_classes(self) -> bool:
         """Decide classes whose cheapest tree costs nothing, and forget all reads of them.
@@ -154,14 +175,14 @@ class _ShrinkingProblem:
         problem = self._problem()
         trees = greedy(problem)
         totals = tree_costs(problem, trees)
-        free = {group for group in self.reached if totals[group] == 0}
-        for group in self.reached:
-            for number in self.members[group]:
-                self.children[number] -= free
-        for group in free:
-            self.given[group] = trees[group]
-            self.members[group] = []
-            self.roots.pop(group, None)
+        free = {eclass for eclass in self.reached if totals[eclass] == 0}
+        for eclass in self.reached:
+            for choice in self.members[eclass]:
+                self.children[choice] -= free
+        for eclass in free:
+            self.decided[eclass] = trees[eclass]
+            self.members[eclass] = []
+            self.roots.pop(eclass, None)
         self.keep_usable(trees)
         return bool(free)
 
@@ -171,41 +192,41 @@ class _ShrinkingProblem:
         A root is paid for in any case: first the cost of its cheapest choice is paid, and subtracted from all
         its choices, so that a root with one choice is free.
         """
-        for group in self.roots:
-            least = min(self.costs[number] for number in self.members[group])
-            self.paid += least
-            for number in self.members[group]:
-                self.costs[number] -= least
+        for eclass in self.roots:
+            least = min(self.costs[choice] for choice in self.members[eclass])
+            self.paid_cost += least
+            for choice in self.members[eclass]:
+                self.costs[choice] -= least
         readers = self._readers()
         changed = False
-        for group in self.reached:
-            if len(self.members[group]) != 1:
+        for eclass in self.reached:
+            if len(self.members[eclass]) != 1:
                 continue
-            (number,) = self.members[group]
-            reads, above = self.children[number], readers[group]
-            root = group in self.roots
-            if group in reads:  # its only choice reads the class itself: no program has it
+            (choice,) = self.members[eclass]
+            reads, above = self.children[choice], readers[eclass]
+            is_root = eclass in self.roots
+            if eclass in reads:  # its only choice reads the class itself: no program has it
                 continue
-            if self.costs[number] and (root or len(above) != 1):  # no single reader can take over the cost
+            if self.costs[choice] and (is_root or len(above) != 1):  # no single reader can take over the cost
                 continue
             # a reads of this class and r by it become a * r reads: (a - 1) * (r - 1) - 1 more
-            if (len(above) + root - 1) * (len(reads) - 1) > MAX_ADDED_READS:
+            if (len(above) + is_root - 1) * (len(reads) - 1) > MAX_ADDED_READS:
                 continue
             for reader in above:
-                self.children[reader].discard(group)
+                self.children[reader].discard(eclass)
                 self.children[reader] |= reads
-                self.costs[reader] += self.costs[number]
+                self.costs[reader] += self.costs[choice]
             for child in reads:
-                readers[child] = [n for n in readers[child] if n != number]
+                readers[child] = [n for n in readers[child] if n != choice]
                 readers[child] += [n for n in above if n not in readers[child]]
-            if root:
-                del self.roots[group]
+            if is_root:
+                del self.roots[eclass]
                 self.roots.update(dict.fromkeys(sorted(reads)))
-            self.given[group] = number
-            self.members[group] = []
+            self.decided[eclass] = choice
+            self.members[eclass] = []
             changed = True
         if changed:
-            self._reach()
+            self._update_reached()
         return changed
 
     def forget_paid_reads(self) -> bool:
@@ -217,29 +238,28 @@ class _ShrinkingProblem:
         forced = 0  # the classes that every program needs, as bits
         for root in self.roots:
             forced |= needs[root]
-        self.roots.update({group: None for group in self.reached if forced >> group & 1})
-        # the number of each class's component
-        part = {g: k for k, p in enumerate(strong_components(self._problem(), self.reached)) for g in p}
+        self.roots.update({eclass: None for eclass in self.reached if forced >> eclass & 1})
+        component = self._components()
         changed = False
-        for group in self.reached:
-            for number in self.members[group]:
-                idle = {c for c in self.children[number] if c in self.roots and part[c] != part[group]}
-                self.children[number] -= idle
-                changed |= bool(idle)
+        for eclass in self.reached:
+            for choice in self.members[eclass]:
+                children = self.children[choice]
+                paid = {c for c in children if c in self.roots and component[c] != component[eclass]}
+                children -= paid
+                changed |= bool(paid)
         return changed
 
     def drop_useless_choices(self, deadline: float = inf) -> bool:
         """Drop choices that cannot be used without a cycle, or that another of their class can replace."""
         needs = required_classes(self.children, self.members, self.reached)
-        part = {g: k for k, p in enumerate(strong_components(self._problem(), self.reached)) for g in p}
-        totals = tree_costs(self._problem())
-        gone = set(_until_deadline(deadline, self._self_dependent(needs)))
-        gone |= set(_until_deadline(deadline, self._replaceable(needs, part, totals, gone)))
-        if not gone:
+        component, totals = self._components(), tree_costs(self._problem())
+        dropped = set(_until_deadline(deadline, self._self_dependent(needs)))
+        dropped |= set(_until_deadline(deadline, self._replaceable(needs, component, totals, dropped)))
+        if not dropped:
             return False
-        for group in self.reached:
-            self.members[group] = [number for number in self.members[group] if number not in gone]
-        self._reach()
+        for eclass in self.reached:
+            self.members[eclass] = [choice for choice in self.members[eclass] if choice not in dropped]
+        self._update_reached()
         return True
 
     def _self_dependent(self, needs: Mapping[int, int]) -> Iterator[int]:
@@ -249,27 +269,27 @@ class _ShrinkingProblem:
         are computed from it: the choice cannot need them.  So where only two products read the product merged
         of them, it is never put together from these two.
         """
-        above: dict[int, set[int]] = {group: set() for group in self.reached}
-        for group in self.reached:
-            for number in self.members[group]:
-                for child in self.children[number]:
-                    above[child].add(group)
-        for group in self.reached:
+        above: dict[int, set[int]] = {eclass: set() for eclass in self.reached}
+        for eclass in self.reached:
+            for choice in self.members[eclass]:
+                for child in self.children[choice]:
+                    above[child].add(eclass)
+        for eclass in self.reached:
             known: dict[int, bool] = {}  # by the set of classes that a choice needs
-            for number in self.members[group]:
+            for choice in self.members[eclass]:
                 below = 0
-                for child in self.children[number]:
+                for child in self.children[choice]:
                     below |= needs[child]
                 if below not in known:
-                    known[below] = self._is_cut_off(group, below, above)
+                    known[below] = self._is_cut_off(eclass, below, above)
                 if known[below]:
-                    yield number
+                    yield choice
 
-    def _is_cut_off(self, group: int, below: int, above: Mapping[int, Iterable[int]]) -> bool:
+    def _is_cut_off(self, eclass: int, below: int, above: Mapping[int, Iterable[int]]) -> bool:
         """Return whether every path from the roots to a class leads through the set `below`."""
-        if below >> group & 1:
+        if below >> eclass & 1:
             return True
-        stack, seen = [group], {group}
+        stack, seen = [eclass], {eclass}
         while stack:
             place = stack.pop()
             if place in self.roots:
@@ -283,9 +303,9 @@ class _ShrinkingProblem:
     def _replaceable(
         self,
         needs: Mapping[int, int],
-        part: Mapping[int, int],
+        component: Mapping[int, int],
         totals: Sequence[float],
-        gone: Iterable[int],
+        dropped: Collection[int],
     ) -> Iterator[int]:
         """Yield choices that a substitute of their class can always replace; of two equal ones the second.
 
@@ -293,74 +313,69 @@ class _ShrinkingProblem:
         class in any program that uses the choice, so that reading them closes no cycle.  It may also read
         classes of other components, for which the cost of their trees is added.
 
-        needs   for each class the classes that all of its programs use, as bits
-        part    the strongly connected component of each class
-        totals  the cost of the cheapest tree of each class
-        gone    choices that are dropped already
+        needs      for each class the classes that all of its programs use, as bits
+        component  the strongly connected component of each class
+        totals     the cost of the cheapest tree of each class
+        dropped    choices that are dropped already
         """
-        gone = set(gone)
-        for group in self.reached:
-            rows = []  # (cost, number of reads, number, reads as bits, classes always needed as bits)
-            for number in self.members[group]:
-                if number not in gone:
-                    own = below = 0
-                    for child in self.children[number]:
-                        own |= 1 << child
+        for eclass in self.reached:
+            rows = []
+            for choice in self.members[eclass]:
+                if choice not in dropped:
+                    reads = below = 0
+                    for child in self.children[choice]:
+                        reads |= 1 << child
                         below |= needs[child]
-                    rows.append((self.costs[number], own.bit_count(), number, own, below))
-            rows.sort(key=lambda row: row[:3])
-            kept: list[tuple[float, int]] = []  # (cost, reads) of possible substitutes, cheapest first
+                    rows.append(_RatedChoice(self.costs[choice], reads.bit_count(), choice, reads, below))
+            rows.sort()
+            kept: list[_RatedChoice] = []  # possible substitutes, cheapest first
             # drop a choice if a cheaper one reads only what this one needs too, or pays for trees of the rest
-            for cost, _, number, own, below in rows:
-                if any(not other & ~below for _, other in kept) or any(
-                    self._can_replace(group, price, other & ~below, cost, part, totals)
-                    for price, other in kept[:MAX_SUBSTITUTES]
+            for row in rows:
+                if any(not other.reads & ~row.needs for other in kept) or any(
+                    self._can_replace(eclass, other, row, component, totals)
+                    for other in kept[:MAX_SUBSTITUTES]
                 ):
-                    yield number
+                    yield row.choice
                 else:
-                    kept.append((cost, own))
+                    kept.append(row)
 
     def _can_replace(
         self,
-        group: int,
-        price: float,
-        missing: int,
-        cost: float,
-        part: Mapping[int, int],
+        eclass: int,
+        substitute: _RatedChoice,
+        choice: _RatedChoice,
+        component: Mapping[int, int],
         totals: Sequence[float],
     ) -> bool:
-        """Return whether a substitute for `price` with trees for the classes `missing` costs at most `cost`.
+        """Return whether the substitute costs no more, with trees for classes that the choice does not need.
 
-        Missing classes (bits) in the component of `group` might close a cycle.
+        Such a class in the component of `eclass` might close a cycle.
         """
-        while missing:
-            child = (missing & -missing).bit_length() - 1
-            missing &= missing - 1
-            price += totals[child]
-            if price > cost or part[child] == part[group]:
+        cost = substitute.cost
+        for child in set_bits(substitute.reads & ~choice.needs):
+            cost += totals[child]
+            if cost > choice.cost or component[child] == component[eclass]:
                 return False
         return True
 
     def renumbered(self) -> Shrunk:
         """Return the smaller problem, its choices and classes numbered anew."""
-        place = {group: k for k, group in enumerate(self.reached)}
-        choices = [number for group in self.reached for number in self.members[group]]
-        rows: list[list[int]] = [[] for _ in self.reached]
-        for k, number in enumerate(choices):
-            rows[place[self.groups[number]]].append(k)
+        place = {eclass: k for k, eclass in enumerate(self.reached)}
+        choices = [choice for eclass in self.reached for choice in self.members[eclass]]
+        numbers = count()
         smaller = Problem(
-            costs=[self.costs[number] for number in choices],
-            children=[tuple(sorted(place[c] for c in self.children[number])) for number in choices],
-            groups=[place[self.groups[number]] for number in choices],
-            members=rows,
+            costs=[self.costs[choice] for choice in choices],
+            children=[tuple(sorted(place[c] for c in self.children[choice])) for choice in choices],
+            class_of_choice=[place[self.class_of_choice[choice]] for choice in choices],
+            members=[[next(numbers) for _ in self.members[eclass]] for eclass in self.reached],
             roots=sorted(place[root] for root in self.roots),
         )
-        return Shrunk(smaller, self.whole, choices, self.reached, self.given, self.paid)
+        return Shrunk(smaller, self.whole, choices, self.reached, self.decided, self.paid_cost)
 
 
-def _until_deadline(deadline: float, numbers: Iterable[int]) -> Iterator[int]:
-    """Yield the numbers that are found before the deadline."""
-    for each in numbers:
+def _until_deadline(deadline: float, choices: Iterable[int]) -> Iterator[int]:
+    """Yield the choices that are found before the deadline."""
+    for each in choices:
         if monotonic() > deadline:
             return
         yield each

@@ -17,26 +17,26 @@ from tensaurus.ops import Op
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.match import is_commutative
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 
 __all__ = ["commute"]
 
 SYMMETRIC = Proved("algebra", "symmetric in both arguments")
 
 
-def commute(graph: EGraph, room: int) -> Iterator[Proposal]:
+def commute(graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
     """Yield the equalities of calls that are in the e-graph in both orders."""
-    for number, alive in enumerate(graph.is_live):
-        head = graph.heads[number]
-        if not alive or len(graph.args[number]) != 2:
+    for enode, is_live in enumerate(graph.is_live):
+        head = graph.heads[enode]
+        if not is_live or len(graph.args[enode]) != 2:
             continue
         if not isinstance(head.op, Op) or not is_commutative(head.op):
             continue
-        a, b = map(graph.find, graph.args[number])
+        a, b = map(graph.find, graph.args[enode])
         other = graph.peek(head, (b, a)) if a < b else None
-        if other is not None and graph.find(other) != graph.find(number):
+        if other is not None and graph.find(other) != graph.find(enode):
             (x,), (y,) = graph.analyses[a].types, graph.analyses[b].types
-            yield Proposal(_swapped(head, x, y), graph.original_args[number])
+            yield Proposal(_swapped(head, x, y), graph.original_args[enode])
 
 
 @cache

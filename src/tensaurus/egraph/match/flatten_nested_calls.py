@@ -32,19 +32,22 @@ MAX_DEPTH = 50  # levels of nested calls that are flattened at once; the next pa
 MAX_ARGUMENTS = 200  # of one flat call: a tensor joined to itself k times over would be 2**k arguments
 
 
-def flatten(graph: EGraph, room: int) -> Iterator[Proposal]:
-    """Yield a flat call for each call with others inside, if it takes at most `room` e-nodes."""
+def flatten(graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
+    """Yield a flat call for each call with others inside, if it takes at most `max_new_enodes` e-nodes."""
     for call in _NestedCalls(graph).calls():
-        if call.size <= room:
+        if call.enode_count <= max_new_enodes:
             yield from call.proposals(graph)
 
 
 @cache
-def _nests_in_argument(op: object) -> bool | None:
-    """Return True if an operator's calls nest in arguments (Concat), False if in outputs (Split), or None."""
-    if not isinstance(op, Op) or (op.merge_nested is None and not can_join_nested(op)):
-        return None
-    return op.merge_nested is None
+def _nests_in_argument(op: object) -> bool:
+    """Return whether an operator's calls nest in arguments, as those of Concat."""
+    return isinstance(op, Op) and op.merge_nested is None and can_join_nested(op)
+
+
+def _nests_in_output(op: object) -> bool:
+    """Return whether an operator's calls nest in outputs, as those of Split."""
+    return isinstance(op, Op) and op.merge_nested is not None
 
 
 _Shape: TypeAlias = "tuple[Head, tuple[_Shape | Type, ...]]"  # of nested calls; types stand for leaves
@@ -56,116 +59,114 @@ class _NestedCalls:
     def __init__(self, graph: EGraph):
         self.graph = graph
         # by e-node; None while the call is in progress
-        self._known: dict[int, _VariadicCall | _SplittingCall | None] = {}
-        self._opened: set[int] = set()  # the classes of the calls in progress
-        self._alike: dict[int, defaultdict[Head, list[int]]] = {}  # the e-nodes of a class, by head
+        self._call_of_enode: dict[int, _VariadicCall | _SplittingCall | None] = {}
+        self._in_progress: set[int] = set()  # the classes of the calls in progress
+        self._enodes_by_head: dict[int, defaultdict[Head, list[int]]] = {}  # the e-nodes of a class, by head
 
     def calls(self) -> Iterator[_VariadicCall | _SplittingCall]:
         """Yield the calls with others inside."""
-        graph = self.graph
-        kept = (n for n, alive in enumerate(graph.is_live) if alive)
-        nesting = {op: _nests_in_argument(op) for op in {head.op for head in graph.heads}}
-        # live calls of operators that nest: (e-node, whether they nest in arguments)
-        calls = [(n, way) for n in kept if (way := nesting[graph.heads[n].op]) is not None]
+        graph, heads = self.graph, self.graph.heads
+        live = [enode for enode, is_live in enumerate(graph.is_live) if is_live]
+        operators = {head.op for head in heads}
+        splitting = {op for op in operators if _nests_in_output(op)}
+        variadic = {op for op in operators if _nests_in_argument(op)}
+        # classes of which a splitting call reads an output
         read = {
-            graph.args[part][0]
-            for number, in_argument in calls
-            if not in_argument
-            for part in graph.live_members(graph.args[number][0])
-            if graph.heads[part].op is ITEM
-        }  # classes of which a call reads an output
-        for number, in_argument in calls:
-            if in_argument or graph.find(number) in read:
-                call = self._call(number)
-                if call is not None and len(call.numbers) > 1:
+            graph.args[output][0]
+            for enode in live
+            if heads[enode].op in splitting
+            for output in graph.live_members(graph.args[enode][0])
+            if heads[output].op is ITEM
+        }
+        for enode in live:
+            op = heads[enode].op
+            if op in variadic or op in splitting and graph.find(enode) in read:
+                call = self._call(enode)
+                if call is not None and any(call.inside):
                     yield call
 
-    def _call(self, number: int, depth: int = 0) -> _VariadicCall | _SplittingCall | None:
+    def _call(self, enode: int, depth: int = 0) -> _VariadicCall | _SplittingCall | None:
         """Return the call of an e-node with the calls inside; None where it is inside itself, or too deep."""
-        if number not in self._known and depth <= MAX_DEPTH:
-            self._known[number] = None
-            take = (
-                self._flatten_variadic
-                if _nests_in_argument(self.graph.heads[number].op)
-                else self._flatten_splitting
-            )
-            self._known[number] = take(number, depth + 1)
-        return self._known.get(number)
+        if enode not in self._call_of_enode and depth <= MAX_DEPTH:
+            self._call_of_enode[enode] = None
+            is_variadic = _nests_in_argument(self.graph.heads[enode].op)
+            flatten_call = self._flatten_variadic if is_variadic else self._flatten_splitting
+            self._call_of_enode[enode] = flatten_call(enode, depth + 1)
+        return self._call_of_enode.get(enode)
 
-    def _flatten_variadic(self, number: int, depth: int) -> _VariadicCall | None:
+    def _flatten_variadic(self, enode: int, depth: int) -> _VariadicCall | None:
         """Return a variadic call with the calls among its arguments; None where it would read its own class.
 
         Max(y, 0) equals y if y is at least 0: flattened again and again it would be a call of ever more
         arguments.  A call that is flattened as part of another may take in fewer calls than by itself; its
         first result stays.
         """
-        graph, opened = self.graph, self._opened
-        head, args = graph.heads[number], graph.args[number]
+        graph, in_progress = self.graph, self._in_progress
+        head, args = graph.heads[enode], graph.args[enode]
         inside: list[_VariadicCall | None] = []
         leaves = set[int]()
-        opened.add(own := graph.find(number))
-        room = MAX_ARGUMENTS - len(args)
-        for group in args:  # in its place goes the fitting call with most arguments that reads no open class
-            alike = () if group in opened else self._by_head(group).get(head, ())
+        in_progress.add(own := graph.find(enode))
+        max_more_args = MAX_ARGUMENTS - len(args)
+        for eclass in args:  # takes in the fitting call with most arguments that reads no class in progress
+            alike = () if eclass in in_progress else self._group_by_head(eclass).get(head, ())
             calls = [call for other in alike if isinstance(call := self._call(other, depth), _VariadicCall)]
-            fitting = [call for call in calls if call.count - 1 <= room and call.leaves.isdisjoint(opened)]
-            best = max(fitting, key=lambda call: (call.count, -call.number), default=None)
-            room -= 0 if best is None else best.count - 1
+            fitting = [
+                call
+                for call in calls
+                if call.argument_count - 1 <= max_more_args and call.leaves.isdisjoint(in_progress)
+            ]
+            best = max(fitting, key=lambda call: (call.argument_count, -call.enode), default=None)
+            max_more_args -= 0 if best is None else best.argument_count - 1
             inside.append(best)
-            leaves |= {group} if best is None else best.leaves
-        opened.discard(own)
-        return None if own in leaves else _VariadicCall(number, tuple(inside), frozenset(leaves))
+            leaves |= {eclass} if best is None else best.leaves
+        in_progress.discard(own)
+        return None if own in leaves else _VariadicCall(enode, tuple(inside), frozenset(leaves))
 
-    def _by_head(self, group: int) -> dict[Head, list[int]]:
+    def _group_by_head(self, eclass: int) -> dict[Head, list[int]]:
         """Return the e-nodes of a class by head, computed once: large classes are asked for often."""
-        if group not in self._alike:
-            alike = self._alike[group] = defaultdict[Head, list[int]](list)
-            for number in self.graph.live_members(group):
-                alike[self.graph.heads[number]].append(number)
-        return self._alike[group]
+        if eclass not in self._enodes_by_head:
+            alike = self._enodes_by_head[eclass] = defaultdict[Head, list[int]](list)
+            for enode in self.graph.live_members(eclass):
+                alike[self.graph.heads[enode]].append(enode)
+        return self._enodes_by_head[eclass]
 
-    def _flatten_splitting(self, number: int, depth: int) -> _SplittingCall | None:
+    def _flatten_splitting(self, enode: int, depth: int) -> _SplittingCall | None:
         """Return a splitting call with the calls that read its outputs; None where it leaves out outputs."""
-        graph, head, args = self.graph, self.graph.heads[number], self.graph.args[number]
+        graph, head, args = self.graph, self.graph.heads[enode], self.graph.args[enode]
         op, attrs, kinds = head.op, head.attrs, _types(graph, args)
         if not isinstance(op, Op) or len(kinds) != 1 or len(op.types(kinds, attrs)) != head.outputs:
             return None
         inside: list[_SplittingCall | None] = [None] * head.outputs
         for place in reversed(range(head.outputs)):  # from the last: places before it keep their numbers
-            part = graph.peek(output_head(place), (number,))
+            part = graph.peek(output_head(place), (enode,))
             if part is None:
                 continue
             readers = sorted({n for n in graph.readers[graph.find(part)] if graph.is_live[n]})
             alike = (other for other in readers if graph.heads[other].op is op)
             calls = [call for other in alike if isinstance(call := self._call(other, depth), _SplittingCall)]
-            best = max(calls, key=lambda call: (call.size, -call.number), default=None)
+            best = max(calls, key=lambda call: (call.enode_count, -call.enode), default=None)
             if best is None:
                 continue
             if (flat := merge_split_attributes(op, kinds[0], attrs, place, best.attrs)) is not None:
                 inside[place], attrs = best, flat
-        return _SplittingCall(number, tuple(inside), attrs)
+        return _SplittingCall(enode, tuple(inside), attrs)
 
 
 @dataclass(frozen=True)
 class _VariadicCall:
-    """A variadic call, e-node `number`, with the nested call that is each of its arguments, or None."""
+    """A variadic call, with the nested call that is each of its arguments, or None."""
 
-    number: int
+    enode: int
     inside: tuple[_VariadicCall | None, ...]
     leaves: frozenset[int]  # the classes that the flat call reads
 
     @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        """The e-nodes of the calls."""
-        return (self.number, *(n for call in self.inside if call is not None for n in call.numbers))
-
-    @cached_property
-    def count(self) -> int:
+    def argument_count(self) -> int:
         """The number of arguments of the flat call."""
-        return sum(1 if call is None else call.count for call in self.inside)
+        return sum(1 if call is None else call.argument_count for call in self.inside)
 
     @property
-    def size(self) -> int:
+    def enode_count(self) -> int:
         """The number of e-nodes of the flat call."""
         return 1
 
@@ -175,14 +176,14 @@ class _VariadicCall:
 
     def _args(self, graph: EGraph) -> tuple[int, ...]:
         """Return the arguments of the flat call."""
-        inside = zip(graph.original_args[self.number], self.inside, strict=True)
+        inside = zip(graph.original_args[self.enode], self.inside, strict=True)
         return tuple(arg for own, call in inside for arg in ((own,) if call is None else call._args(graph)))
 
     def _shape(self, graph: EGraph) -> _Shape:
-        inside = zip(graph.args[self.number], self.inside, strict=True)
+        inside = zip(graph.args[self.enode], self.inside, strict=True)
         analyses, find = graph.analyses, graph.find
         parts = (analyses[find(own)].types[0] if call is None else call._shape(graph) for own, call in inside)
-        return graph.heads[self.number], tuple(parts)
+        return graph.heads[self.enode], tuple(parts)
 
 
 @lru_cache(10_000)
@@ -205,48 +206,43 @@ def _variadic_equation(shape: _Shape) -> Equation:
 class _Link(NamedTuple):
     """A call and the place of one of its outputs."""
 
-    number: int
+    enode: int
     place: int
 
 
 @dataclass(frozen=True)
 class _SplittingCall:
-    """A splitting call, e-node `number`, with the nested call that reads each output, or None.
+    """A splitting call, with the nested call that reads each output, or None.
 
     attrs  the attributes of the flat call
     """
 
-    number: int
+    enode: int
     inside: tuple[_SplittingCall | None, ...]
     attrs: Attributes
-
-    @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        """The e-nodes of the calls."""
-        return (self.number, *(n for call in self.inside if call is not None for n in call.numbers))
 
     @cached_property
     def leaves(self) -> tuple[tuple[_Link, ...], ...]:
         """For each output of the flat call, the links that lead to it, from this call inwards."""
         return tuple(
-            (_Link(self.number, place), *below)
+            (_Link(self.enode, place), *below)
             for place, call in enumerate(self.inside)
             for below in (((),) if call is None else call.leaves)
         )
 
     @property
-    def size(self) -> int:
+    def enode_count(self) -> int:
         """The number of e-nodes of the flat call and its outputs, at most."""
         return 1 + len(self.leaves)
 
     def proposals(self, graph: EGraph) -> Iterator[Proposal]:
         """Yield for each output of a nested call that is in the e-graph its equality with a flat one."""
-        head, original_args = graph.heads[self.number], graph.original_args[self.number]
+        head, original_args = graph.heads[self.enode], graph.original_args[self.enode]
         (kind,) = graph.analyses[graph.find(original_args[0])].types
         for place, leaf in enumerate(self.leaves):
-            number, output = leaf[-1]
-            if graph.peek(output_head(output), (number,)) is not None:
-                links = tuple((graph.heads[link.number], link.place) for link in leaf)
+            enode, output = leaf[-1]
+            if graph.peek(output_head(output), (enode,)) is not None:
+                links = tuple((graph.heads[link.enode], link.place) for link in leaf)
                 yield Proposal(
                     _splitting_equation(head, kind, links, self.attrs, len(self.leaves), place), original_args
                 )
@@ -266,7 +262,7 @@ def _splitting_equation(
     return nested_equation(name, nested, flat, [leaf])
 
 
-def _types(graph: EGraph, groups: Sequence[int]) -> tuple[TensorType, ...]:
+def _types(graph: EGraph, eclasses: Sequence[int]) -> tuple[TensorType, ...]:
     """Return the types of the classes that are tensors."""
-    kinds = [graph.analyses[group].types[0] for group in groups if group != ABSENT]
+    kinds = [graph.analyses[eclass].types[0] for eclass in eclasses if eclass != ABSENT]
     return tuple(kind for kind in kinds if isinstance(kind, TensorType))

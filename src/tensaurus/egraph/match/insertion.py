@@ -9,21 +9,31 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
-from tensaurus.egraph.core.class_analysis import Analysis
+from tensaurus.egraph.core.class_analysis import AnalysisPair
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.core.enode_head import Head
 from tensaurus.graph.ir.node import Node
 
-__all__ = ["Insert", "Step", "insert_function"]
+__all__ = ["Insert", "Ref", "Step", "insert_function", "resolve"]
+
+Ref: TypeAlias = int  # what a plan reads: the number of a variable, or ~number of an earlier step
 
 
 class Step(NamedTuple):
-    """One e-node to insert; arguments are variables (by number), earlier steps (~number) or absent (None)."""
+    """One e-node to insert; None stands for an absent argument."""
 
     head: Head
-    args: tuple[int | None, ...]
-    analyses: tuple[Analysis, Analysis]  # of its types, see `types_only`
+    args: tuple[Ref | None, ...]
+    analyses: AnalysisPair  # `types_only` of its types
     node: Node | None  # the constant that the step inserts, if it inserts one
+
+
+def resolve(ref: Ref | None, terms: Sequence[int], enodes: Any) -> Any:
+    """Return the e-node of an argument, ABSENT for None.
+
+    `terms` are those of the variables.  `enodes` are those of the steps, by number; they may be None.
+    """
+    return ABSENT if ref is None else terms[ref] if ref >= 0 else enodes[~ref]
 
 
 # Takes an e-graph, the terms of the variables and their classes; returns the e-node of each step.
@@ -39,51 +49,52 @@ def insert_function(steps: Sequence[Step], variables: int) -> Insert:
 
 @cache
 def _compile_inserter(
-    form: tuple[tuple[int | None, ...] | None, ...], variables: int
+    form: tuple[tuple[Ref | None, ...] | None, ...], variables: int
 ) -> Callable[..., Insert]:
     """Compile code that inserts steps of this form: the arguments of each step, None for a constant.
 
-    In the code h1, a1, f1, n1 are the fields of step 1, m1 is its e-node and d1 its class; t1 is the term of
-    variable 1 and c1 its class.  Add(x, 1), with step 0 for the constant, becomes inside of `over`:
+    The outer function takes the fields of all steps.  Add(x, 1), with step 0 for the constant, becomes:
 
-        def insert(graph, terms, classes):
-            known, parents = graph.known, graph.parents
-            t0, = terms
-            c0, = classes
-            m0 = graph.insert_term(n0)
-            d0 = parents[m0]
-            if parents[d0] != d0: d0 = graph.find(m0)
-            key = (h1, c0, d0,)
-            m1 = known.get(key)
-            if m1 is None: m1 = graph.insert(key, (t0, m0, ), f1)
-            return (m0, m1, )
+        def make(head0, args0, analyses0, node0, head1, args1, analyses1, node1, ):
+            def insert(graph, terms, classes):
+                hashcons, union_find = graph.hashcons, graph.union_find
+                x0, = terms
+                x0_class, = classes
+                enode0 = graph.insert_term(node0)
+                class0 = union_find[enode0]
+                if union_find[class0] != class0: class0 = graph.find(enode0)
+                key = (head1, x0_class, class0,)
+                enode1 = hashcons.get(key)
+                if enode1 is None: enode1 = graph.insert(key, (x0, enode0, ), analyses1)
+                return (enode0, enode1, )
+            return insert
     """
-    named = "".join(f"h{k}, a{k}, f{k}, n{k}, " for k in range(len(form)))
-    lines = [f"def over({named}):", "    def insert(graph, terms, classes):"]
-    lines += ["        known, parents = graph.known, graph.parents"]
+    fields = "".join(f"head{k}, args{k}, analyses{k}, node{k}, " for k in range(len(form)))
+    lines = [f"def make({fields}):", "    def insert(graph, terms, classes):"]
+    lines += ["        hashcons, union_find = graph.hashcons, graph.union_find"]
     if variables:
-        lines += [f"        {''.join(f't{k}, ' for k in range(variables))} = terms"]
-        lines += [f"        {''.join(f'c{k}, ' for k in range(variables))} = classes"]
-    for number, args in enumerate(form):
+        lines += [f"        {''.join(f'x{k}, ' for k in range(variables))} = terms"]
+        lines += [f"        {''.join(f'x{k}_class, ' for k in range(variables))} = classes"]
+    for k, args in enumerate(form):
         if args is None:
-            lines += [f"        m{number} = graph.insert_term(n{number})"]
+            lines += [f"        enode{k} = graph.insert_term(node{k})"]
         else:
-            original_args = "".join(f"{_argument_code(a, 't', 'm')}, " for a in args)
-            classes = "".join(f", {_argument_code(a, 'c', 'd')}" for a in args)
-            lines += [f"        key = (h{number}{classes},)", f"        m{number} = known.get(key)"]
-            insertion = f"graph.insert(key, ({original_args}), f{number})"
-            lines += [f"        if m{number} is None: m{number} = {insertion}"]
-        if any(~number in others for others in form[number + 1 :] if others):
-            lines += [f"        d{number} = parents[m{number}]"]
-            lines += [f"        if parents[d{number}] != d{number}: d{number} = graph.find(m{number})"]
-    lines += [f"        return ({''.join(f'm{k}, ' for k in range(len(form)))})", "    return insert"]
+            original_args = "".join(f"{_argument_code(ref, 'x{}', 'enode{}')}, " for ref in args)
+            classes = "".join(f", {_argument_code(ref, 'x{}_class', 'class{}')}" for ref in args)
+            lines += [f"        key = (head{k}{classes},)", f"        enode{k} = hashcons.get(key)"]
+            insertion = f"graph.insert(key, ({original_args}), analyses{k})"
+            lines += [f"        if enode{k} is None: enode{k} = {insertion}"]
+        if any(~k in later for later in form[k + 1 :] if later):
+            lines += [f"        class{k} = union_find[enode{k}]"]
+            lines += [f"        if union_find[class{k}] != class{k}: class{k} = graph.find(enode{k})"]
+    lines += [f"        return ({''.join(f'enode{k}, ' for k in range(len(form)))})", "    return insert"]
     scope: dict[str, Any] = {}
     exec(compile("\n".join(lines), "<plan>", "exec"), scope)  # written above from numbers alone
-    made: Callable[..., Insert] = scope["over"]
+    made: Callable[..., Insert] = scope["make"]
     return made
 
 
-def _argument_code(arg: int | None, variable: str, step: str) -> str:
-    if arg is None:
+def _argument_code(ref: Ref | None, variable: str, step: str) -> str:
+    if ref is None:
         return str(ABSENT)
-    return f"{variable}{arg}" if arg >= 0 else f"{step}{~arg}"
+    return variable.format(ref) if ref >= 0 else step.format(~ref)

@@ -3,9 +3,9 @@
     MatMul(x, y), MatMul(x, z) => Split(MatMul(x, Concat(y, z)))[0], Split(MatMul(x, Concat(y, z)))[1]
 
 Each match of MatMul(x, y) is joined with each match of MatMul(x, z) whose x is of the same class.
-Whether a rule applies depends only on the *sort* of each match: the heads of its e-nodes (operators with
-attributes) and what is known of its variables.  There are many matches but few sorts, so the combinations of
-sorts to which the rule applies are found once, and only matches of such sorts are joined.
+Whether a rule applies depends only on the *signature* of each match: the heads of its e-nodes (operators with
+attributes) and what is known of its variables.  There are many matches but few signatures, so the
+combinations of signatures to which the rule applies are found once, and only such matches are joined.
 
 Roots of which one depends on another must not be merged: two steps of a recurrence cannot be one product.
 Dependencies are those of the programs as which the roots were inserted, as in TENSAT's filter of cycles
@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
 from tensaurus.egraph.match.pattern import Match
-from tensaurus.egraph.match.rewrite import Plan
+from tensaurus.egraph.match.plan import Plan
 from tensaurus.egraph.match.ruleset import RuleEntry
 
 __all__ = ["JointMatch", "Dependencies", "join_matches"]
 
-Merged: TypeAlias = tuple[int, ...]  # the roots (e-nodes) that a rule has merged into one e-node, by age
+MergedRoots: TypeAlias = tuple[int, ...]  # the roots (e-nodes) that a rule has merged into one e-node, by age
 
 
 class JointMatch(NamedTuple):
@@ -41,7 +41,7 @@ class JointMatch(NamedTuple):
     terms: tuple[int, ...]
     classes: tuple[int, ...]
     plan: Plan
-    roots: Merged
+    roots: MergedRoots
 
 
 class Dependencies:
@@ -53,62 +53,63 @@ class Dependencies:
     def __init__(self, graph: EGraph, roots: Iterable[int]):
         find = graph.find
         self._find, self._members, self._ages = find, graph.members, dict[int, int]()
-        self._bits = {group: 1 << place for place, group in enumerate(dict.fromkeys(map(find, roots)))}
-        self._below = below = list[int]()
-        bits = self._bits
+        classes = dict.fromkeys(map(find, roots))
+        self._bits = bits = {eclass: 1 << number for number, eclass in enumerate(classes)}
+        self._needed_bits = needed_bits = list[int]()  # of each e-node
         for args in graph.original_args:
             needed = 0
             for arg in args:
                 if arg != ABSENT:
-                    needed |= below[arg] | bits.get(find(arg), 0)
-            below.append(needed)
+                    needed |= needed_bits[arg] | bits.get(find(arg), 0)
+            needed_bits.append(needed)
 
     def age(self, root: int) -> int:
         """Return the oldest e-node of a root's class, so that a rewritten root keeps its age."""
-        group = self._find(root)
-        if group not in self._ages:
-            self._ages[group] = min(self._members[group])
-        return self._ages[group]
+        eclass = self._find(root)
+        if eclass not in self._ages:
+            self._ages[eclass] = min(self._members[eclass])
+        return self._ages[eclass]
 
-    def own(self, roots: Merged) -> int:
+    def own_bits(self, roots: MergedRoots) -> int:
         """Return the bits of these roots."""
         bits = 0
         for root in roots:
             bits |= self._bits.get(self._find(root), 0)
         return bits
 
-    def below(self, roots: Merged) -> int:
+    def needed_bits(self, roots: MergedRoots) -> int:
         """Return the bits of the roots on which these depend."""
         bits = 0
         for root in roots:
-            bits |= self._below[root]
+            bits |= self._needed_bits[root]
         return bits
 
 
 class _RootMatch(NamedTuple):
     """A match of one root.
 
-    roots        the roots that were merged into it, or itself
-    own, below   the bits of `roots` and of the roots on which they depend
-    sort         a number for its heads and what is known of its variables
-    first, last  the ages of the oldest and the youngest of `roots`
+    roots             the roots that were merged into it, or itself
+    own_bits          the bits of `roots`, see `Dependencies`
+    needed_bits       the bits of the roots on which these depend
+    signature         a number for its heads and what is known of its variables
+    oldest, youngest  the ages of the oldest and the youngest of `roots`
     """
 
     match: Match
     terms: tuple[int, ...]
     classes: tuple[int, ...]
-    roots: Merged
-    own: int
-    below: int
-    sort: int
-    first: int
-    last: int
+    roots: MergedRoots
+    own_bits: int
+    needed_bits: int
+    signature: int
+    oldest: int
+    youngest: int
 
 
-class _SameSort(NamedTuple):
-    """Matches of one sort, in the order of `firsts`, their `first` ages."""
+class _SignatureGroup(NamedTuple):
+    """Matches of one signature, ordered by `oldest`, the age of the oldest root of each."""
 
-    firsts: list[int]
+    oldest: list[int]
     rows: list[_RootMatch]
 
 
@@ -116,8 +117,8 @@ def join_matches(
     graph: EGraph,
     entry: RuleEntry,
     matches: Sequence[Sequence[Match]],
-    merged: Mapping[int, Merged],
-    needs: Dependencies,
+    merged: Mapping[int, MergedRoots],
+    dependencies: Dependencies,
 ) -> Iterator[JointMatch]:
     """Yield all joint matches to which a rule applies, in the order of the first root's matches.
 
@@ -129,11 +130,11 @@ def join_matches(
     `merged` before are joined only with roots that are all older or all younger and do not depend on them, so
     that no set of roots is merged twice.
     """
-    return _Join(graph, entry, matches, merged, needs).extend((), {})
+    return _Join(graph, entry, matches, merged, dependencies).extend((), {})
 
 
 class _Join:
-    """Joins the matches of an entry's roots, bucketed by the classes of shared variables and by sort.
+    """Joins the matches of an entry's roots, bucketed by the classes of shared variables and by signature.
 
     A *slot* is the number of a variable among those of all roots.
     """
@@ -143,40 +144,52 @@ class _Join:
         graph: EGraph,
         entry: RuleEntry,
         matches: Sequence[Sequence[Match]],
-        merged: Mapping[int, Merged],
-        needs: Dependencies,
+        merged: Mapping[int, MergedRoots],
+        dependencies: Dependencies,
     ):
-        self.graph, self.entry, self.merged, self.needs = graph, entry, merged, needs
+        self.graph, self.entry, self.merged, self.dependencies = graph, entry, merged, dependencies
         self.matches = matches
-        # {(root, its shared variables): {classes of these variables: {sort: matches}}}
-        self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _SameSort]]] = {}
+        # {(root, its shared variables): {classes of these variables: {signature: matches}}}
+        self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _SignatureGroup]]] = {}
         self._rows: dict[int, list[_RootMatch]] = {}  # the matches of each root
-        self._fitting: dict[Any, list[tuple[_SameSort, Plan]]] = {}
+        self._fitting: dict[Any, list[tuple[_SignatureGroup, Plan]]] = {}  # see `_fitting_plans`
 
     def extend(self, chosen: tuple[_RootMatch, ...], bound: dict[int, int]) -> Iterator[JointMatch]:
-        """Yield all joint matches that begin with `chosen`; `bound` are the classes of its variables."""
-        place = len(chosen)
-        slots = self.entry.slots[place]
-        if not place:  # the first root: nothing is bound yet
+        """Yield all joint matches that begin with `chosen`; `bound` is {slot: class} of its variables."""
+        root_index = len(chosen)
+        slots = self.entry.slots[root_index]
+        if not root_index:  # the first root: nothing is bound yet
             for row in self._root_matches(0):
                 yield from self.extend((row,), dict(zip(slots, row.classes, strict=True)))
             return
         shared = tuple([k for k, slot in enumerate(slots) if slot in bound])
-        agreed = tuple([bound[slots[k]] for k in shared])
-        if place < len(self.entry.patterns) - 1:  # a root in the middle: of any sort
-            for alike in self._buckets_at(place, shared).get(agreed, {}).values():
-                for row in self._may_follow(chosen, alike):
-                    now = bound | dict(zip(slots, row.classes, strict=True))
-                    yield from self.extend((*chosen, row), now)
+        shared_classes = tuple([bound[slots[k]] for k in shared])
+        if root_index == len(self.entry.patterns) - 1:
+            unbound = [k for k, slot in enumerate(slots) if slot not in bound]
+            yield from self._add_last_root(chosen, shared, shared_classes, unbound)
             return
-        # the last root: only of sorts with which the rule has a plan
-        unbound = [k for k, slot in enumerate(slots) if slot not in bound]
+        for group in self._buckets_at(root_index, shared).get(shared_classes, {}).values():
+            for row in self._may_follow(chosen, group):
+                now = bound | dict(zip(slots, row.classes, strict=True))
+                yield from self.extend((*chosen, row), now)
+
+    def _add_last_root(
+        self,
+        chosen: tuple[_RootMatch, ...],
+        shared: tuple[int, ...],
+        shared_classes: tuple[int, ...],
+        unbound: Sequence[int],
+    ) -> Iterator[JointMatch]:
+        """Yield the joint matches of `chosen` with a match of the last root for which the rule has a plan.
+
+        `shared` and `unbound` are the variables of the last root that `chosen` has bound, and the others.
+        """
         matches = tuple([row.match for row in chosen])
-        terms = self._merge_by_slot(chosen, [row.terms for row in chosen])
-        classes = self._merge_by_slot(chosen, [row.classes for row in chosen])
+        terms = self._collect_by_slot(chosen, [row.terms for row in chosen])
+        classes = self._collect_by_slot(chosen, [row.classes for row in chosen])
         roots = tuple([root for row in chosen for root in row.roots])
-        for alike, plan in self._fitting_plans(chosen, shared, agreed):
-            rows = self._may_follow(chosen, alike)
+        for group, plan in self._fitting_plans(chosen, shared, shared_classes):
+            rows = self._may_follow(chosen, group)
             for row in islice(rows, 1) if self.entry.is_last_root_interchangeable else rows:
                 yield JointMatch(
                     (*matches, row.match),
@@ -186,24 +199,26 @@ class _Join:
                     (*roots, *row.roots),
                 )
 
-    def _may_follow(self, chosen: Sequence[_RootMatch], alike: _SameSort) -> Iterable[_RootMatch]:
-        """Return the matches of one sort, of other roots, that may follow those chosen.
+    def _may_follow(self, chosen: Sequence[_RootMatch], group: _SignatureGroup) -> Iterable[_RootMatch]:
+        """Return the matches of one signature, of other roots, that may follow those chosen.
 
         Of a symmetric rule, these are younger roots that do not depend on the chosen ones, nor these on them.
         """
-        if self.entry.rewrite.once:
-            begin = bisect_right(alike.firsts, max([row.last for row in chosen]))
-            if begin == len(alike.rows):
+        if self.entry.rewrite.is_symmetric:
+            begin = bisect_right(group.oldest, max([row.youngest for row in chosen]))
+            if begin == len(group.rows):
                 return ()
-            own = below = 0
+            own_bits = needed_bits = 0
             for row in chosen:
-                own, below = own | row.own, below | row.below
-            later = islice(alike.rows, begin, None)
-            return [row for row in later if not (row.below & own or row.own & below)]
+                own_bits, needed_bits = own_bits | row.own_bits, needed_bits | row.needed_bits
+            later = islice(group.rows, begin, None)
+            return [row for row in later if not (row.needed_bits & own_bits or row.own_bits & needed_bits)]
         roots = [row.match[0] for row in chosen]
-        return (row for row in alike.rows if row.match[0] not in roots)
+        return (row for row in group.rows if row.match[0] not in roots)
 
-    def _merge_by_slot(self, rows: Sequence[_RootMatch], parts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    def _collect_by_slot(
+        self, rows: Sequence[_RootMatch], parts: Sequence[tuple[int, ...]]
+    ) -> tuple[int, ...]:
         """Return the values of all variables by slot; of a shared variable that of the first root."""
         if len(rows) == 1:  # the slots of the first root are 0, 1, ...
             return parts[0]
@@ -213,89 +228,96 @@ class _Join:
                 by_slot.setdefault(slot, value)
         return tuple([by_slot[slot] for slot in range(len(by_slot))])
 
-    def _buckets_at(self, place: int, shared: tuple[int, ...]) -> dict[tuple[int, ...], dict[int, _SameSort]]:
-        """Return the matches of a root by the classes of shared variables and by sort."""
-        buckets = self._buckets.get((place, shared))
+    def _buckets_at(
+        self, root_index: int, shared: tuple[int, ...]
+    ) -> dict[tuple[int, ...], dict[int, _SignatureGroup]]:
+        """Return the matches of a root by the classes of shared variables and by signature."""
+        buckets = self._buckets.get((root_index, shared))
         if buckets is None:
-            buckets = self._buckets[place, shared] = {}
-            for row in sorted(self._root_matches(place), key=lambda row: row.first):
-                agreed = tuple([row.classes[k] for k in shared])
-                alike = buckets.setdefault(agreed, {}).setdefault(row.sort, _SameSort([], []))
-                alike.firsts.append(row.first)
-                alike.rows.append(row)
+            buckets = self._buckets[root_index, shared] = {}
+            for row in sorted(self._root_matches(root_index), key=lambda row: row.oldest):
+                groups = buckets.setdefault(tuple([row.classes[k] for k in shared]), {})
+                group = groups.setdefault(row.signature, _SignatureGroup([], []))
+                group.oldest.append(row.oldest)
+                group.rows.append(row)
         return buckets
 
-    def _root_matches(self, place: int) -> list[_RootMatch]:
-        if place not in self._rows:
-            graph, merged, needs, sorts = self.graph, self.merged, self.needs, self.entry.sorts
+    def _root_matches(self, root_index: int) -> list[_RootMatch]:
+        """Return the matches of a root that may be part of a joint match."""
+        if root_index not in self._rows:
+            graph, pattern, signatures = self.graph, self.entry.patterns[root_index], self.entry.signatures
             find, analyses, heads = graph.find, graph.analyses, graph.heads
-            bind, asks = self.entry.patterns[place].bind, self.entry.rewrite.asks_content
-            literals = self.entry.patterns[place].literals  # their shapes may decide about the root's shape
-            rows = self._rows[place] = []
-            for match in self.matches[place]:
+            bind, asks = pattern.bind, self.entry.rewrite.asks_content
+            rows = self._rows[root_index] = []
+            for match in self.matches[root_index]:
                 root = analyses[find(match[0])]
                 if root.static:  # runtimes compute it once, before the model runs
                     continue
                 terms = bind(graph.original_args, match)
                 classes = tuple([find(term) for term in terms])
-                known = [analyses[group].content if asks else analyses[group].code for group in classes]
-                types = root.types if literals else ()
-                sort = sorts.setdefault((*[heads[number] for number in match], *known, types), len(sorts))
-                if self._attribute_values(place, sort, match, classes) is None:  # fits to no match of others
+                known = [analyses[eclass].content if asks else analyses[eclass].code for eclass in classes]
+                types = root.types if pattern.literals else ()  # shapes of literals may decide about it
+                key = (*[heads[enode] for enode in match], *known, types)
+                signature = signatures.setdefault(key, len(signatures))
+                if self._attribute_values(root_index, signature, match, classes) is None:
                     continue
-                roots = merged.get(match[0], match[:1])
-                bits, ages = (needs.own(roots), needs.below(roots)), [needs.age(root) for root in roots]
-                rows.append(_RootMatch(match, terms, classes, roots, *bits, sort, min(ages), max(ages)))
-        return self._rows[place]
+                roots = self.merged.get(match[0], match[:1])
+                needs = self.dependencies
+                ages = [needs.age(root) for root in roots]
+                bits = needs.own_bits(roots), needs.needed_bits(roots)
+                rows.append(_RootMatch(match, terms, classes, roots, *bits, signature, min(ages), max(ages)))
+        return self._rows[root_index]
 
     def _attribute_values(
-        self, place: int, sort: int, match: Match, classes: Sequence[int]
+        self, root_index: int, signature: int, match: Match, classes: Sequence[int]
     ) -> Mapping[str, Any] | None:
         """Return the attribute values that a match binds; None where it fits to no match of other roots."""
         entry, graph = self.entry, self.graph
-        if (place, sort) not in entry.attribute_values:
-            heads = [graph.heads[number] for number in match]
-            known = [graph.analyses[group] for group in classes]
-            names = [entry.names[slot] for slot in entry.slots[place]]
-            given = entry.rewrite.attribute_values(place, heads, known, names, entry.operators[place])
-            entry.attribute_values[place, sort] = given
-        return entry.attribute_values[place, sort]
+        if (root_index, signature) not in entry.attribute_values:
+            heads = [graph.heads[enode] for enode in match]
+            known = [graph.analyses[eclass] for eclass in classes]
+            names = [entry.names[slot] for slot in entry.slots[root_index]]
+            operators = entry.operators[root_index]
+            values = entry.rewrite.attribute_values(root_index, heads, known, names, operators)
+            entry.attribute_values[root_index, signature] = values
+        return entry.attribute_values[root_index, signature]
 
     def _fitting_plans(
-        self, chosen: Sequence[_RootMatch], shared: tuple[int, ...], agreed: tuple[int, ...]
-    ) -> list[tuple[_SameSort, Plan]]:
-        """Return the matches of the last root that fit to those chosen, by sort, with their plans."""
-        sorts, plans = tuple([row.sort for row in chosen]), self.entry.plans
-        key = agreed, sorts
+        self, chosen: Sequence[_RootMatch], shared: tuple[int, ...], shared_classes: tuple[int, ...]
+    ) -> list[tuple[_SignatureGroup, Plan]]:
+        """Return the matches of the last root that fit to those chosen, by signature, with their plans."""
+        signatures, plans = tuple([row.signature for row in chosen]), self.entry.plans
+        key = shared_classes, signatures
         fitting = self._fitting.get(key)
         if fitting is None:
             fitting = self._fitting[key] = []
-            for sort, alike in self._buckets_at(len(chosen), shared).get(agreed, {}).items():
-                all_sorts = (*sorts, sort)
-                if all_sorts not in plans:
-                    given = [self.entry.attribute_values[each] or {} for each in enumerate(all_sorts)]
-                    plans[all_sorts] = None if _values_differ(given) else self._plan((*chosen, alike.rows[0]))
-                if (plan := plans[all_sorts]) is not None:
-                    fitting.append((alike, plan))
+            for signature, group in self._buckets_at(len(chosen), shared).get(shared_classes, {}).items():
+                all_signatures = (*signatures, signature)
+                if all_signatures not in plans:
+                    values = [self.entry.attribute_values[key] or {} for key in enumerate(all_signatures)]
+                    rows = (*chosen, group.rows[0])
+                    plans[all_signatures] = None if _values_differ(values) else self._plan(rows)
+                if (plan := plans[all_signatures]) is not None:
+                    fitting.append((group, plan))
         return fitting
 
     def _plan(self, rows: Sequence[_RootMatch]) -> Plan | None:
-        """Return the plan for matches of these sorts; None where the rule does not apply."""
+        """Return the plan for matches of these signatures; None where the rule does not apply."""
         graph = self.graph
-        heads = [graph.heads[number] for row in rows for number in row.match]
-        classes = self._merge_by_slot(rows, [row.classes for row in rows])
-        analyses = [graph.analyses[graph.find(group)] for group in classes]
+        heads = [graph.heads[enode] for row in rows for enode in row.match]
+        classes = self._collect_by_slot(rows, [row.classes for row in rows])
+        analyses = [graph.analyses[graph.find(eclass)] for eclass in classes]
         roots = [graph.analyses[graph.find(row.match[0])] for row in rows]
         return self.entry.plan(graph, heads, analyses, roots)
 
 
-def _values_differ(given: Sequence[Mapping[str, Any]]) -> bool:
+def _values_differ(values_of_roots: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether two roots bind one name to different values.
 
     A negative number may be an axis counted from the end: it is taken to agree with any number.
     """
     seen: dict[str, Any] = {}
-    for values in given:
+    for values in values_of_roots:
         for name, value in values.items():
             known = seen.setdefault(name, value)
             counted = isinstance(value, int) and isinstance(known, int) and min(value, known) < 0

@@ -330,7 +330,7 @@ def compile_pattern(term: Term, guards: Mapping[str, Guard] | None = None) -> Pa
 def compile_plan_lookup(pattern: Pattern, fact: str) -> PlanLookup:
     """Compile the loop that handles the new matches of a pattern.
 
-    A plan is what one rule inserts for a match (`rewrite.Plan`).  It depends only on the heads of the matched
+    A plan is what one rule inserts for a match (`plan.Plan`).  It depends only on the heads of the matched
     e-nodes and on what is known of the variables' classes, so plans are kept in `plans` by these; `fact`
     names the attribute of `Analysis` in the key: "code" (types) or "content" (values, too).
 
@@ -345,13 +345,14 @@ def compile_plan_lookup(pattern: Pattern, fact: str) -> PlanLookup:
     if pattern.literals:  # a literal is matched by its value, but its shape may decide about the root's shape
         key += "analyses[find(n0)].types, "
     lines = [
-        "def look_up_plans(matches, tried, args, heads, analyses, parents, find, plans, plan, act, refused):"
+        "def look_up_plans("
+        "matches, tried, args, heads, analyses, union_find, find, plans, plan, act, refused):"
     ]
     lines += ["    for match in matches:", "        if match in tried: continue"]
     lines += [f"        {''.join(f'n{k}, ' for k in matched)} = match"]
     for place, first in enumerate(firsts):
         lines += [f"        c{place} = args[n{first.operator}][{first.argument}]"]
-        lines += [f"        if parents[c{place}] != c{place}: c{place} = find(c{place})"]
+        lines += [f"        if union_find[c{place}] != c{place}: c{place} = find(c{place})"]
     lines += [f"        key = ({key})", "        known = plans.get(key)"]
     lines += [f"        if known is None: known = plan(key, match, ({classes}))"]
     lines += [f"        if known: act(match, ({classes}), known)", "        else: refused.append(match)"]

@@ -16,7 +16,8 @@ from tensaurus.egraph.match.pattern import (
     compile_plan_lookup,
     pattern_shape,
 )
-from tensaurus.egraph.match.rewrite import Plan, Rewrite, commuted_rewrites
+from tensaurus.egraph.match.plan import Plan
+from tensaurus.egraph.match.rewrite import Rewrite, commuted_rewrites
 from tensaurus.egraph.match.variable_guard import variable_guards
 from tensaurus.rules.language.occurrences import variables
 from tensaurus.rules.language.rule import Rule
@@ -33,14 +34,14 @@ class RuleEntry:
     names             the variables, in the order of all roots
     slots             for each root, the numbers of its variables among `names`
     operators         for each root, the terms of its operators
-    sorts             a number for each sort of match, see `multi_pattern_join`
-    plans             plans by the sorts of the matches of all roots
-    attribute_values  see `Rewrite.attribute_values`, by root and sort
+    signatures        a number for each signature of a match, see `multi_pattern_join`
+    plans             plans by the signatures of the matches of all roots
+    attribute_values  see `Rewrite.attribute_values`, by root and signature
     """
 
     def __init__(self, rewrite: Rewrite, patterns: Sequence[Pattern], own: Sequence[Pattern]):
         self.rewrite, self.patterns = rewrite, patterns
-        self.sorts: dict[Any, int] = {}
+        self.signatures: dict[Any, int] = {}
         self.plans: dict[tuple[int, ...], Plan | None] = {}
         self.names = tuple(dict.fromkeys(name for pattern in own for name in pattern.variables))
         self.slots = [[self.names.index(name) for name in pattern.variables] for pattern in own]
@@ -86,15 +87,13 @@ class PatternFamily:
 class Ruleset:
     """Rules compiled once, for any number of e-graphs.
 
-    single    families of rules of one root
-    several   entries of rules of several roots (multi-pattern rules)
-    by_root   the families by the kind of their root and the depth of their pattern
-    patterns  all patterns, which rules share
+    by_root     the rules of one root, by the kind of the root and the depth of the pattern
+    multi_root  the rules of several roots (multi-pattern rules)
     """
 
     def __init__(self, rules: Iterable[Rule]):
         self.rules = [rule for rule in rules if not rule.tags & {"off", "expand"}]
-        self.several: list[RuleEntry] = []
+        self.multi_root: list[RuleEntry] = []
         known: dict[Any, Pattern] = {}
         families: dict[Pattern, PatternFamily] = {}
         for rule in self.rules:
@@ -103,19 +102,17 @@ class Ruleset:
                 own, shared = [], []  # patterns of the roots: with this rule's names, or shared
                 for term in rewrite.side:
                     names: dict[str, int] = {}
-                    form = pattern_shape(term, names)
+                    shape = pattern_shape(term, names)
                     # patterns of one shape are shared if their variables have the same guard objects, too
-                    asked = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
+                    guards = tuple([(names[name], id(guarded[name])) for name in names if name in guarded])
                     pattern = compile_pattern(term, guarded)  # its code is compiled at first use only
                     own.append(pattern)
-                    shared.append(known.setdefault((form, asked), pattern))
+                    shared.append(known.setdefault((shape, guards), pattern))
                 entry = RuleEntry(rewrite, shared, own)
                 if len(shared) == 1:
                     families.setdefault(shared[0], PatternFamily(shared[0])).entries.append(entry)
                 else:
-                    self.several.append(entry)
-        self.single = list(families.values())
+                    self.multi_root.append(entry)
         self.by_root: dict[tuple[Kind, int], list[PatternFamily]] = {}
-        for family in self.single:
+        for family in families.values():
             self.by_root.setdefault((family.pattern.root, family.pattern.depth), []).append(family)
-        self.patterns = list(known.values())

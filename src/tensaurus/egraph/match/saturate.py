@@ -23,7 +23,7 @@ from tensaurus.egraph.core.finder_protocol import Finder, find_all
 from tensaurus.egraph.match.match_index import CandidateRoots, MatchIndex
 from tensaurus.egraph.match.multi_pattern_join import Dependencies, JointMatch, join_matches
 from tensaurus.egraph.match.pattern import Match, Pattern
-from tensaurus.egraph.match.rewrite import Plan
+from tensaurus.egraph.match.plan import Plan
 from tensaurus.egraph.match.ruleset import PatternFamily, RuleEntry, Ruleset
 from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.match import Binding, build_term
@@ -183,7 +183,7 @@ class Runner:
         start = monotonic()
         graph, report, limits = self.graph, self.report, self.limits
         graph.dirty_classes = set(graph.classes)
-        multi = min(limits.multi, limits.rounds) if self.ruleset.several else 0
+        multi = min(limits.multi, limits.rounds) if self.ruleset.multi_root else 0
         try:
             if multi:
                 self.room = (len(graph) + limits.nodes) // 2
@@ -237,9 +237,9 @@ class Runner:
         # search: rules of several roots everywhere, of one root only above changed classes
         joint: list[tuple[RuleEntry, list[list[Match]]]] = []
         if multi:
-            wanted = dict.fromkeys(pattern for entry in ruleset.several for pattern in entry.patterns)
+            wanted = dict.fromkeys(pattern for entry in ruleset.multi_root for pattern in entry.patterns)
             matches_of = {pattern: self._search(pattern) for pattern in wanted}
-            joint = [(entry, [matches_of[p] for p in entry.patterns]) for entry in ruleset.several]
+            joint = [(entry, [matches_of[p] for p in entry.patterns]) for entry in ruleset.multi_root]
         reach = [changed]  # reach[k]: classes from which a changed class is at most k steps below
         present = {kind for kind, rows in index.rows.items() if rows}
         singles: list[tuple[PatternFamily, list[Match]]] = []
@@ -306,7 +306,7 @@ class Runner:
             for entry, plan in plans:
                 apply(entry, (match,), terms, classes, plan)
 
-        now = graph.args, heads, analyses, graph.parents, find
+        now = graph.args, heads, analyses, graph.union_find, find
         family.look_up_plans(matches, tried, *now, family.plans, plan, act, refused)
         tried.update(matches)
 
@@ -317,7 +317,7 @@ class Runner:
             return
         made = self.apply(entry, match.matches, match.terms, match.classes, match.plan)
         joined.add(match.matches)
-        if entry.rewrite.once:
+        if entry.rewrite.is_symmetric:
             for number in made:
                 if number >= newest:
                     self.merged[number] = match.roots
@@ -341,10 +341,10 @@ class Runner:
         if entry.rewrite.asks_content:  # the instance must have the constants on which conditions depend
             terms = tuple(map(graph.constant_of, terms))
         # refuse what has no room, and what loses rounding that a model needs
-        room = self.room - len(graph.known)
-        if len(plan.steps) > room and plan.missing(graph, terms) > room:
+        room = self.room - len(graph.hashcons)
+        if len(plan.steps) > room and plan.count_new_enodes(graph, terms) > room:
             raise _Full("nodes")
-        if plan.asks_constants and plan.loses_rounding(graph, terms):
+        if plan.may_lose_rounding and plan.loses_rounding(graph, terms):
             return ()
         made = plan.insert(graph, terms, classes)
         pairs = []

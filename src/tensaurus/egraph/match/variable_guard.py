@@ -14,6 +14,7 @@ from functools import cache
 
 from tensaurus.egraph.core.class_analysis import Analysis, types_of_code, types_only
 from tensaurus.ops.element_type import REAL_TYPES
+from tensaurus.rules.language.occurrences import names_in
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import FUNCTIONS, Fact, Undefined, holds
 from tensaurus.system.syntax import parse_expression
@@ -27,27 +28,28 @@ ASKS_CONTENT = frozenset({"value", "filled", "positive"})
 class ClassFact(Fact):
     """A class as conditions see it.  Raises Undefined if the class is not a tensor."""
 
-    def __init__(self, of: Analysis):
-        kind = of.tensor
+    def __init__(self, analysis: Analysis):
+        kind = analysis.tensor
         if kind is None:
             raise Undefined("not a tensor")
-        self.shape, self.dtype, self.static, self._of = kind.shape, kind.dtype, of.static, of
+        self.shape, self.dtype, self.static = kind.shape, kind.dtype, analysis.static
+        self._analysis = analysis
 
     @property
     def value(self) -> Fraction:
-        if self._of.scalar is None:
+        if self._analysis.scalar is None:
             raise Undefined("not a scalar constant")
-        return self._of.scalar
+        return self._analysis.scalar
 
     @property
     def filled(self) -> Fraction:
-        if self._of.filled is None:
+        if self._analysis.filled is None:
             raise Undefined("not a constant of one number")
-        return self._of.filled
+        return self._analysis.filled
 
     @property
     def positive(self) -> bool:
-        return self._of.positive
+        return self._analysis.positive
 
 
 class Guard(dict[int, bool]):
@@ -66,12 +68,12 @@ class Guard(dict[int, bool]):
 
     def _holds(self, code: int) -> bool:
         types, static = types_of_code(code)
-        of = types_only(types)[static]
-        kind = of.tensor
+        analysis = types_only(types).static if static else types_only(types).dynamic
+        kind = analysis.tensor
         if kind is None or self.floats and kind.dtype not in REAL_TYPES:
             return False
         try:
-            names = {self.name: ClassFact(of)}
+            names = {self.name: ClassFact(analysis)}
             return all(holds(condition, names) for condition in self.conditions)
         except Undefined:
             return False
@@ -80,19 +82,16 @@ class Guard(dict[int, bool]):
 def variable_guards(rule: Rule) -> Mapping[str, Guard]:
     """Return the guards of a rule's variables; rules with equal conditions on a variable share a guard."""
     floats = "any" not in rule.tags
-    asked: dict[str, list[str]] = {}
+    conditions_of: dict[str, list[str]] = {}
     for condition in rule.where:
-        bound = {node.id for loop in _loops(condition) for node in _names(loop.target)}
-        names = {node.id for node in _names(condition)} - bound - FUNCTIONS.keys()
-        # one name, that of a tensor (not of an attribute), of which no elements are asked
-        if (
-            len(names) == 1
-            and names <= rule.variables.keys()
-            and not called_functions(condition) & ASKS_CONTENT
-        ):
+        loops = (node for node in ast.walk(condition) if isinstance(node, ast.comprehension))
+        bound = {name for loop in loops for name in names_in(loop.target)}
+        names = names_in(condition) - bound - FUNCTIONS.keys()
+        asks_content = called_functions(condition) & ASKS_CONTENT
+        if len(names) == 1 and names <= rule.variables.keys() and not asks_content:
             (name,) = names
-            asked.setdefault(name, []).append(_anonymize(name, condition))
-    return {name: _guard(tuple(conditions), floats) for name, conditions in asked.items()}
+            conditions_of.setdefault(name, []).append(_anonymize(name, condition))
+    return {name: _guard(tuple(conditions), floats) for name, conditions in conditions_of.items()}
 
 
 def _anonymize(name: str, condition: ast.expr) -> str:
@@ -109,11 +108,3 @@ def called_functions(tree: ast.expr) -> set[str]:
     """Return the names of the functions that an expression calls."""
     functions = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return {func.id for func in functions if isinstance(func, ast.Name)}
-
-
-def _names(tree: ast.expr) -> list[ast.Name]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-
-
-def _loops(tree: ast.expr) -> list[ast.comprehension]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.comprehension)]

@@ -44,8 +44,7 @@ def draw_integers(
     if (chance := rng.random()) < 0.7:
         draws.append(_draw_from([low, low + 1, high - 1, high, high // 2, high // 2 + 1], dtype, shape, rng))
     if given and chance > 0.3:
-        neighbours = {n + step for n in given for step in range(-NEIGHBOUR_DISTANCE, NEIGHBOUR_DISTANCE + 1)}
-        draws.append(_draw_from(sorted(n for n in neighbours if low <= n <= high), dtype, shape, rng))
+        draws.append(_draw_from(_neighbours(given, low, high), dtype, shape, rng))
     if chance > 0.5:
         draws.append(_between(sorted({low, 0, *given, high}), dtype, shape, rng))
     if rng.random() < 0.5:  # one kind alone
@@ -61,12 +60,17 @@ def draw_integers_near(
     Where the type has no such integers, any of its integers are returned.
     """
     low, high = integer_limits(dtype)
-    candidates = {n + step for n in near for step in range(-NEIGHBOUR_DISTANCE, NEIGHBOUR_DISTANCE + 1)}
-    neighbours = sorted(n for n in candidates if low <= n <= high)
+    neighbours = _neighbours(near, low, high)
     if not neighbours:
         return draw_integers(dtype, shape, rng)
     positions = np.arange(int(np.prod(shape, dtype=np.int64)))
     return rng.permutation(np.array(neighbours, dtype))[positions % len(neighbours)].reshape(tuple(shape))
+
+
+def _neighbours(numbers: Collection[int], low: int, high: int) -> list[int]:
+    """Return the numbers "around" these within the limits."""
+    around = {n + step for n in numbers for step in range(-NEIGHBOUR_DISTANCE, NEIGHBOUR_DISTANCE + 1)}
+    return sorted(n for n in around if low <= n <= high)
 
 
 def _small(low: int, high: int, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -132,10 +132,10 @@ def _signs(size: Size, points: Mapping[Atom, Any]) -> TruthTable:
             raise Undecided(f"the sign of {size}")
         return np.asarray(evaluate(size, points.__getitem__) >= 0)
     form = affine_coefficients(size, sorted_axes(size))
-    if form is None or not all(isinstance(slope, int) for slope in form[0].values()):
+    if form is None or not all(isinstance(slope, int) for slope in form.slopes.values()):
         raise Undecided(f"the sign of {size}")
-    values = np.asarray(sum((points[b] * s for b, s in form[0].items()), start=0))
-    signs = {u: _sign(form[1] + u) for u in np.unique(values).tolist()}
+    values = np.asarray(sum((points[b] * s for b, s in form.slopes.items()), start=0))
+    signs = {u: _sign(form.rest + u) for u in np.unique(values).tolist()}
     return np.vectorize(signs.__getitem__, otypes=[bool])(values) if values.size else values > 0
 
 

@@ -8,10 +8,11 @@ Such boxes are the borders of a Pad, and the zeros that a transposed convolution
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from math import prod
+from operator import add, neg, sub
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,12 @@ from tensaurus.expr.analysis.condition import (
     truth_table,
 )
 from tensaurus.expr.analysis.summation_regions import (
-    NEUTRAL_ELEMENTS,
     literal_sizes,
     representative_places,
     summation_regions,
 )
 from tensaurus.expr.ir.element_types import dtype_of
-from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.ir.scalar_functions import NEUTRAL_ELEMENTS, cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import tensors
 from tensaurus.expr.normal.flatten import flatten
@@ -52,6 +52,8 @@ from tensaurus.expr.sizes.size import (
 
 Value = bool | int | float | Fraction
 Objects = np.ndarray[Any, np.dtype[np.object_]]
+WRAPPING_FUNCTIONS: dict[str, Callable[..., Any]] = {"add": add, "sub": sub, "neg": neg}
+CLOSED_FUNCTIONS: dict[str, Callable[..., Any]] = {"max": max, "min": min}  # the result is an argument
 SMALL_INTEGERS = range(128)  # exist in every integer type; a larger result may wrap in some type
 
 
@@ -135,19 +137,16 @@ class _ConstantEvaluator:
         if target is not None:
             exact_values = (0, 1) if target != "bool" else ()  # no conversion changes these numbers
             return _each(lambda a: a if _are_numbers(a) and a in exact_values else None, *args)
-        match fn:
-            case "add":
-                return _each(lambda a, b: self.if_exact(a + b) if _are_numbers(a, b) else None, *args)
-            case "sub":
-                return _each(lambda a, b: self.if_exact(a - b) if _are_numbers(a, b) else None, *args)
-            case "neg":
-                return _each(lambda a: self.if_exact(-a) if _are_numbers(a) else None, *args)
-            case "mul":
-                return _each(self.multiply, *args)
-            case "max":
-                return _each(lambda a, b: max(a, b) if _are_numbers(a, b) else None, *args)
-            case "min":
-                return _each(lambda a, b: min(a, b) if _are_numbers(a, b) else None, *args)
+        if fn == "mul":
+            return _each(self.multiply, *args)
+        if fn in CLOSED_FUNCTIONS:
+            run = CLOSED_FUNCTIONS[fn]
+            return _each(lambda a, b: run(a, b) if _are_numbers(a, b) else None, *args)
+        if fn in WRAPPING_FUNCTIONS:
+            run = WRAPPING_FUNCTIONS[fn]
+            return _each(
+                lambda *values: self.if_exact(run(*values)) if _are_numbers(*values) else None, *args
+            )
         return _array(None)
 
     def if_exact(self, value: Any) -> Any:

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensaurus.expr.ir.scope import axis
-from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.normal.axis_ranges import merge_axis_pair
+from tensaurus.expr.sizes.affine import LinearForm, affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -30,6 +31,7 @@ from tensaurus.expr.sizes.size import (
     is_nonnegative,
     is_same_size,
     polynomial,
+    single_atom,
     substitute,
     terms_of,
 )
@@ -43,23 +45,23 @@ class DigitForm:
     indices      the indices over the digits
     axis_values  each original axis as a size over the digits; two different choices of digits never give the
                  same values
-    exact        every choice of digits is a point of the axes' ranges (else some choices are beyond them)
+    is_exact     every choice of digits is a point of the axes' ranges (else some choices are beyond them)
     """
 
     axes: tuple[Axis, ...]
     indices: tuple[Size, ...]
     axis_values: tuple[Size, ...]
-    exact: bool = True
+    is_exact: bool = True
 
-    def with_values(self, axes: Sequence[Axis], values: dict[Atom, Any], exact: bool = True) -> DigitForm:
+    def with_values(self, axes: Sequence[Axis], values: dict[Atom, Any], is_exact: bool = True) -> DigitForm:
         """Return the form over new digits `axes`; `values` gives the old digits as sizes over the new ones.
 
-        `exact`: every choice of new digits gives old digits within their ranges.
+        `is_exact`: every choice of new digits gives old digits within their ranges.
         """
         indices, axis_values = (
             tuple(substitute(size, values) for size in group) for group in (self.indices, self.axis_values)
         )
-        return DigitForm(tuple(axes), indices, axis_values, self.exact and exact)
+        return DigitForm(tuple(axes), indices, axis_values, self.is_exact and is_exact)
 
 
 @lru_cache(maxsize=4096)
@@ -87,19 +89,16 @@ def digit_form(axes: tuple[Axis, ...], indices: tuple[Size, ...]) -> DigitForm:
 def _merge_pair(form: DigitForm) -> DigitForm | None:
     """Return the form with two axes, which occur only as D*h + d with d < D, merged into one; else None."""
     for high, low in permutations(form.axes, 2):
-        merged_axis = axis(high.extent * low.extent)
-        to_merged: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
-        # Test: write t for d and drop h, then put D*h + d back for t.  If every index is as before, h and d
-        # occur only as D*h + d.
-        back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
-        if not all(is_same_size(substitute(substitute(i, to_merged), back), i) for i in form.indices):
+        merged = merge_axis_pair(high, low, form.indices)
+        if merged is None:
             continue
+        merged_axis, to_merged = merged
         values: dict[Atom, Any] = {high: merged_axis // low.extent, low: merged_axis % low.extent}
         merged_form = form.with_values(
             [merged_axis if a == high else a for a in form.axes if a != low], values
         )
         indices = tuple(substitute(i, to_merged) for i in form.indices)
-        return DigitForm(merged_form.axes, indices, merged_form.axis_values, form.exact)
+        return DigitForm(merged_form.axes, indices, merged_form.axis_values, form.is_exact)
     return None
 
 
@@ -118,8 +117,7 @@ def _quotients_of_axes(form: DigitForm) -> dict[Atom, Any]:
 
 
 def _is_axis(size: Size) -> bool:
-    terms = terms_of(size)
-    return len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and isinstance(terms[0][0][0], Axis)
+    return isinstance(single_atom(size), Axis)
 
 
 def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
@@ -132,7 +130,7 @@ def _split_axis(form: DigitForm, a: Axis) -> DigitForm:
     steps: list[Size] = []
     for index in form.indices:
         for atom in sorted(atoms(index), key=str) if not isinstance(index, int) else ():
-            if isinstance(atom, Floor) and terms_of(atom.top) == terms_of(a) and atom.bottom not in steps:
+            if isinstance(atom, Floor) and single_atom(atom.top) == a and atom.bottom not in steps:
                 steps.append(atom.bottom)
     weights: list[Size] = [1]  # the axis is the sum of digit * weight: 1, 2, 6 for i // 2 and i // 6
     while steps:  # take the divisor that divides all that are left
@@ -165,19 +163,19 @@ class Variable:
         return None if self.low is None or self.high is None else self.high - self.low + 1
 
 
-@dataclass(frozen=True)
-class LinearForm:
-    """The size rest + sum of slope * variable; variables are named by axes."""
+class LinearForms(NamedTuple):
+    """Indices as linear forms of variables.
 
-    slopes: dict[Axis, Size]
-    rest: Size
-
-
-def linear_forms(form: DigitForm) -> tuple[list[LinearForm], dict[Axis, Variable]] | None:
-    """Return the indices as linear forms, and the variables by name; None where there are products of axes.
-
-    An axis names itself as a variable; any other atom gets a new axis as its name.
+    rows       the form of each index
+    variables  the variables by the axes that name them: an axis names itself, any other atom has a new axis
     """
+
+    rows: list[LinearForm]
+    variables: dict[Axis, Variable]
+
+
+def linear_forms(form: DigitForm) -> LinearForms | None:
+    """Return the indices as linear forms; None where there are products of axes."""
     variable_of: dict[Atom, Axis] = {}
     variables = {a: Variable(frozenset({a}), 0, a.extent - 1) for a in form.axes}
     form_axes = frozenset(form.axes)
@@ -193,8 +191,8 @@ def linear_forms(form: DigitForm) -> tuple[list[LinearForm], dict[Axis, Variable
         row = affine_coefficients(substitute(index, values), [*form.axes, *variable_of.values()])
         if row is None:
             return None
-        rows.append(LinearForm({a: s for a, s in row[0].items() if not is_same_size(s, 0)}, row[1]))
-    return rows, variables
+        rows.append(LinearForm({a: s for a, s in row.slopes.items() if not is_same_size(s, 0)}, row.rest))
+    return LinearForms(rows, variables)
 
 
 def sign_of(slope: Size) -> int | None:

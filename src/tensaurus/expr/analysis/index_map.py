@@ -1,4 +1,4 @@
-"""Maps from a box of iterators to index tuples by quasi-affine expressions: reads, reshapes, substitutions.
+"""Maps from a box of iterators to index tuples by quasi-affine expressions, as those of reads and reshapes.
 
     (i:6, j:4)  ->  (i // 3, i % 3, 2*j + 1)        onto  0:2 * 0:3 * 1:8:2,  back by  (3*a + b, c)
 
@@ -10,7 +10,7 @@ all values of the symbols, or None where it is not known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any
@@ -19,14 +19,16 @@ import numpy as np
 
 from tensaurus.expr.analysis.box import Box, Progression, full_box, progression_between
 from tensaurus.expr.analysis.index_digits import (
-    LinearForm,
+    LinearForms,
     Variable,
     digit_form,
     linear_forms,
     order_by_slope,
     sign_of,
 )
-from tensaurus.expr.ir.scope import Read, Scope, axis
+from tensaurus.expr.ir.scope import axis
+from tensaurus.expr.sizes.affine import LinearForm
+from tensaurus.expr.sizes.mixed_radix import unravel_index
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -87,98 +89,6 @@ def compose(outer: IndexMap, inner: IndexMap) -> IndexMap:
     return IndexMap(inner.axes, outer(*inner.indices))
 
 
-# ------------------------------------------------------------------------------ split, fused, reshaped
-
-
-def reshape_map(old: Sequence[Size], new: Sequence[Size]) -> IndexMap | None:
-    """Return the map from places of the shape `new` to the places of `old` with the same row-major number.
-
-    Only dimensions that are mixed appear in quotients.  None where factors of symbolic sizes do not line up.
-    """
-    axes = tuple(axis(size) for size in new)
-    indices: list[Size] = [0] * len(old)
-    kept_dims = [d for d in range(len(old)) if not is_same_size(old[d], 1)]
-    open_dims = [d for d in range(len(new)) if not is_same_size(new[d], 1)]
-    if any(is_same_size(n, 0) for n in new):
-        return IndexMap(axes, tuple(indices)) if any(is_same_size(n, 0) for n in old) else None
-    for old_run, new_run in _matching_runs([old[d] for d in kept_dims], [new[d] for d in open_dims]):
-        sizes = [old[kept_dims[d]] for d in old_run]
-        if not is_same_size(product(sizes), product(new[open_dims[d]] for d in new_run)):
-            return None
-        number = row_major_number([axes[open_dims[d]] for d in new_run], [new[open_dims[d]] for d in new_run])
-        for d, index in zip(old_run, place_of_number(number, sizes), strict=True):
-            indices[kept_dims[d]] = index
-    return IndexMap(axes, tuple(indices))
-
-
-def is_reshape(scope: Scope) -> bool:
-    """Return whether the scope is a reshape (or a copy) of one tensor: elements keep their row-major number.
-
-        L[i:2, j:3](x[3*i + j])    of x[6]
-    """
-    read = scope.body
-    if not isinstance(read, Read) or read.outside is not None:
-        return False
-    if not is_same_size(product(scope.shape), product(read.source.shape)):
-        return False
-    fixed_axes: dict[Atom, Any] = {a: 0 for a in scope.axes if is_same_size(a.extent, 1)}
-    source_number = substitute(polynomial(row_major_number(read.indices, read.source.shape)), fixed_axes)
-    return is_same_size(
-        source_number, substitute(polynomial(row_major_number(scope.axes, scope.shape)), fixed_axes)
-    )
-
-
-def row_major_number(digits: Iterable[Any], radices: Iterable[Size]) -> Size:
-    """Return the row-major number of a place in a shape."""
-    number: Size = 0
-    for digit, radix in zip(digits, radices, strict=True):
-        number = number * radix + polynomial(digit)
-    return number
-
-
-def place_of_number(number: Size, radices: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the place in a shape with this row-major number."""
-    digits: list[Size] = []
-    for place, radix in reversed(list(enumerate(radices))):
-        digits.append(number % radix if place else number)
-        number = number // radix if place else number
-    return tuple(reversed(digits))
-
-
-def _matching_runs(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]]:
-    """Pair runs of dimensions of equal product, as short as possible; the last products may differ."""
-    runs: list[tuple[list[int], list[int]]] = []  # for (4, 6) and (2, 2, 6): ([0], [0, 1]), ([1], [2])
-    i = j = 0
-    while i < len(old) or j < len(new):
-        old_run, new_run = ([i], [j]) if i < len(old) and j < len(new) else ([], [])
-        old_product: Size = old[i] if old_run else 1
-        new_product: Size = new[j] if new_run else 1
-        i, j = i + len(old_run), j + len(new_run)
-        while not is_same_size(old_product, new_product) or not old_run:
-            if i < len(old) and (j >= len(new) or _should_extend_first(old_product, new_product)):
-                old_product, i = old_product * old[i], i + 1
-                old_run.append(i - 1)
-            elif j < len(new):
-                new_product, j = new_product * new[j], j + 1
-                new_run.append(j - 1)
-            else:
-                break
-        runs.append((old_run, new_run))
-    return runs
-
-
-def _should_extend_first(a: Size, b: Size) -> bool:
-    """Return whether to extend the run of product a rather than that of b: a is less, or divides b."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a < b
-    if isinstance(a, int) or isinstance(b, int):
-        return isinstance(a, int)
-    return is_same_size(b % a, 0) or not is_same_size(a % b, 0)
-
-
-# ------------------------------------------------------------------------------- images, one to one
-
-
 @dataclass(frozen=True)
 class Image:
     """A box that contains all values of a map; if `exact`, each of its index tuples is a value."""
@@ -194,22 +104,22 @@ def image(f: IndexMap) -> Image | None:
     form = digit_form(f.axes, f.indices)
     forms = linear_forms(form)
     if forms is None:
-        sides = [_hull(index) for index in f.indices]
+        sides = [_bounding_interval(index) for index in f.indices]
         bounded_sides = [side for side in sides if side is not None]
         return Image(Box(tuple(bounded_sides)), False) if len(bounded_sides) == len(sides) else None
     rows, variables = forms
-    # exact: digits are points, indices are affine in digits, no two indices share one, no side has gaps
-    exact = form.exact and set(variables) <= set(form.axes) and _have_own_variables(rows)
-    exact = exact and all(is_nonnegative(a.extent - 1) for a in f.axes)  # an empty map has no values
+    # digits are points, indices are affine in digits, no two indices share one, no side has gaps
+    is_exact = form.is_exact and set(variables) <= set(form.axes) and _have_own_variables(rows)
+    is_exact = is_exact and all(is_nonnegative(a.extent - 1) for a in f.axes)  # an empty map has no values
     extents = {a: a.extent for a in form.axes}
     boxes = []
     for index, row in zip(f.indices, rows, strict=True):
-        side = _side(row, variables) or _hull(index)
+        side = _value_progression(row, variables) or _bounding_interval(index)
         if side is None:
             return None
-        exact = exact and order_by_slope(row, extents, dense=True) is not None
+        is_exact = is_exact and order_by_slope(row, extents, dense=True) is not None
         boxes.append(side)
-    return Image(Box(tuple(boxes)), exact)
+    return Image(Box(tuple(boxes)), is_exact)
 
 
 def _have_own_variables(rows: Sequence[LinearForm]) -> bool:
@@ -218,13 +128,13 @@ def _have_own_variables(rows: Sequence[LinearForm]) -> bool:
     return len(used) == len(set(used))
 
 
-def _hull(index: Size) -> Progression | None:
+def _bounding_interval(index: Size) -> Progression | None:
     low, high = interval(index)
     return None if low is None or high is None else progression_between(low, high)
 
 
-def _side(row: LinearForm, variables: Mapping[Axis, Variable]) -> Progression | None:
-    """Return the progression of the row's values by their greatest common step; None if it is not known."""
+def _value_progression(row: LinearForm, variables: Mapping[Axis, Variable]) -> Progression | None:
+    """Return a progression that holds the row's values, of their greatest common step; None if not known."""
     low: Size = row.rest
     high: Size = row.rest
     for a, slope in row.slopes.items():
@@ -244,7 +154,7 @@ def is_injective(f: IndexMap) -> bool | None:
     if any(is_same_size(a.extent, 0) for a in f.axes):
         return True
     forms = linear_forms(digit_form(f.axes, f.indices))
-    if forms is not None and _determine_axes(*forms):
+    if forms is not None and _determine_axes(forms):
         return True
     enclosed = image(f)
     if enclosed is not None and is_nonnegative(product(f.shape) - enclosed.box.points - 1):
@@ -252,12 +162,13 @@ def is_injective(f: IndexMap) -> bool | None:
     return _probed_injective(f)
 
 
-def _determine_axes(rows: Sequence[LinearForm], variables: Mapping[Axis, Variable]) -> bool:
+def _determine_axes(forms: LinearForms) -> bool:
     """Return whether the values of all rows leave only one value for every axis.
 
     A row whose unknown variables are the digits of a number (`order_by_slope`) determines them; where no row
     does, the rest are determined if the rows' rank is the number of unknown variables.
     """
+    rows, variables = forms
     counts = {a: v.count for a, v in variables.items() if v.count is not None}
     unknown = set(variables)
     while unknown:
@@ -346,10 +257,10 @@ def _probed_injective(f: IndexMap) -> bool | None:
     probed = _probe(f)
     if probed is None:
         return None
-    values, complete = probed
+    values, is_complete = probed
     if len(np.unique(values, axis=0)) < len(values) if values.shape[1] else len(values) > 1:
         return False
-    return True if complete else None
+    return True if is_complete else None
 
 
 def _stays_inside_by_points(f: IndexMap, shape: Sequence[Size]) -> bool | None:
@@ -384,12 +295,12 @@ def inverse(f: IndexMap) -> IndexMap | None:
         return None
     axes = tuple(axis(side.count) for side in image_of_f.box.sides)
     values: dict[Atom, Any] = {}
-    for image_axis, row in zip(axes, forms[0], strict=True):
+    for image_axis, row in zip(axes, forms.rows, strict=True):
         order = order_by_slope(row, {a: a.extent for a in form.axes}, dense=False)
         if order is None:
             return None
         # dense and injective: the slopes are those of a mixed radix
-        digits_of_axis = place_of_number(polynomial(image_axis), [a.extent for a in reversed(order)])
+        digits_of_axis = unravel_index(polynomial(image_axis), [a.extent for a in reversed(order)])
         for a, digit in zip(reversed(order), digits_of_axis, strict=True):
             values[a] = digit if sign_of(row.slopes[a]) == 1 else a.extent - 1 - digit
     if set(values) != set(form.axes):

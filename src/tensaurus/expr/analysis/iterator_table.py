@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tensaurus.expr.analysis.index_digits import DigitForm, LinearForm, digit_form, linear_forms
+from tensaurus.expr.analysis.condition import sorted_axes
+from tensaurus.expr.analysis.index_digits import DigitForm, digit_form, linear_forms
 from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Source
 from tensaurus.expr.ir.walk import children
-from tensaurus.expr.sizes.size import Axis, Size, atoms, polynomial
+from tensaurus.expr.sizes.affine import LinearForm
+from tensaurus.expr.sizes.size import Axis, Size, polynomial
 
 Pattern = tuple[bool, ...]
 
@@ -86,21 +88,17 @@ def iterator_table(scope: Scope) -> IteratorTable | None:
     kept_apart = () if _reduction_count(scope.body) < 2 else tuple(map(polynomial, monoids))
     form = digit_form(tuple(monoids), (*indices, *kept_apart))
     forms = linear_forms(form)
-    if forms is None or not form.exact or not set(forms[1]) <= set(form.axes):
+    if forms is None or not form.is_exact or not set(forms.variables) <= set(form.axes):
         return None
-    rows = iter(forms[0])
+    rows = iter(forms.rows)
     operands = [
         Operand(r.source, r.source.shape, tuple(next(rows) for _ in r.indices), r.outside) for r in reads
     ]
     operands.append(Operand(None, scope.shape, tuple(islice(rows, scope.rank))))
     monoid_of: dict[Axis, str] = {}  # the digits of an axis are reduced by the monoid of the axis
     for monoid, axis_value in zip(monoids.values(), form.axis_values, strict=True):
-        monoid_of.update(dict.fromkeys(_axes(axis_value), monoid))
+        monoid_of.update(dict.fromkeys(sorted_axes(axis_value), monoid))
     return IteratorTable(scope, form, monoid_of, tuple(operands))
-
-
-def _axes(size: Size) -> list[Axis]:
-    return sorted((a for a in atoms(size) if isinstance(a, Axis)), key=str)
 
 
 def _reads(body: Body) -> Iterator[Read]:

@@ -2,12 +2,11 @@
 
     x*w + b   does not move if w moves by 2^-127, |x| <= 2^24 and |b| >= 1: the sum rounds the change away
 
-`graph.analysis.constant_influence` proves by this that subnormal weights may be replaced by 0.
+`graph.analysis.change_bounds` proves by this that subnormal weights may be replaced by 0.
 
-An abstract interpretation: from the `Influence` of each tensor that a scope reads, `bound_influence` computes
-that of the scope.  An `Influence` holds for each element bounds of its value (low, high), the largest
-distance that it is moved (change), its size where all inputs are largest (scale), and its least distance from
-zero (least); an element is *moved* where its change is not 0.  A change is dropped where, for every input,
+An abstract interpretation: from the `Perturbation` of each tensor that a scope reads, `bound_perturbation`
+computes that of the scope: for each element bounds of its value, and the largest distance that it is moved.
+An element is *moved* where this distance, its `change`, is not 0.  A change is dropped where, for all inputs,
 another term of the same sum is so large that the change is below a fraction of half its ulp: floats cannot
 represent the difference.  An operation that may turn a tiny difference into a large one (a comparison, a
 quotient by what may be zero, an index) raises Sensitive.
@@ -24,22 +23,24 @@ from typing import Any
 import numpy as np
 
 from tensaurus.expr.analysis.infinite_values import Infinities
-from tensaurus.expr.analysis.perturbation_rules import (
-    SMOOTH_RULES,
-    UNKNOWN_EXTENT,
-    Array,
-    BodyInfluence,
-    Influence,
+from tensaurus.expr.analysis.perturbation import (
+    BodyPerturbation,
+    Perturbation,
+    PerturbationArrays,
     Sensitive,
-    add,
     align_array,
-    broadcast_influences,
+    broadcast_perturbations,
     collapse_dimension,
+)
+from tensaurus.expr.analysis.perturbation_rules import (
+    FUNCTION_RULES,
+    UNKNOWN_EXTENT,
+    add,
     constant_exponent,
     either_of,
     multiply,
     negate,
-    reduce_influence,
+    reduce_perturbation,
     square_root,
     unmoved_call,
 )
@@ -47,19 +48,28 @@ from tensaurus.expr.ir.element_types import is_rounding_cast
 from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Source, Table, Tensor
 from tensaurus.expr.ir.walk import lookups_in, reads, sizes
-from tensaurus.expr.sizes.size import Axis, Poly, Size, interval, is_nonnegative, is_same_size, polynomial
+from tensaurus.expr.sizes.size import (
+    Axis,
+    Poly,
+    Size,
+    interval,
+    is_nonnegative,
+    is_same_size,
+    polynomial,
+    single_atom,
+)
 
-__all__ = ["Influence", "Sensitive", "bound_influence"]
+__all__ = ["Perturbation", "Sensitive", "bound_perturbation"]
 
 
-def bound_influence(
+def bound_perturbation(
     scope: Scope,
-    sources: Mapping[Source, Influence],
+    sources: Mapping[Source, Perturbation],
     unit: float,
     flushed: float = 0.0,
     moved: Set[Source] = frozenset(),
     infinities: Infinities | None = None,
-) -> Influence:
+) -> Perturbation:
     """Return bounds of the scope's elements.
 
     sources     the bounds of the tensors that the scope reads
@@ -73,15 +83,15 @@ def bound_influence(
     Raises Sensitive.
     """
     with np.errstate(all="ignore"):
-        return _InfluenceAnalysis(sources, unit, flushed, moved, infinities).scope(scope)
+        return _PerturbationAnalysis(sources, unit, flushed, moved, infinities).scope(scope)
 
 
-class _InfluenceAnalysis:
-    """Computes the influence of one scope and of those that it reads."""
+class _PerturbationAnalysis:
+    """Computes the perturbation of one scope and of those that it reads."""
 
     def __init__(
         self,
-        sources: Mapping[Source, Influence],
+        sources: Mapping[Source, Perturbation],
         unit: float,
         flushed: float,
         moved: Set[Source],
@@ -90,25 +100,27 @@ class _InfluenceAnalysis:
         self.sources, self.unit, self.flushed = sources, unit, flushed
         self.moved, self.infinities = moved, infinities
         self.terms = 1.0  # number of terms of all sums around the current body: 1, it is in no sum
-        self.influences: dict[tuple[int, bool], Influence] = {}  # by scope, and by whether it is in no sum
+        self.perturbations: dict[
+            tuple[int, bool], Perturbation
+        ] = {}  # by scope, and by whether it is in no sum
 
-    def scope(self, scope: Scope) -> Influence:
+    def scope(self, scope: Scope) -> Perturbation:
         key = id(scope), self.terms == 1
-        if key not in self.influences:
+        if key not in self.perturbations:
             part = self.body(scope.body)
-            low, high, change, scale, least = (align_array(a, part.axes, scope.axes) for a in part.arrays())
-            self.influences[key] = Influence(low, high, change, scale, least)
-        return self.influences[key]
+            aligned = (align_array(a, part.axes, scope.axes) for a in part.arrays())
+            self.perturbations[key] = Perturbation(*aligned)
+        return self.perturbations[key]
 
-    def source(self, source: Source) -> Influence:
+    def source(self, source: Source) -> Perturbation:
         if isinstance(source, Scope):
             return self.scope(source)
         if isinstance(source, Table):
-            return Influence.known(np.array([_float(v) for v in source.values]).reshape(source.shape))
+            return Perturbation.known(np.array([_float(v) for v in source.values]).reshape(source.shape))
         assert isinstance(source, Tensor)
-        return self.sources.get(source) or Influence.within(-inf, inf, source.rank)
+        return self.sources.get(source) or Perturbation.within(-inf, inf, source.rank)
 
-    def body(self, body: Body) -> BodyInfluence:
+    def body(self, body: Body) -> BodyPerturbation:
         for size in sizes(body):  # an index or guard that is read from a moved tensor: any jump is possible
             if any(self.body(atom.read).is_moved for atom in lookups_in(size)):
                 raise Sensitive("a place is computed from it")
@@ -122,25 +134,25 @@ class _InfluenceAnalysis:
             case Reduce(monoid, axes, inner):
                 operations = 1.0 if monoid in ("max", "min") else _terms(axes)  # a maximum adds nothing
                 return self.with_flushing(
-                    reduce_influence(monoid, self.term_influence(inner, operations), axes), operations
+                    reduce_perturbation(monoid, self.term_perturbation(inner, operations), axes), operations
                 )
             # a mean as a whole: a sum over an axis of unknown size alone would have very wide bounds
             case Call("div", (Reduce("sum", axes, inner), Const(count))) if is_same_size(_count(axes), count):
                 return self.with_flushing(
-                    reduce_influence("mean", self.term_influence(inner, _terms(axes)), axes), 2.0
+                    reduce_perturbation("mean", self.term_perturbation(inner, _terms(axes)), axes), 2.0
                 )
             case Call(fn, args):
-                arguments = broadcast_influences([self.body(arg) for arg in args])
+                arguments = broadcast_perturbations([self.body(arg) for arg in args])
                 if self.terms == 1:
                     self.check_infinities(fn, args, arguments)
                 if is_rounding_cast(body) and arguments[0].is_moved:  # the change may cross a tie
                     raise Sensitive("a conversion to a narrower type of it")
                 return self.with_flushing(
-                    self.call_influence(fn, arguments, len(args) == 2 and args[0] == args[1])
+                    self.call_perturbation(fn, arguments, len(args) == 2 and args[0] == args[1])
                 )
         raise TypeError(type(body))
 
-    def check_infinities(self, fn: str, args: Sequence[Body], parts: Sequence[BodyInfluence]) -> None:
+    def check_infinities(self, fn: str, args: Sequence[Body], parts: Sequence[BodyPerturbation]) -> None:
         """Raise Sensitive for 0 * infinity, and 0 / 0, where a 0 was another number before it was moved."""
         if self.infinities is None or fn not in ("mul", "div"):
             return
@@ -155,43 +167,49 @@ class _InfluenceAnalysis:
     def reads_moved(self, body: Body) -> bool:
         return any(read.source in self.moved for read in reads(body, nested=True))
 
-    def term_influence(self, body: Body, count: float) -> BodyInfluence:
-        """Return the influence of a body that is one of `count` terms."""
+    def term_perturbation(self, body: Body, count: float) -> BodyPerturbation:
+        """Return the perturbation of a body that is one of `count` terms."""
         outer, self.terms = self.terms, self.terms * count
         part = self.body(body)
         self.terms = outer
         return part
 
-    def with_flushing(self, part: BodyInfluence, operations: float = 1.0) -> BodyInfluence:
-        """Return the influence after this many operations, each of which may flush its result to 0."""
+    def with_flushing(self, part: BodyPerturbation, operations: float = 1.0) -> BodyPerturbation:
+        """Return the perturbation after this many operations, each of which may flush its result to 0."""
         if not self.flushed:
             return part
-        return part.or_zero(part.floor - part.change, self.flushed, operations)
+        return part.after_flushing(part.min_magnitude - part.change, self.flushed, operations)
 
-    def read(self, read: Read) -> BodyInfluence:
-        """Return the influence of what is read: a dimension indexed by an axis stays, others are joined."""
+    def read(self, read: Read) -> BodyPerturbation:
+        """Return that of what is read: a dimension indexed by an axis stays, others are collapsed."""
         axes: list[Axis] = []
-        arrays: list[Array] = list(np.broadcast_arrays(*self.source(read.source).arrays()))
+        arrays = PerturbationArrays(*np.broadcast_arrays(*self.source(read.source).arrays()))
         for d in reversed(range(len(read.indices))):  # from the last: collapsing d keeps those before it
-            length = arrays[0].shape[d]
+            length = arrays.low.shape[d]
             whole_axis = _axis(read.indices[d], length) if length > 1 else None
             if whole_axis is not None and whole_axis not in axes:
-                arrays = [a[(slice(None),) * d + (slice(whole_axis.extent),)] for a in arrays]
+                selector = (slice(None),) * d + (slice(whole_axis.extent),)
+                arrays = PerturbationArrays(*(a[selector] for a in arrays))
                 axes.insert(0, whole_axis)
                 continue
             arrays = collapse_dimension(arrays, d)
         if read.outside is not None:
-            # `arrays` are low, high, change, scale and least
             outside = _constant(read.outside.value)
-            arrays[:2] = np.minimum(arrays[0], outside.low), np.maximum(arrays[1], outside.high)
-            # all unmoved terms of a sum may be beyond the edge at once, so that they count for the scale no
-            # more than the value there
-            arrays[3] = np.where(arrays[2] == 0, np.minimum(arrays[3], outside.scale), arrays[3])
-            arrays[4] = np.minimum(arrays[4], outside.floor)
-        return BodyInfluence.of(arrays, tuple(axes))
+            arrays = PerturbationArrays(
+                np.minimum(arrays.low, outside.low),
+                np.maximum(arrays.high, outside.high),
+                arrays.change,
+                # all unmoved terms of a sum may be beyond the edge at once, so that they count for the scale
+                # no more than the value there
+                np.where(arrays.change == 0, np.minimum(arrays.scale, outside.scale), arrays.scale),
+                np.minimum(arrays.min_magnitude, outside.min_magnitude),
+            )
+        return BodyPerturbation.of(arrays, tuple(axes))
 
-    def call_influence(self, fn: str, arguments: Sequence[BodyInfluence], is_square: bool) -> BodyInfluence:
-        """Return the influence of a function of arguments over the same axes."""
+    def call_perturbation(
+        self, fn: str, arguments: Sequence[BodyPerturbation], is_square: bool
+    ) -> BodyPerturbation:
+        """Return the perturbation of a function of arguments over the same axes."""
         if fn in ("add", "sub"):
             return add(arguments[0], arguments[1] if fn == "add" else negate(arguments[1]), self.unit)
         if fn == "mul":
@@ -206,8 +224,8 @@ class _InfluenceAnalysis:
             if not arguments[0].change.max() <= self.unit:
                 raise Sensitive("an exponential of it")
             return unmoved_call(fn, arguments)
-        if fn in SMOOTH_RULES:
-            return SMOOTH_RULES[fn](*arguments)
+        if fn in FUNCTION_RULES:
+            return FUNCTION_RULES[fn](*arguments)
         target = cast_target(fn)
         if target is not None and target.startswith(("float", "bfloat")):
             return arguments[0]
@@ -219,8 +237,8 @@ class _InfluenceAnalysis:
         return unmoved_call(fn, arguments)
 
 
-def _constant(value: Any) -> BodyInfluence:
-    """Return the influence of a literal; of a symbolic size only numeric bounds, and "at least 1", count."""
+def _constant(value: Any) -> BodyPerturbation:
+    """Return that of a literal; of a symbolic size only numeric bounds, and "at least 1", count."""
     low, high = interval(value) if isinstance(value, Poly) else (value, value)
     least = 1.0 if isinstance(value, Poly) and is_nonnegative(value - 1) else -inf
     most = inf
@@ -228,7 +246,7 @@ def _constant(value: Any) -> BodyInfluence:
         least = _float(low)
     if high is not None and not isinstance(high, Poly):
         most = _float(high)
-    return BodyInfluence.of(Influence.within(least, most).arrays())
+    return BodyPerturbation.of(Perturbation.within(least, most).arrays())
 
 
 def _float(value: Any) -> float:
@@ -249,11 +267,7 @@ def _terms(axes: Sequence[Axis]) -> float:
 
 def _axis(index: Size, length: int) -> Axis | None:
     """Return the axis that an index is equal to, in a dimension of this length; None for any other index."""
-    size = polynomial(index)
-    if not isinstance(size, Poly) or len(size.terms) != 1:
+    atom = single_atom(index)
+    if not isinstance(atom, Axis) or not isinstance(atom.extent, int):
         return None
-    ((factors, coefficient),) = size.terms
-    if coefficient != 1 or len(factors) != 1 or not isinstance(factors[0], Axis):
-        return None
-    extent = factors[0].extent
-    return factors[0] if isinstance(extent, int) and 0 < extent <= length else None
+    return atom if 0 < atom.extent <= length else None

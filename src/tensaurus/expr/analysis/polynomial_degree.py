@@ -117,7 +117,7 @@ class _DegreeAnalysis:
                 return Degree(first.top + second.bottom, first.bottom + second.top)
             self.degrees.record(second)
             return Degree(first.top + 1, first.bottom)  # 1 / second is a value of an unknown function
-        # `Prime` multiplies out powers up to 64
+        # `PrimeField` multiplies out powers up to 64
         if fn == "pow" and isinstance(args[1], Const) and args[1].value in range(65):
             times = int(args[1].value)  # type: ignore[arg-type]
             return Degree(times * first.top, times * first.bottom)
@@ -136,7 +136,7 @@ def _count(axes: Sequence[Any]) -> float:
 
 
 def _is_single_element(body: Body) -> bool:
-    """Return whether the body is a single element, of which `Pairs` computes the inverse."""
+    """Return whether the body is a single element, of which `PrimeFieldPairs` computes the inverse."""
     index_atoms = {a for read in reads(body) for index in read.indices for a in atoms(index)}
     return all(isinstance(a, Axis) and a.extent == 1 for a in index_atoms)
 

@@ -14,63 +14,28 @@ the zeros of an expression by its regions.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain, pairwise
-from itertools import product as choices
-from math import gcd, inf, lcm, prod
 from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.box import (
-    Box,
-    Progression,
-    full_box,
-    interval_progression,
-    is_empty,
-    split_into_progressions,
-)
+from tensaurus.expr.analysis.box import Box, Progression, full_box, is_empty, split_into_progressions
 from tensaurus.expr.analysis.condition import (
-    MAX_POINTS,
-    Condition,
     Undecided,
     collect_conditions,
     depends_on,
     group_axes,
     size_at_deciding_place,
     sorted_axes,
-    substitute_place,
     truth_table,
 )
-from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.analysis.condition_cells import Cell, affine_period, partition_into_cells
+from tensaurus.expr.ir.scalar_functions import NEUTRAL_ELEMENTS, cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import children
 from tensaurus.expr.normal.flatten import FlatBodyTooLarge, flatten
-from tensaurus.expr.sizes.affine import affine_coefficients
-from tensaurus.expr.sizes.size import (
-    Atom,
-    Axis,
-    Floor,
-    Largest,
-    Poly,
-    Size,
-    Symbol,
-    atoms,
-    is_nonnegative,
-    is_same_size,
-    largest,
-    polynomial,
-    product,
-    smallest,
-    terms_of,
-)
-
-MAX_BOXES = 4096  # an output with more is one region about which nothing is known
-MAX_SLICES = 4096  # the same for slices of a box whose axes share conditions
-NEUTRAL_ELEMENTS: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}
+from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, atoms, is_same_size, product
 
 
 @dataclass(frozen=True)
@@ -102,11 +67,12 @@ def summation_regions(scope: Scope, *, affine: bool = False) -> tuple[Region, ..
     """Return a partition of the output into boxes in which every reduction has the same contributing points.
 
     Returns one region without summations where a tensor decides a condition, symbols do not, or there would
-    be more than `MAX_BOXES`.  With `affine`, indices are affine in each box, too.
+    be more than `condition_cells.MAX_BOXES`.  With `affine`, indices are affine in each box, too.
     """
     try:
         body = flatten(scope)
-        cells = _partition(scope.axes, collect_conditions(body), list(_indices(body)) if affine else [])
+        indices = list(_indices(body))
+        cells = partition_into_cells(scope.axes, collect_conditions(body), indices if affine else [])
         regions = []
         for cell in cells:
             box = Box(tuple(cell[a] for a in scope.axes))
@@ -119,7 +85,7 @@ def summation_regions(scope: Scope, *, affine: bool = False) -> tuple[Region, ..
                 for a in sorted_axes(size)
                 if a in cell
             )
-            is_affine = has_constant_literals and all(_is_affine(i, cell) for i in _indices(body))
+            is_affine = has_constant_literals and all(_is_affine(i, cell) for i in indices)
             regions.append(Region(box, summations, is_affine))
         return tuple(regions)
     except (Undecided, FlatBodyTooLarge):
@@ -165,166 +131,6 @@ def support_conditions(body: Body, value: Any) -> tuple[Size, ...]:
     return ()
 
 
-# ------------- partition: cut axes apart where no condition joins them, each where a condition changes
-
-Cell = dict[Axis, Progression]  # a box, by axes
-Signs = tuple[bytes, ...]  # for each condition, the bytes of its truth table over the other axes
-Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-
-def _partition(axes: Sequence[Axis], conditions: Sequence[Condition], indices: Sequence[Size]) -> list[Cell]:
-    """Return the cells of the axes' box in which each condition holds for the same points of other axes."""
-    for size in chain.from_iterable(conditions):
-        if any(not isinstance(atom, (Axis, Symbol, Floor, Largest)) for atom in atoms(size)):
-            raise Undecided(f"the sign of {size}")
-    # over steps of this length along an axis, all indices are affine
-    periods = {a: reduce(lcm, (_period(i, a) or 1 for i in indices), 1) for a in axes}
-    dependent = [test for test in conditions if depends_on(test, axes)]
-    return [cell for cell, _ in _cells(axes, dependent, periods)]
-
-
-def _cells(
-    axes: Sequence[Axis], conditions: Sequence[Condition], periods: Mapping[Axis, int]
-) -> list[tuple[Cell, Signs]]:
-    """Return the cells, each with the truth tables of the conditions there."""
-    decided_signs = tuple(
-        truth_table(t, sorted_axes(*t)).tobytes() for t in conditions if not depends_on(t, axes)
-    )
-    cells_by_group: list[list[tuple[Cell, Signs]]] = [[({}, decided_signs)]]
-    for group in group_axes(axes, conditions):
-        own_conditions = [test for test in conditions if depends_on(test, group)]
-        cells_by_group.append((_sides if len(group) == 1 else _slices)(group, own_conditions, periods))
-    if prod(map(len, cells_by_group)) > MAX_BOXES:
-        raise Undecided("too many boxes")
-    result = []  # no condition has axes of two groups: each cell of one meets each cell of the other
-    for combination in choices(*cells_by_group):
-        cells, signs = zip(*combination, strict=True)
-        result.append((dict(ChainMap(*cells)), sum(signs, start=())))
-    return result
-
-
-def _slices(
-    axes: Sequence[Axis], conditions: Sequence[Condition], periods: Mapping[Axis, int]
-) -> list[tuple[Cell, Signs]]:
-    """Cut axes that share conditions into slices along the shortest one, merging equal slices."""
-    extents = [a.extent for a in axes if isinstance(a.extent, int)]
-    if len(extents) < len(axes):
-        raise Undecided("conditions that join axes without numbers")
-    if prod(sorted(extents)[:-1]) > MAX_SLICES:
-        raise Undecided("too many slices")
-    shortest = axes[extents.index(min(extents))]
-    rest = [a for a in axes if a != shortest]
-    values_by_cell: dict[Any, list[int]] = {}  # values of `shortest` by (cell, signs, remainder)
-    for value in range(min(extents)):
-        for cell, signs in _cells(
-            rest, [substitute_place(test, {shortest: value}) for test in conditions], periods
-        ):
-            key = tuple(cell.items()), signs, value % periods[shortest]
-            values_by_cell.setdefault(key, []).append(value)
-        if len(values_by_cell) > MAX_BOXES:
-            raise Undecided("too many boxes")
-    return [
-        ({shortest: side, **dict(cell)}, signs)
-        for (cell, signs, _), values in values_by_cell.items()
-        for side in split_into_progressions(np.array(values))
-    ]
-
-
-def _sides(
-    axes: Sequence[Axis], conditions: Sequence[Condition], periods: Mapping[Axis, int]
-) -> list[tuple[Cell, Signs]]:
-    """Cut one axis into sides in which each condition holds for the same points of other axes."""
-    (a,) = axes
-    sizes = [size for test in conditions for size in test if a in atoms(size)]
-    if not sizes and periods[a] == 1:  # nothing changes along the axis
-        return [({a: Progression(0, a.extent)}, ())]
-    if not isinstance(a.extent, int) or any(isinstance(atom, Symbol) for s in sizes for atom in atoms(s)):
-        if periods[a] != 1:
-            raise Undecided(f"{a.extent} in steps of {periods[a]}")
-        return [({a: side}, ()) for side in _symbolic_sides(a, sizes)]
-    values_by_signs: dict[tuple[int, Signs], list[Indices]] = {}  # by (remainder, signs)
-    for members in _values_by_signs(a, a.extent, sizes, periods[a]):  # the first of a class decides for it
-        conditions_here = [substitute_place(test, {a: int(members[0])}) for test in conditions]
-        signs = tuple(truth_table(test, sorted_axes(*test)).tobytes() for test in conditions_here)
-        values_by_signs.setdefault((int(members[0]) % periods[a], signs), []).append(members)
-    cells: list[tuple[Cell, Signs]] = []
-    for (_, signs), groups in sorted(
-        values_by_signs.items(), key=lambda item: min(int(g[0]) for g in item[1])
-    ):
-        cells += [({a: side}, signs) for side in split_into_progressions(np.sort(np.concatenate(groups)))]
-    return cells
-
-
-def _values_by_signs(a: Axis, extent: int, sizes: Sequence[Size], period: int) -> list[Indices]:
-    """Return classes of the axis' values that are alike by `period` and in the signs of every size."""
-    cuts = [_cuts(size, a) for size in sizes]
-    if period == 1 and None not in cuts:  # all sizes are affine: the classes are stretches between cuts
-        inner_cuts = {cut for changes in cuts for cut in changes or () if 0 < cut < extent}
-        return [np.arange(*stretch) for stretch in pairwise(sorted({0, *inner_cuts, extent}))]
-    values = np.arange(extent)
-    class_numbers = values % period
-    for size, changes in zip(sizes, cuts, strict=True):
-        if changes is None:  # label each value by its row of signs
-            rows = truth_table((size,), [a, *(b for b in sorted_axes(size) if b != a)]).reshape(extent, -1)
-            labels = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
-        else:  # by the number of cuts up to it
-            labels = np.searchsorted(np.unique(changes), values, side="right")
-        class_numbers = np.unique(class_numbers * (extent + 1) + labels, return_inverse=True)[1].reshape(-1)
-    order = np.argsort(class_numbers, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(class_numbers[order])) + 1) if extent else []
-
-
-def _cuts(size: Size, a: Axis) -> list[Any] | None:
-    """Return the values of the axis at which the size changes its sign for some point of the other axes.
-
-    None where the size is not affine, or has too many values.  With slope s and the values u of the rest,
-    s*a + u >= 0 from a = ceil(-u / s) on; with slope -s, up to a = u // s.
-    """
-    others = [b for b in atoms(size) if isinstance(b, Axis) and b != a]
-    form = affine_coefficients(size, [a, *others])
-    if form is None or not isinstance(slope := form[0].get(a, 0), int):
-        return None
-    values = np.zeros(1, np.int64)
-    for b in others:
-        step = form[0].get(b, 0)
-        if not isinstance(step, int) or not isinstance(b.extent, int) or len(values) * b.extent > MAX_POINTS:
-            return None
-        values = np.unique(values[:, None] + step * np.arange(b.extent))
-    if slope == 0:
-        return []
-    rests = [form[1] + u for u in values.tolist()]
-    return [0 - u // slope if slope > 0 else u // -slope + 1 for u in rests]
-
-
-def _symbolic_sides(a: Axis, sizes: Sequence[Size]) -> list[Progression]:
-    """Cut one axis like `_sides` where sizes have symbols: their bounds must decide the order of cuts."""
-    cuts: list[Size] = []
-    for size in sizes:
-        changes = _cuts(size, a)
-        if changes is None:
-            raise Undecided(f"the sign of {size}")
-        for cut in changes:
-            if not (
-                is_nonnegative(0 - cut)
-                or is_nonnegative(cut - a.extent)
-                or any(is_same_size(cut, c) for c in cuts)
-            ):
-                cuts.append(cut)
-    starts: list[Size] = [0]
-    while cuts:
-        least = next((c for c in cuts if all(is_nonnegative(d - c) for d in cuts)), None)
-        if least is None:
-            raise Undecided(f"the order of {cuts}")
-        cuts.remove(least)
-        starts.append(smallest(largest(least, 0), a.extent))
-    return [
-        interval_progression(low, high) for low, high in zip(starts, [*starts[1:], a.extent], strict=True)
-    ]
-
-
-# ------------------------------------------------------------------------------ within one box
-
-
 def _summations(
     body: Body, places: Sequence[Mapping[Atom, Any]], outer_axes: tuple[Axis, ...]
 ) -> Iterator[Summation]:
@@ -332,12 +138,14 @@ def _summations(
     if isinstance(body, Reduce):
         outer_axes = (*outer_axes, *body.axes)
         guards = support_conditions(body.body, NEUTRAL_ELEMENTS[body.monoid])
-        yield Summation(outer_axes, _product(outer_axes, [size_at_deciding_place(g, places) for g in guards]))
+        yield Summation(
+            outer_axes, _contributing_points(outer_axes, [size_at_deciding_place(g, places) for g in guards])
+        )
     for child in children(body):
         yield from _summations(child, places, outer_axes)
 
 
-def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
+def _contributing_points(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
     """Return the points of the axes where all sizes are >= 0; None if they are no product of progressions."""
     sides = {a: Progression(0, a.extent) for a in axes}
     if not all(truth_table((g,), ()) for g in guards if not depends_on((g,), axes)):  # no point is left
@@ -358,43 +166,11 @@ def _product(axes: Sequence[Axis], guards: Sequence[Size]) -> Box | None:
     return Box(tuple(sides[a] for a in axes))
 
 
-def _period(size: Size, a: Axis) -> int | None:
-    """Return a step of the axis over which the size grows by a constant; None where none is known."""
-    growth = _growth(size, a)
-    return None if growth is None else growth[0]
-
-
-def _growth(size: Size, a: Axis) -> tuple[int, Size] | None:
-    """Return the step of `_period`, and how much the size grows over it.
-
-    Where t grows by g over a step, t // k grows by n * g / k over n steps, with the least n such that k
-    divides n * g.
-    """
-    period, step_growths = 1, []
-    for factors, coefficient in terms_of(size):
-        dependent = [atom for atom in factors if atom == a or a in atoms(polynomial(atom))]
-        others = [atom for atom in factors if atom not in dependent]
-        if not dependent:
-            continue
-        step, growth = 1, 1  # of the axis itself; for a quotient see the docstring
-        if isinstance(atom := dependent[0], Floor):
-            inner = _growth(atom.top, a)
-            if inner is None or not isinstance(inner[1], int) or not isinstance(atom.bottom, int):
-                return None
-            repetitions = atom.bottom // gcd(atom.bottom, inner[1])
-            step, growth = inner[0] * repetitions, inner[1] * repetitions // atom.bottom
-        if len(dependent) > 1 or not isinstance(atom, (Axis, Floor)):
-            return None  # a product of two that vary, or a max or lookup
-        if not all(isinstance(other, Symbol) for other in others):
-            return None
-        step_growths.append((step, growth * coefficient * product(others)))
-        period = lcm(period, step)
-    return period, sum((growth * (period // step) for step, growth in step_growths), start=0)
-
-
-def _is_affine(size: Size, cell: Mapping[Axis, Progression]) -> bool:
+def _is_affine(size: Size, cell: Cell) -> bool:
     """Return whether the index is affine in the place within the cell."""
     return all(
-        is_same_size(side.count, 1) or (period := _period(size, a)) is not None and side.step % period == 0
+        is_same_size(side.count, 1)
+        or (period := affine_period(size, a)) is not None
+        and side.step % period == 0
         for a, side in cell.items()
     )

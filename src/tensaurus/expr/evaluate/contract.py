@@ -1,12 +1,12 @@
 """Contract labelled arrays, two at a time, by the strategy that is estimated to be fastest.
 
-    multiplied   a matrix product of the two as they lie in memory, or of copies that can be multiplied
-    unwound      for windows, as i and r in x[c, i + r]: one axis u of all elements that they read replaces
-                 both, so that each element is multiplied once (kn2row, for convolutions)
-                 sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
-                                                      and  sum[r] y[f, r, i + r]
-    turned       the same with the operands exchanged: the windows are those of the second
-    folded       elementwise products for one point of the summed axes after another, added up
+    matrix_product   the product of both as they lie in memory, or of copies that can be multiplied
+    kn2row           for windows, as i and r in x[c, i + r] of a convolution: one axis u of all elements that
+                     they read replaces both, so that each element is multiplied once
+                         sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
+                                                              and  sum[r] y[f, r, i + r]
+    swapped_kn2row   the same with the operands exchanged: the windows are those of the second
+    elementwise      elementwise products for one point of the summed axes after another, added up
 
 Copies and products are made in chunks along kept axes: beside operands and result a contraction holds a few
 times `CHUNK_ELEMENTS`, or what one point of those axes needs.
@@ -14,29 +14,41 @@ times `CHUNK_ELEMENTS`, or what one point of those axes needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import gcd, inf, prod
+from functools import partial
+from math import inf, prod
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tensaurus.expr.evaluate.field_protocol import Array, Field, integer_matmul
-from tensaurus.expr.evaluate.labelled_arrays import ArrayOperations, Labelled, length, union_of_axes
+from tensaurus.expr.evaluate.labelled_arrays import ArrayOperations, LabelledArray, length, union_of_axes
+from tensaurus.expr.evaluate.window_views import (
+    axis_stride,
+    find_windows,
+    span_length,
+    span_view,
+    window_view,
+)
 from tensaurus.expr.ir.scope import axis
 from tensaurus.expr.sizes.symbol import Axis
 
 CHUNK_ELEMENTS = 1 << 20  # elements that are copied, or held beside the result, at a time
-CACHED_ELEMENTS = 1 << 15  # chunk of a folded contraction: a quarter of a MB stays in the cache
+CACHED_ELEMENTS = 1 << 15  # chunk of an elementwise contraction: a quarter of a MB stays in the cache
 MIN_MATRIX_ROWS = 16  # smaller matrices are copied into larger ones: each call of BLAS has a fixed cost
-MAX_ADDED_TERMS = 64  # most terms that a folded contraction adds one after another, instead of all at once
-# estimated nanoseconds: to copy an element; to multiply and add one elementwise (ADDED), in a matrix product,
-# and in one of few rows or columns (NARROW); for each matrix of a batch; for each call on arrays
-COPIED, ADDED, PRODUCT, NARROW, MATRIX, CALL = 1.5, 0.8, 0.05, 0.15, 200.0, 4000.0
+MAX_ADDED_TERMS = 64  # most terms that are added one after another, instead of all at once
+
+# estimated nanoseconds
+COPY_NS = 1.5  # of an element
+ELEMENTWISE_NS = 0.8  # of an elementwise multiplication and addition
+PRODUCT_NS = 0.05  # of a multiplication and addition in a matrix product
+NARROW_PRODUCT_NS = 0.15  # the same where one matrix has few rows or columns
+MATRIX_NS = 200.0  # of each matrix of a batch
+CALL_NS = 4000.0  # of each call on arrays
 
 
-def contract(field: Field, factors: Sequence[Labelled], summed_axes: Sequence[Axis]) -> Labelled:
+def contract(field: Field, factors: Sequence[LabelledArray], summed_axes: Sequence[Axis]) -> LabelledArray:
     """Return the sum over `summed_axes` of the product of the factors."""
     return _Contraction(field).contract(factors, summed_axes)
 
@@ -59,14 +71,19 @@ class _Roles:
     def swapped(self) -> _Roles:
         return _Roles(self.batch, self.columns, self.rows, self.inner)
 
+    @property
+    def result_elements(self) -> int:
+        return _size([*self.batch, *self.rows, *self.columns])
+
 
 @dataclass(frozen=True)
 class _Strategy:
     """A way to contract a pair."""
 
     name: str  # as in the module's docstring
+    run: Callable[[], LabelledArray]
     cost: float  # estimated nanoseconds
-    held: int  # elements held beside the result
+    held_elements: int  # beside the result
     cuts: Sequence[Axis]  # kept axes along which the pair may be cut, outermost in memory first
 
 
@@ -84,7 +101,7 @@ class _MatrixView:
 
 
 class _Contraction(ArrayOperations):
-    def contract(self, factors: Sequence[Labelled], summed_axes: Sequence[Axis]) -> Labelled:
+    def contract(self, factors: Sequence[LabelledArray], summed_axes: Sequence[Axis]) -> LabelledArray:
         """Contract the factors, the smallest rank first, each with one that shares an axis if there is one.
 
         An axis is summed as soon as no later factor has it.  Integers together with elements of the field,
@@ -107,17 +124,17 @@ class _Contraction(ArrayOperations):
             open_axes.difference_update(closed_axes)
         return self.reduce_over("sum", result, [a for a in summed_axes if a in open_axes])
 
-    def _has_matrix_product(self, item: Labelled) -> bool:
+    def _has_matrix_product(self, item: LabelledArray) -> bool:
         """Return whether a factor holds elements or integers; bools have no matrix product."""
         return self.field.has_elements(item.data) or item.data.dtype.kind == "i"
 
-    def _product(self, factors: Sequence[Labelled]) -> Labelled:
+    def _product(self, factors: Sequence[LabelledArray]) -> LabelledArray:
         result = factors[0]
         for factor in factors[1:]:
             result = self.call("mul", [result, factor])
         return result
 
-    def contract_pair(self, a: Labelled, b: Labelled, summed_axes: Sequence[Axis]) -> Labelled:
+    def contract_pair(self, a: LabelledArray, b: LabelledArray, summed_axes: Sequence[Axis]) -> LabelledArray:
         """Return the sum over `summed_axes` of a * b."""
         a = self.reduce_over("sum", a, [x for x in summed_axes if x in a.axes and x not in b.axes])
         b = self.reduce_over("sum", b, [x for x in summed_axes if x in b.axes and x not in a.axes])
@@ -128,7 +145,7 @@ class _Contraction(ArrayOperations):
             return self.reduce_over("sum", self.call("mul", [a, b]), inner)
         return self.sum_of_products(a, b, inner)
 
-    def sum_of_products(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
+    def sum_of_products(self, a: LabelledArray, b: LabelledArray, inner: Sequence[Axis]) -> LabelledArray:
         """Return the sum of a * b over the inner axes, which both have, by the cheapest strategy."""
         roles = _Roles(
             [x for x in a.axes if x in b.axes and x not in inner],
@@ -138,50 +155,57 @@ class _Contraction(ArrayOperations):
         )
         strategy = min(self._strategies(a, b, roles), key=lambda strategy: strategy.cost)
         cut = next((x for x in strategy.cuts if length(x) > 1), None)
-        if strategy.held > CHUNK_ELEMENTS and cut is not None:
-            return self.in_chunks(a, b, inner, cut, strategy.held)
-        match strategy.name:
-            case "multiplied":
-                return self.multiplied(a, b, roles)
-            case "unwound":
-                return self.unwound(a, b, roles)
-            case "turned":
-                return self.unwound(b, a, roles.swapped)
-        return self.folded(a, b, inner)
+        if strategy.held_elements <= CHUNK_ELEMENTS or cut is None:
+            return strategy.run()
+        step = max(1, length(cut) * CHUNK_ELEMENTS // strategy.held_elements)
+        return _in_chunks(a, b, cut, step, lambda x, y: self.sum_of_products(x, y, inner))
 
-    def _strategies(self, a: Labelled, b: Labelled, roles: _Roles) -> list[_Strategy]:
-        """Return the strategies that can contract the pair, with estimates of their cost and memory."""
-        # `depth`: the number of terms in each sum; `sums`: the number of sums, elements of the result
-        depth, sums = _size(roles.inner), _size([*roles.batch, *roles.rows, *roles.columns])
-        folded = sums * depth * ADDED + CALL * min(depth, MAX_ADDED_TERMS) * (1 + sums // CACHED_ELEMENTS)
-        strategies = [_Strategy("folded", folded, 0, ())]
-        # the operands as batches of matrices m x depth and depth x n
+    def _strategies(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> list[_Strategy]:
+        """Return the strategies that can contract the pair."""
+        strategies = [self._elementwise(a, b, roles), self._matrix_product(a, b, roles)]
+        if self.field.kind != "O":  # not for arrays of Python objects, such as fractions
+            strategies += self._kn2row("kn2row", a, b, roles)
+            strategies += self._kn2row("swapped_kn2row", b, a, roles.swapped)
+        return strategies
+
+    def _elementwise(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> _Strategy:
+        depth, sums = _size(roles.inner), roles.result_elements
+        calls = min(depth, MAX_ADDED_TERMS) * (1 + sums // CACHED_ELEMENTS)
+        cost = sums * depth * ELEMENTWISE_NS + CALL_NS * calls
+        return _Strategy("elementwise", partial(self.multiply_elementwise, a, b, roles.inner), cost, 0, ())
+
+    def _matrix_product(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> _Strategy:
+        """Estimate the product of batches of matrices m x depth and depth x n."""
+        depth, sums = _size(roles.inner), roles.result_elements
         inner = _by_stride(a if a.data.size >= b.data.size else b, roles.inner)
         first, second = _matrix_view(a, roles.rows, inner), _matrix_view(b, roles.columns, inner)
         m, n, copied = first.size, second.size, first.copied + second.copied
-        element_cost = NARROW if min(m, n) < 4 else PRODUCT
-        cost = sums * depth * element_cost + copied * COPIED + MATRIX * (sums // (m * n)) + CALL
+        element_cost = NARROW_PRODUCT_NS if min(m, n) < 4 else PRODUCT_NS
+        cost = sums * depth * element_cost + copied * COPY_NS + MATRIX_NS * (sums // (m * n)) + CALL_NS
         # a product over GF(p) (kind "u") copies its operands, elements in several windows several times
         repeated = (_repeated_elements(a), _repeated_elements(b)) if self.field.kind == "u" else (0, 0)
         held_by_operand = first.copied + repeated[0], second.copied + repeated[1]
         # the cuts divide the operand of which more is copied
         main, main_roles = (a, roles) if held_by_operand[0] >= held_by_operand[1] else (b, roles.swapped)
-        strategies.append(
-            _Strategy("multiplied", cost, sum(held_by_operand), _by_stride(main, main_roles.kept))
-        )
-        if self.field.kind != "O":  # not for arrays of Python objects, such as fractions
-            for name, item, own_roles in (("unwound", a, roles), ("turned", b, roles.swapped)):
-                windows = _windows(item, own_roles)
-                taps = prod(length(r) for _, r in windows)  # points of one window
-                if windows and depth > taps:  # so that each element of y is a sum, too
-                    # how many times as many elements the axes u have as the kept axes i that they replace
-                    growth = prod(_span(item, i, r)[1] / length(i) for i, r in windows)
-                    terms = int(sums * taps * growth)  # elements of y
-                    cost = terms * (depth // taps * PRODUCT + 2 * ADDED) + 2 * CALL
-                    strategies.append(_Strategy(name, cost, terms, _by_stride(item, own_roles.kept)))
-        return strategies
+        cuts = _by_stride(main, main_roles.kept)
+        run = partial(self.multiply_matrices, a, b, roles)
+        return _Strategy("matrix_product", run, cost, sum(held_by_operand), cuts)
 
-    def multiplied(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
+    def _kn2row(self, name: str, a: LabelledArray, b: LabelledArray, roles: _Roles) -> list[_Strategy]:
+        """Return the strategy for windows of the first array; none where it has none that save products."""
+        depth = _size(roles.inner)
+        windows = find_windows(a, roles.rows, roles.inner)
+        taps = prod(length(r) for _, r in windows)  # points of one window
+        if not windows or depth <= taps:  # no axis is left over which an element of y is a sum
+            return []
+        # how many times as many elements the axes u have as the kept axes i that they replace
+        growth = prod(span_length(a, i, r) / length(i) for i, r in windows)
+        terms = int(roles.result_elements * taps * growth)  # elements of y
+        cost = terms * (depth // taps * PRODUCT_NS + 2 * ELEMENTWISE_NS) + 2 * CALL_NS
+        run = partial(self.multiply_windows, a, b, roles)
+        return [_Strategy(name, run, cost, terms, _by_stride(a, roles.kept))]
+
+    def multiply_matrices(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> LabelledArray:
         """Contract by the field's matrix product.
 
         The larger operand is the left one if its innermost axis in memory is summed, else the right one: a
@@ -197,43 +221,26 @@ class _Contraction(ArrayOperations):
         y = _as_matrices(b, outer, inner, right.core, right.copied > 0)
         matmul = self.field.matmul if self.field.has_elements(x) else integer_matmul
         axes = (*outer, *left.core, *right.core)
-        return Labelled(matmul(x, y).reshape([length(z) for z in axes]), axes)
+        return LabelledArray(matmul(x, y).reshape([length(z) for z in axes]), axes)
 
-    def unwound(self, a: Labelled, b: Labelled, roles: _Roles) -> Labelled:
-        """Contract by the products of each element that windows of a read, computed once."""
-        windows = [(i, r, axis(_span(a, i, r)[1], "u")) for i, r in _windows(a, roles)]
+    def multiply_windows(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> LabelledArray:
+        """Contract by the products of each element that windows of a read, computed once (kn2row)."""
+        windows = [
+            (i, r, axis(span_length(a, i, r), "u")) for i, r in find_windows(a, roles.rows, roles.inner)
+        ]
         tap_axes = [r for _, r, _ in windows]
-        unwound_array = a
+        elements = a
         for i, r, u in windows:
-            unwound_array = _unwound(unwound_array, i, r, u)
+            elements = span_view(elements, i, r, u)
         # the terms are y of the module's docstring, before and after they are read at u = i + r
-        terms = self.sum_of_products(unwound_array, b, [x for x in roles.inner if x not in tap_axes])
+        terms = self.sum_of_products(elements, b, [x for x in roles.inner if x not in tap_axes])
         for i, r, u in windows:
-            terms = _rewound(terms, a, i, r, u)
+            terms = window_view(terms, a, i, r, u)
         return self.reduce_over("sum", terms, tap_axes)
 
-    def in_chunks(
-        self, a: Labelled, b: Labelled, inner: Sequence[Axis], cut: Axis, held: int
-    ) -> Labelled:
-        """Contract one range of the kept axis `cut` after another; the whole would hold `held` elements."""
-        extent = length(cut)
-        step = max(1, extent * CHUNK_ELEMENTS // held)
-        result: Array | None = None
-        order: list[Axis] = []
-        for start in range(0, extent, step):
-            chunk_axis = axis(min(step, extent - start))
-            chunk = self.sum_of_products(
-                _sliced(a, cut, chunk_axis, start), _sliced(b, cut, chunk_axis, start), inner
-            )
-            if result is None:  # all chunks are stored in the order of dimensions that the first one has
-                order = [cut if x == chunk_axis else x for x in chunk.axes]
-                result = np.empty([length(x) for x in order], chunk.data.dtype)
-            data = chunk.align([chunk_axis if x == cut else x for x in order])
-            result[tuple(slice(start, start + step) if x == cut else slice(None) for x in order)] = data
-        assert result is not None
-        return Labelled(result, tuple(order))
-
-    def folded(self, a: Labelled, b: Labelled, inner: Sequence[Axis]) -> Labelled:
+    def multiply_elementwise(
+        self, a: LabelledArray, b: LabelledArray, inner: Sequence[Axis]
+    ) -> LabelledArray:
         """Multiply and add one point of the inner axes after another, in chunks that stay in the cache."""
         points = list(np.ndindex(*map(length, inner)))
         axes = [x for x in union_of_axes([a, b]) if x not in inner]
@@ -242,24 +249,14 @@ class _Contraction(ArrayOperations):
             return self.reduce_over("sum", self.call("mul", [a, b]), inner)
         cut = next((x for x in axes if length(x) >= 8), axes[0] if axes else None)
         if size <= CACHED_ELEMENTS or len(points) == 1 or cut is None:
-            return self.added(a, b, inner, points)
-        result: Array | None = None
-        extent = length(cut)
-        step = max(1, CACHED_ELEMENTS * extent // size)
+            return self.add_products(a, b, inner, points)
+        step = max(1, CACHED_ELEMENTS * length(cut) // size)
         order = [cut, *(x for x in axes if x != cut)]
-        for start in range(0, extent, step):
-            chunk_axis = axis(min(step, extent - start))
-            left, right = (_sliced(f, cut, chunk_axis, start) for f in (a, b))
-            data = self.added(left, right, inner, points).align([chunk_axis, *order[1:]])
-            if result is None:
-                result = np.empty([extent, *data.shape[1:]], data.dtype)
-            result[start : start + step] = data
-        assert result is not None
-        return Labelled(result, tuple(order))
+        return _in_chunks(a, b, cut, step, lambda x, y: self.add_products(x, y, inner, points), order)
 
-    def added(
-        self, a: Labelled, b: Labelled, inner: Sequence[Axis], points: Sequence[tuple[int, ...]]
-    ) -> Labelled:
+    def add_products(
+        self, a: LabelledArray, b: LabelledArray, inner: Sequence[Axis], points: Sequence[tuple[int, ...]]
+    ) -> LabelledArray:
         """Return the sum of a * b over these points of the inner axes."""
         axes = [x for x in union_of_axes([a, b]) if x not in inner]
         left, right = (f.align([*inner, *axes]) for f in (a, b))
@@ -270,44 +267,39 @@ class _Contraction(ArrayOperations):
             term = np.asarray(self.field.call("mul", [left[selector], right[selector]]))
             result = term if result is None else np.asarray(self.field.call("add", [result, term]))
         assert result is not None
-        return Labelled(result, tuple(axes))
+        return LabelledArray(result, tuple(axes))
 
 
 def _size(axes: Sequence[Axis]) -> int:
     return prod(map(length, axes))
 
 
-def _stride(item: Labelled, a: Axis) -> int:
-    """Return the stride in bytes; 0 for an axis of length 1."""
-    return item.data.strides[item.axes.index(a)] if length(a) > 1 else 0
-
-
-def _repeated_elements(item: Labelled) -> int:
+def _repeated_elements(item: LabelledArray) -> int:
     """Return how many more elements the array has than memory behind it, where windows overlap."""
     data = item.data
     reach = sum((n - 1) * abs(step) for n, step in zip(data.shape, data.strides, strict=True))
     return max(0, data.size - 1 - reach // data.itemsize) if data.size else 0
 
 
-def _by_stride(item: Labelled, axes: Sequence[Axis] | None = None) -> list[Axis]:
+def _by_stride(item: LabelledArray, axes: Sequence[Axis] | None = None) -> list[Axis]:
     """Return the given axes, by default all, in memory order, outermost first; those of length 1 first."""
     own_axes = [a for a in item.axes if axes is None or a in axes]
-    return sorted(own_axes, key=lambda a: -abs(_stride(item, a)) if length(a) > 1 else -inf)
+    return sorted(own_axes, key=lambda a: -abs(axis_stride(item, a)) if length(a) > 1 else -inf)
 
 
-def _contiguous_count(item: Labelled, axes: Sequence[Axis]) -> int:
+def _contiguous_count(item: LabelledArray, axes: Sequence[Axis]) -> int:
     """Return how many of the last axes can be one dimension without a copy, of any stride."""
     count, expected_stride = 0, 0
     for a in reversed(axes):
         if length(a) > 1:
-            if expected_stride and _stride(item, a) != expected_stride:
+            if expected_stride and axis_stride(item, a) != expected_stride:
                 break
-            expected_stride = _stride(item, a) * length(a)
+            expected_stride = axis_stride(item, a) * length(a)
         count += 1
     return count
 
 
-def _matrix_view(item: Labelled, own_axes: Sequence[Axis], inner: Sequence[Axis]) -> _MatrixView:
+def _matrix_view(item: LabelledArray, own_axes: Sequence[Axis], inner: Sequence[Axis]) -> _MatrixView:
     """Return the array as BLAS takes matrices: one side is dense, the other has a larger stride.
 
     Where the memory has no such matrices, or only small ones, all own axes become the core of a copy.
@@ -315,7 +307,7 @@ def _matrix_view(item: Labelled, own_axes: Sequence[Axis], inner: Sequence[Axis]
     own_axes = _by_stride(item, own_axes)
     count = _contiguous_count(item, own_axes)
     outer, core = own_axes[: len(own_axes) - count], own_axes[len(own_axes) - count :]
-    sides = [(_size(x), _stride(item, x[-1]) if x else 0) for x in (core, inner)]
+    sides = [(_size(x), axis_stride(item, x[-1]) if x else 0) for x in (core, inner)]
     item_bytes = item.data.itemsize
     is_in_place = _contiguous_count(item, inner) == len(inner) and any(
         (near == item_bytes or n == 1) and (far >= n * item_bytes or m == 1)
@@ -330,7 +322,7 @@ def _matrix_view(item: Labelled, own_axes: Sequence[Axis], inner: Sequence[Axis]
 
 
 def _as_matrices(
-    item: Labelled, outer: Sequence[Axis], rows: Sequence[Axis], columns: Sequence[Axis], copied: bool
+    item: LabelledArray, outer: Sequence[Axis], rows: Sequence[Axis], columns: Sequence[Axis], copied: bool
 ) -> Array:
     """Return the data as [outer..., rows, columns]."""
     data = item.align([*outer, *rows, *columns])
@@ -339,61 +331,34 @@ def _as_matrices(
     return data.reshape([*data.shape[: len(outer)], _size(rows), _size(columns)])
 
 
-def _windows(item: Labelled, roles: _Roles) -> list[tuple[Axis, Axis]]:
-    """Return pairs (kept axis, inner axis) that read elements more than once, as i and r of x[i + r] do."""
-    pairs: list[tuple[Axis, Axis]] = []
-    free_axes = [i for i in roles.rows if _stride(item, i)]
-    for r in roles.inner:
-        if not free_axes or not _stride(item, r):
-            continue
-        i = min(free_axes, key=lambda i: _span(item, i, r)[1] / length(i))
-        if _span(item, i, r)[1] < length(i) * length(r):
-            pairs.append((i, r))
-            free_axes.remove(i)
-    return pairs
+def _in_chunks(
+    a: LabelledArray,
+    b: LabelledArray,
+    cut: Axis,
+    step: int,
+    compute: Callable[[LabelledArray, LabelledArray], LabelledArray],
+    order: Sequence[Axis] = (),
+) -> LabelledArray:
+    """Return compute(a, b), computed for `step` indices of the kept axis `cut` at a time.
 
-
-def _span(item: Labelled, i: Axis, r: Axis) -> tuple[int, int]:
-    """Return the common step in bytes, and the number of elements, that both axes reach together."""
-    steps = _stride(item, i), _stride(item, r)
-    common_step = gcd(*steps)
-    return common_step, (abs(steps[0]) * (length(i) - 1) + abs(steps[1]) * (length(r) - 1)) // common_step + 1
-
-
-def _unwound(item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """Return a view of the array in which u, all that i and r reach, replaces both, in memory order."""
-    steps = {x: _stride(item, x) for x in (i, r)}
-    # the first element in memory is the last one of an axis with a negative stride
-    selector = tuple(slice(length(x) - 1 if steps.get(x, 0) < 0 else 0, None) for x in item.axes)
-    axes = tuple(u if x == i else x for x in item.axes if x != r)
-    strides = [_span(item, i, r)[0] if x == u else item.data.strides[item.axes.index(x)] for x in axes]
-    data = as_strided(item.data[selector], [length(x) for x in axes], strides, writeable=False)
-    return Labelled(data, axes)
-
-
-def _rewound(terms: Labelled, item: Labelled, i: Axis, r: Axis, u: Axis) -> Labelled:
-    """Return a view over i and r of terms[u, r]: the point (i, r) has the u that both reach together.
-
-    That is u = start + steps[i] * i + steps[r] * r, with the strides of `item`, from which u was unwound.
+    The dimensions are stored in this order, by default in that of the first chunk.
     """
-    common_step = _span(item, i, r)[0]
-    steps = {x: _stride(item, x) // common_step for x in (i, r)}
-    start = sum(-step * (length(x) - 1) for x, step in steps.items() if step < 0)
-    strides = dict(zip(terms.axes, terms.data.strides, strict=True))
-    u_stride = strides.pop(u)
-    strides[r] += steps[r] * u_stride
-    axes = tuple(i if x == u else x for x in terms.axes)
-    selector = tuple(slice(start if x == u else 0, None) for x in terms.axes)
-    strides[i] = steps[i] * u_stride
-    shape = [length(x) for x in axes]
-    return Labelled(
-        as_strided(terms.data[selector], shape, [strides[x] for x in axes], writeable=False), axes
-    )
+    result: Array | None = None
+    for start in range(0, length(cut), step):
+        chunk_axis = axis(min(step, length(cut) - start))
+        chunk = compute(_sliced(a, cut, chunk_axis, start), _sliced(b, cut, chunk_axis, start))
+        if result is None:
+            order = order or [cut if x == chunk_axis else x for x in chunk.axes]
+            result = np.empty([length(x) for x in order], chunk.data.dtype)
+        data = chunk.align([chunk_axis if x == cut else x for x in order])
+        result[tuple(slice(start, start + step) if x == cut else slice(None) for x in order)] = data
+    assert result is not None
+    return LabelledArray(result, tuple(order))
 
 
-def _sliced(item: Labelled, cut: Axis, chunk_axis: Axis, start: int) -> Labelled:
+def _sliced(item: LabelledArray, cut: Axis, chunk_axis: Axis, start: int) -> LabelledArray:
     """Return the range of the axis `cut` from `start` on, named `chunk_axis`; all of an array without it."""
     if cut not in item.axes:
         return item
     selector = tuple(slice(start, start + length(chunk_axis)) if a == cut else slice(None) for a in item.axes)
-    return Labelled(item.data[selector], tuple(chunk_axis if a == cut else a for a in item.axes))
+    return LabelledArray(item.data[selector], tuple(chunk_axis if a == cut else a for a in item.axes))

@@ -12,14 +12,14 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array, Field
-from tensaurus.expr.evaluate.prime_field import Prime
+from tensaurus.expr.evaluate.prime_field import PrimeField
 from tensaurus.expr.ir.integer_types import wrap_to_dtype
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS, MONOID_FUNCTIONS
 from tensaurus.expr.sizes.polynomial import Atom, Poly, polynomial
@@ -27,14 +27,13 @@ from tensaurus.expr.sizes.symbol import Symbol
 from tensaurus.system.deadline import cancel_at_deadline
 
 
-class Exact(Field):
+class ExactField(Field):
     """Base of fields whose elements are Python objects with + and *."""
 
     kind = "O"
     # functions of elements, or of `fn` and elements, that each field defines
     quotient: Callable[..., Any]
-    greater: Callable[..., Any]
-    lesser: Callable[..., Any]
+    max_or_min: Callable[..., Any]
     unknown: Callable[..., Any]
     unknown_bool: Callable[..., bool]
 
@@ -69,8 +68,8 @@ class Exact(Field):
             "neg": operator.neg,
             "mul": operator.mul,
             "div": self.quotient,
-            "max": self.greater,
-            "min": self.lesser,
+            "max": partial(self.max_or_min, "max"),
+            "min": partial(self.max_or_min, "min"),
         }
         if fn in known_functions:
             return self._each(known_functions[fn], *args)
@@ -105,13 +104,13 @@ class Exact(Field):
         return self._each(one, data)
 
 
-class Rationals(Exact):
+class Rationals(ExactField):
     """Exact fractions with the true max and min; unknown functions are seeded random functions."""
 
     name = "rationals"
 
     def __init__(self, seed: int = 0):
-        self.prime = Prime(seed)
+        self.prime = PrimeField(seed)
 
     def random(self, shape: Sequence[int], rng: np.random.Generator) -> Array:
         """Return small integers of both signs, so that max and clip meet ties and both of their sides."""
@@ -120,11 +119,8 @@ class Rationals(Exact):
     def quotient(self, a: Any, b: Any) -> Any:
         return a / b if b != 0 else Fraction(0)
 
-    def greater(self, a: Any, b: Any) -> Any:
-        return max(a, b)
-
-    def lesser(self, a: Any, b: Any) -> Any:
-        return min(a, b)
+    def max_or_min(self, fn: str, a: Any, b: Any) -> Any:
+        return max(a, b) if fn == "max" else min(a, b)
 
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "abs":
@@ -161,7 +157,7 @@ class UnknownCall(Atom):
         return f"{self.fn}({', '.join(map(str, self.args))})"
 
 
-class Symbols(Exact):
+class Polynomials(ExactField):
     """Exact polynomials: equal results prove an identity for all values, at this shape."""
 
     name = "symbols"
@@ -178,13 +174,7 @@ class Symbols(Exact):
             return a * polynomial(UnknownCall("recip", (b,)))
         return a * (1 / Fraction(b)) if b != 0 else Fraction(0)
 
-    def greater(self, a: Any, b: Any) -> Any:
-        return self._extreme("max", a, b)
-
-    def lesser(self, a: Any, b: Any) -> Any:
-        return self._extreme("min", a, b)
-
-    def _extreme(self, fn: str, a: Any, b: Any) -> Any:
+    def max_or_min(self, fn: str, a: Any, b: Any) -> Any:
         if a == b:
             return a
         for x, y in ((a, b), (b, a)):
@@ -205,7 +195,7 @@ class Symbols(Exact):
         raise ValueError(f"polynomials have no {fn}")
 
 
-class Terms(Exact):
+class Z3Terms(ExactField):
     """Z3 terms over the reals: max, min, abs and sign keep their meaning; there are no comparisons."""
 
     name = "z3"
@@ -232,17 +222,11 @@ class Terms(Exact):
     def quotient(self, a: Any, b: Any) -> Any:
         return a / b if self.z3.is_rational_value(b) else self.z3.If(b == 0, 0, a / b)
 
-    def greater(self, a: Any, b: Any) -> Any:
-        return self._extreme(a, b, largest=True)
-
-    def lesser(self, a: Any, b: Any) -> Any:
-        return self._extreme(a, b, largest=False)
-
-    def _extreme(self, a: Any, b: Any, largest: bool) -> Any:
+    def max_or_min(self, fn: str, a: Any, b: Any) -> Any:
         for x, y in ((a, b), (b, a)):
             if isinstance(x, float):  # an infinity, which is no term
-                return y if (x < 0) == largest else x
-        return self.z3.If(a >= b, a, b) if largest else self.z3.If(a <= b, a, b)
+                return y if (x < 0) == (fn == "max") else x
+        return self.z3.If(a >= b, a, b) if fn == "max" else self.z3.If(a <= b, a, b)
 
     def unknown(self, fn: str, *args: Any) -> Any:
         if fn == "abs":

@@ -27,7 +27,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 MAX_EXACT_INTEGER = 2**53  # all integers up to here are float64 numbers
 
-_UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add, "prod": np.multiply}
+REDUCTION_UFUNCS = {"max": np.maximum, "min": np.minimum, "sum": np.add, "prod": np.multiply}
 
 
 def integer_matmul(a: Array, b: Array) -> Array:
@@ -169,7 +169,7 @@ class Reals(Field):
             return np.asarray(FUNCTIONS[fn].run(*args))
 
     def reduce(self, monoid: str, data: Array, axes: tuple[int, ...]) -> Array:
-        return np.asarray(_UFUNCS[monoid].reduce(data, axis=axes))
+        return np.asarray(REDUCTION_UFUNCS[monoid].reduce(data, axis=axes))
 
     def matmul(self, a: Array, b: Array) -> Array:
         with np.errstate(all="ignore"):

@@ -1,9 +1,9 @@
 """Evaluate a scope in any field by array operations: `interpret(scope, {tensor: array}, field)` is an array.
 
-Arrays carry the axes of their dimensions (`Labelled`).  An affine read is a strided view of its source, so
-that the windows of a convolution are not copied before they are contracted by the field's matmul.  A guard on
-one axis cuts that axis in two and joins the halves; nothing is evaluated out of bounds.  Terms that must be
-computed before they are reduced are computed for some of the results at a time.
+Arrays carry the axes of their dimensions (`LabelledArray`).  An affine read is a strided view of its
+source, so that the windows of a convolution are not copied before they are contracted by the matmul of the
+field.  A guard on one axis cuts that axis in two and joins the halves; nothing is evaluated out of bounds.
+Terms that must be computed before they are reduced are computed for some of the results at a time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import numpy as np
 from tensaurus.expr.evaluate.chunked_reductions import split_reduction
 from tensaurus.expr.evaluate.contract import contract
 from tensaurus.expr.evaluate.field_protocol import Array, Field
-from tensaurus.expr.evaluate.labelled_arrays import ArrayOperations, Labelled, length, union_of_axes
+from tensaurus.expr.evaluate.labelled_arrays import ArrayOperations, LabelledArray, length, union_of_axes
 from tensaurus.expr.evaluate.strided_sums import inline_guarded_read, merge_phases, pad_reads, split_phases
-from tensaurus.expr.evaluate.strided_views import strided_view
+from tensaurus.expr.evaluate.strided_views import affine_indices, affine_view, strided_view
 from tensaurus.expr.ir.axis_binding import bind_symbols, split_axes, unnested_atoms
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype, narrowest_dtype, strip_exact_casts
 from tensaurus.expr.ir.integer_types import integer_literal, is_integer, to_int64, to_native, wrap_to_dtype
-from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.expr.ir.scalar_functions import NEUTRAL_ELEMENTS, cast_target
 from tensaurus.expr.ir.scope import (
     Body,
     Call,
@@ -54,7 +54,10 @@ def interpret(scope: Scope, values: Values, field: Field, sizes: Mapping[Symbol,
 
 
 class Evaluation:
-    """One evaluation: a field, the tensors' values, and the inner scopes evaluated so far."""
+    """One evaluation: a field, the tensors' values, and the inner scopes evaluated so far.
+
+    A method evaluates the part of an expression that it is named after.
+    """
 
     def __init__(self, values: Values, field: Field, sizes: Mapping[Symbol, int]):
         self.values = values
@@ -110,7 +113,7 @@ class Evaluation:
             return np.array(table.values, np.int64).reshape(table.shape)
         return np.stack([self.field.constant(value) for value in table.values]).reshape(table.shape)
 
-    def body(self, body: Body) -> Labelled:
+    def body(self, body: Body) -> LabelledArray:
         match body:
             case Const(value):
                 return self.const(value)
@@ -124,7 +127,7 @@ class Evaluation:
                 has_integers_only = fn == "div" and not any(self.field.has_elements(a.data) for a in values)
                 if has_integers_only and not literal_dtype(body).startswith(("int", "uint")):
                     # a quotient of integer literals (of axes, say) is a rational, not a truncated integer
-                    values = [Labelled(self.field.from_int(a.data), a.axes) for a in values]
+                    values = [LabelledArray(self.field.from_int(a.data), a.axes) for a in values]
                 return self.arrays.call(fn, values, _integer_dtype(args, values))
             case Select():
                 return self.select(body)
@@ -132,18 +135,18 @@ class Evaluation:
                 return self.reduce(monoid, axes, inner)
         raise TypeError(type(body))
 
-    def const(self, value: Any) -> Labelled:
+    def const(self, value: Any) -> LabelledArray:
         if isinstance(value, Poly):
             return self.index(value)
         if isinstance(value, (bool, int)) and abs(value) < 2**63:
-            return Labelled(np.asarray(value), ())
-        return Labelled(self.field.constant(value), ())
+            return LabelledArray(np.asarray(value), ())
+        return LabelledArray(self.field.constant(value), ())
 
-    def index(self, size: Size) -> Labelled:
+    def index(self, size: Size) -> LabelledArray:
         """Return an integer expression as an int64 array over the axes in it."""
         axes: list[Axis] = []
         arrays: dict[Atom, Any] = {}
-        lookups: dict[Atom, Labelled] = {}
+        lookups: dict[Atom, LabelledArray] = {}
         for atom in unnested_atoms(size):
             if isinstance(atom, Lookup):
                 lookups[atom] = self.body(atom.read)
@@ -161,15 +164,15 @@ class Evaluation:
             arrays[atom] = data
         data = np.asarray(evaluate(size, arrays.__getitem__))
         shape = [length(a) for a in axes]
-        return Labelled(np.broadcast_to(data, shape), tuple(axes))
+        return LabelledArray(np.broadcast_to(data, shape), tuple(axes))
 
     def _bound(self, size: Size) -> int:
         assert isinstance(size, int)
         return size
 
-    def read(self, read: Read) -> Labelled:
+    def read(self, read: Read) -> LabelledArray:
         data = self.source(read.source)
-        lows, highs = [], []
+        pads_before, pads_after = [], []
         indices = list(read.indices)
         for place, size in enumerate(indices):
             low, high = interval(size)
@@ -183,15 +186,15 @@ class Evaluation:
                 if points.size and (points.min() < 0 or points.max() >= data.shape[place]):
                     raise IndexError(f"the index {size} leaves 0..{data.shape[place] - 1}")
                 missing_before = missing_after = 0
-            lows.append(missing_before)
-            highs.append(missing_after)
+            pads_before.append(missing_before)
+            pads_after.append(missing_after)
             indices[place] = size + missing_before  # the index into the padded source
-        if read.outside is not None and (any(lows) or any(highs)):
-            data = self.pad(data, read.source, read.outside.value, lows, highs)
+        if read.outside is not None and (any(pads_before) or any(pads_after)):
+            data = self.pad(data, read.source, read.outside.value, pads_before, pads_after)
         return self.gather(data, indices)
 
     def pad(
-        self, data: Array, source: Source, value: Any, lows: Sequence[int], highs: Sequence[int]
+        self, data: Array, source: Source, value: Any, before: Sequence[int], after: Sequence[int]
     ) -> Array:
         """Return the data of a source with this value before and after it, as many elements as given."""
         fill = self.field.call("add", [self.const(value).data, np.asarray(0)])  # a bool as 0 or 1
@@ -201,66 +204,43 @@ class Evaluation:
             data = data if self.field.has_elements(data) else self.field.from_int(data)
         elif not self.field.has_elements(data) and self.field.has_elements(fill):  # -inf: the least integer
             fill = to_int64(integer_literal(value, dtype_of(source)))
-        result = np.empty([n + b + a for n, b, a in zip(data.shape, lows, highs, strict=True)], data.dtype)
+        result = np.empty([n + b + a for n, b, a in zip(data.shape, before, after, strict=True)], data.dtype)
         inside: list[slice] = []
-        for n, before in zip(data.shape, lows, strict=True):  # fill only the edges: the inside may be large
-            result[(*inside, slice(before))] = fill
-            result[(*inside, slice(before + n, None))] = fill
-            inside.append(slice(before, before + n))
+        for n, start in zip(data.shape, before, strict=True):  # fill only the edges: the inside may be large
+            result[(*inside, slice(start))] = fill
+            result[(*inside, slice(start + n, None))] = fill
+            inside.append(slice(start, start + n))
         result[tuple(inside)] = data
         return result
 
-    def gather(self, data: Array, indices: Sequence[Size]) -> Labelled:
+    def gather(self, data: Array, indices: Sequence[Size]) -> LabelledArray:
         """Return data[indices]: strided views for affine indices, integer indexing for others."""
-        affine: dict[int, tuple[dict[Axis, Size], Size]] = {}  # (slopes, rest) by dimension of the data
-        others: list[int] = []  # the dimensions with other indices
-        for place, size in enumerate(indices):
-            linear = affine_coefficients(size, [a for a in unnested_atoms(size) if isinstance(a, Axis)])
-            if linear is not None and all(isinstance(c, int) for c in (linear[1], *linear[0].values())):
-                affine[place] = linear
-            else:
-                others.append(place)
-        if others and (reshaped := strided_view(data, indices)) is not None:
+        affine = affine_indices(indices)
+        if len(affine) < len(indices) and (reshaped := strided_view(data, indices)) is not None:
             return reshaped
-        computed = {place: self.index(indices[place]) for place in others}
+        # the other indices are computed as arrays of integers, by dimension of the data
+        computed = {place: self.index(i) for place, i in enumerate(indices) if place not in affine}
         computed_axes = {a for item in computed.values() for a in item.axes}
         # an affine index that shares an axis with a computed one is computed, too
-        while dependent := [p for p, (slopes, _) in affine.items() if not computed_axes.isdisjoint(slopes)]:
+        while dependent := [p for p, form in affine.items() if not computed_axes.isdisjoint(form.slopes)]:
             for place in dependent:
                 computed[place] = self.index(indices[place])
                 computed_axes.update(computed[place].axes)
                 del affine[place]
-        # a view of the data: the dimensions with computed indices, whole, then the axes of affine indices
-        axes: list[Axis] = []
-        offset: list[Any] = [slice(None)] * data.ndim
-        steps: dict[Axis, int] = {}
-        for place, (slopes, rest) in affine.items():
-            assert isinstance(rest, int)
-            offset[place] = slice(rest, None)
-            for a, slope in slopes.items():
-                assert isinstance(slope, int)
-                steps[a] = steps.get(a, 0) + slope * data.strides[place]
-                if a not in axes:
-                    axes.append(a)
-        computed_places = sorted(computed)
-        # only the base's first element, where all axes are 0, counts: a negative slope goes back from there
-        base = data[(*offset, ...)] if all(o == slice(None) or o.start >= 0 for o in offset) else data
-        shape = [data.shape[p] for p in computed_places] + [length(a) for a in axes]
-        strides = [data.strides[p] for p in computed_places] + [steps[a] for a in axes]
-        if base.size == 0:
-            return Labelled(np.empty([length(a) for a in axes], data.dtype), tuple(axes))
-        view = np.lib.stride_tricks.as_strided(base, shape, strides, writeable=False)
-        if not computed_places:
-            return Labelled(view, tuple(axes))
-        front = union_of_axes([computed[p] for p in computed_places])
-        positions: tuple[Any, ...] = tuple(computed[p].align(front) for p in computed_places)
+        view, axes = affine_view(data, affine)
+        if view is None:
+            return LabelledArray(np.empty([length(a) for a in axes], data.dtype), axes)
+        if not computed:
+            return LabelledArray(view, axes)
+        front = union_of_axes([computed[p] for p in sorted(computed)])
+        positions: tuple[Any, ...] = tuple(computed[p].align(front) for p in sorted(computed))
         selected = view[(*positions, ...)]  # numpy's integer indexing: the axes of `front` come first
         front_shape = [length(a) for a in front]
-        return Labelled(
+        return LabelledArray(
             np.broadcast_to(selected, front_shape + list(selected.shape[len(front_shape) :])), (*front, *axes)
         )
 
-    def select(self, select: Select) -> Labelled:
+    def select(self, select: Select) -> LabelledArray:
         guard = list(select.guard)
         while guard:
             size = guard.pop(0)
@@ -269,30 +249,30 @@ class Evaluation:
                 continue
             if isinstance(high, int) and high < 0:
                 return self.body(select.other)
-            return self.branch(size, Select(tuple(guard), select.then, select.other), select.other)
+            return self.select_by_sign(size, Select(tuple(guard), select.then, select.other), select.other)
         return self.body(select.then)
 
-    def branch(self, size: Size, then: Body, other: Body) -> Labelled:
+    def select_by_sign(self, size: Size, then: Body, other: Body) -> LabelledArray:
         """Return `then` where size >= 0, else `other`: by cutting the size's only axis, or by a mask."""
         axes = [a for a in unnested_atoms(size) if isinstance(a, Axis)]
         linear = affine_coefficients(size, axes)
         reads_tensor = any(isinstance(a, Lookup) for a in unnested_atoms(size))
-        if linear is not None and len(linear[0]) == 1 and not reads_tensor:
-            ((a, slope),) = linear[0].items()
-            assert isinstance(slope, int) and isinstance(linear[1], int)
+        if linear is not None and len(linear.slopes) == 1 and not reads_tensor:
+            ((a, slope),) = linear.slopes.items()
+            assert isinstance(slope, int) and isinstance(linear.rest, int)
             extent = length(a)
             if slope > 0:
-                cut = min(max(ceil(-linear[1] / slope), 0), extent)
+                cut = min(max(ceil(-linear.rest / slope), 0), extent)
                 ranges = [(0, cut, other), (cut, extent, then)]
             else:
-                cut = min(max(linear[1] // -slope + 1, 0), extent)
+                cut = min(max(linear.rest // -slope + 1, 0), extent)
                 ranges = [(0, cut, then), (cut, extent, other)]
             return self.concatenate(a, [p for p in ranges if p[0] < p[1]])
         condition = self.index(size)
-        mask = Labelled(condition.data >= 0, condition.axes)
+        mask = LabelledArray(condition.data >= 0, condition.axes)
         return self.arrays.call("where", [mask, self.body(pad_reads(then)), self.body(pad_reads(other))])
 
-    def concatenate(self, cut: Axis, parts: Sequence[tuple[int, int, Body]]) -> Labelled:
+    def concatenate(self, cut: Axis, parts: Sequence[tuple[int, int, Body]]) -> LabelledArray:
         """Return the bodies evaluated on their ranges of one axis, joined along it."""
         range_axes = [axis(stop - start) for start, stop, _ in parts]
         results = [
@@ -307,22 +287,22 @@ class Evaluation:
             if has_elements and not self.field.has_elements(data):
                 data = self.field.call("add", [data, self.field.constant(0)])
             arrays.append(np.broadcast_to(data, [length(range_axis), *map(length, others)]))
-        return Labelled(np.concatenate(arrays), (cut, *others))
+        return LabelledArray(np.concatenate(arrays), (cut, *others))
 
-    def lift_to_elements(self, item: Labelled) -> Labelled:
+    def lift_to_elements(self, item: LabelledArray) -> LabelledArray:
         return (
             item
             if self.field.has_elements(item.data)
-            else Labelled(self.field.from_int(item.data), item.axes)
+            else LabelledArray(self.field.from_int(item.data), item.axes)
         )
 
-    def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> Labelled:
+    def reduce(self, monoid: str, axes: tuple[Axis, ...], body: Body) -> LabelledArray:
         if any(length(a) == 0 for a in axes):
-            neutral = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}[monoid]
+            neutral = NEUTRAL_ELEMENTS[monoid]
             dtype = literal_dtype(body)
             if is_integer(dtype):
-                return Labelled(to_int64(integer_literal(neutral, dtype)), ())
-            return Labelled(self.field.constant(neutral), ())
+                return LabelledArray(to_int64(integer_literal(neutral, dtype)), ())
+            return LabelledArray(self.field.constant(neutral), ())
         if monoid == "sum":
             parts = operands(body, "mul")
             return self.in_phases(parts, axes) or self.contract(parts, axes)
@@ -331,11 +311,11 @@ class Evaluation:
         item = self.body(body)
         if item.data.dtype.kind != "i" or monoid == "prod":
             return self.arrays.reduce_over(monoid, item, axes)
-        numbers = Labelled(to_native(item.data, literal_dtype(body)), item.axes)
+        numbers = LabelledArray(to_native(item.data, literal_dtype(body)), item.axes)
         result = self.arrays.reduce_over(monoid, numbers, axes)
-        return Labelled(to_int64(result.data), result.axes)
+        return LabelledArray(to_int64(result.data), result.axes)
 
-    def contract(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled:
+    def contract(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> LabelledArray:
         """Return the sum of the product of the parts."""
         parts = [factor for part in parts for factor in self.split_guard(part)]
         product = reduce(lambda a, b: Call("mul", (a, b)), parts)
@@ -349,14 +329,14 @@ class Evaluation:
             factors = [self.lift_to_elements(f) if is_literal else f for is_literal, f in pairs]
         return contract(self.field, factors, axes)
 
-    def in_chunks(self, reduction: Reduce, parts: Sequence[Body]) -> Labelled | None:
+    def in_chunks(self, reduction: Reduce, parts: Sequence[Body]) -> LabelledArray | None:
         """Return a reduction computed for ranges of its results, None where all terms fit into memory."""
         if (split := split_reduction(parts, reduction.axes)) is None:
             return None
         cut, ranges = split
         return self.concatenate(cut, [(start, stop, reduction) for start, stop in ranges])
 
-    def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> Labelled | None:
+    def in_phases(self, parts: Sequence[Body], axes: tuple[Axis, ...]) -> LabelledArray | None:
         """Return the sum without the terms that guards make zero (`strided_sums`).
 
         None where there are few terms, or a factor may be infinite or NaN: 0 times infinity is not 0.
@@ -394,7 +374,7 @@ class Evaluation:
         return self.field.kind != "f" or bool(np.isfinite(self.source(part.source)).all())
 
 
-def _integer_dtype(args: Sequence[Body], values: Sequence[Labelled]) -> str:
+def _integer_dtype(args: Sequence[Body], values: Sequence[LabelledArray]) -> str:
     """Return the type of the integers among the values of these arguments; literals adapt to the others."""
     dtypes = [literal_dtype(a) for a, item in zip(args, values, strict=True) if item.data.dtype.kind == "i"]
     return next((kind for kind in dtypes if kind != "int" and is_integer(kind)), "int64")

@@ -12,12 +12,12 @@ from math import prod
 
 import numpy as np
 
-from tensaurus.expr.evaluate.field_protocol import Array, Field
+from tensaurus.expr.evaluate.field_protocol import REDUCTION_UFUNCS, Array, Field
 from tensaurus.expr.sizes.symbol import Axis
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledArray:
     """An array whose dimensions are named by axes."""
 
     data: Array
@@ -43,13 +43,13 @@ class ArrayOperations:
     def __init__(self, field: Field):
         self.field = field
 
-    def call(self, fn: str, args: Sequence[Labelled], dtype: str = "int64") -> Labelled:
+    def call(self, fn: str, args: Sequence[LabelledArray], dtype: str = "int64") -> LabelledArray:
         """Apply a function; `dtype` is the type of integers among the arguments, not needed for +, -, *."""
         axes = union_of_axes(args)
         data = self.field.call(fn, [a.align(axes) for a in args], dtype)
-        return Labelled(np.broadcast_to(data, [length(a) for a in axes]), axes)
+        return LabelledArray(np.broadcast_to(data, [length(a) for a in axes]), axes)
 
-    def reduce_over(self, monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
+    def reduce_over(self, monoid: str, item: LabelledArray, axes: Sequence[Axis]) -> LabelledArray:
         """Reduce over axes; those the array lacks repeat its value."""
         present = tuple(item.axes.index(a) for a in axes if a in item.axes)
         data, kept_axes = item.data, tuple(a for a in item.axes if a not in axes)
@@ -57,18 +57,17 @@ class ArrayOperations:
             if self.field.has_elements(data):
                 data = self.field.reduce(monoid, data, present)
             else:
-                ufuncs = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
-                data = np.asarray(ufuncs[monoid].reduce(data, axis=present))
-        result = Labelled(data, kept_axes)
+                data = np.asarray(REDUCTION_UFUNCS[monoid].reduce(data, axis=present))
+        result = LabelledArray(data, kept_axes)
         repeats = prod(length(a) for a in axes if a not in item.axes)
         if repeats == 1 or monoid in ("max", "min"):
             return result
         if monoid == "sum":
-            return self.call("mul", [result, Labelled(np.asarray(repeats), ())])
+            return self.call("mul", [result, LabelledArray(np.asarray(repeats), ())])
         return reduce(lambda a, b: self.call("mul", [a, b]), [result] * repeats)
 
 
-def union_of_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+def union_of_axes(items: Sequence[LabelledArray]) -> tuple[Axis, ...]:
     """Return the axes of all arrays, beginning with those of the array that has most."""
     axes: dict[Axis, None] = {}
     for item in sorted(items, key=lambda x: -len(x.axes)):

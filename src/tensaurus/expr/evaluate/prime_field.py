@@ -38,7 +38,7 @@ def _reduce_product(x: Array) -> Array:
     return _reduce_sum((x & np.uint64(P)) + (x >> np.uint64(31)))
 
 
-class Prime(Field):
+class PrimeField(Field):
     """GF(p), p = 2^31 - 1, as uint64 in [0, p).
 
     Infinities and NaN, which it lacks, are seeded random elements: a window that is padded with -inf differs
@@ -60,7 +60,7 @@ class Prime(Field):
 
     def constant(self, value: Any) -> Array:
         if isinstance(value, float) and not isfinite(value):
-            return Prime.lift(self, np.asarray(value))
+            return PrimeField.lift(self, np.asarray(value))
         value = Fraction(value)
         return np.asarray(value.numerator * pow(value.denominator, -1, P) % P, np.uint64)
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Field
-from tensaurus.expr.evaluate.labelled_arrays import Labelled, length
+from tensaurus.expr.evaluate.labelled_arrays import LabelledArray, length
 from tensaurus.expr.ir.scope import Body, Const, Read, Scope, Select, axis
 from tensaurus.expr.ir.walk import Rewriting, replace_axes
 from tensaurus.expr.sizes.affine import affine_coefficients
@@ -41,18 +41,25 @@ __all__ = ["Phase", "pad_reads", "inline_guarded_read", "split_phases", "merge_p
 MAX_PHASES = 256  # a sum is not split by a division that has more combinations of remainders
 
 
+class AxisSlice(NamedTuple):
+    """The indices start, start + step, ... of an axis, which another axis counts."""
+
+    start: int
+    step: int
+    counter: Axis
+
+
 @dataclass(frozen=True)
 class Phase:
-    """A part of a sum: its factors at every `step`-th index, from `start` on, of some axes.
+    """A part of a sum: its factors at every `step`-th index of some axes.
 
     axes    the summed axes
-    slices  (start, step, counter) for each axis of the result that is split: the phase computes the elements
-            start, start + step, ...; `counter` is the phase's own axis, which counts them
+    slices  the elements that the phase computes, for each axis of the result that is split
     """
 
     factors: Sequence[Body]
     axes: tuple[Axis, ...]
-    slices: Mapping[Axis, tuple[int, int, Axis]]
+    slices: Mapping[Axis, AxisSlice]
 
 
 def inline_guarded_read(body: Body) -> Body:
@@ -121,8 +128,8 @@ def split_phases(factors: Sequence[Body], axes: tuple[Axis, ...]) -> Iterator[Ph
             for (a, step), start in steps:
                 if a not in axes:  # an axis of the result; summed axes need no slice
                     # where the phase was split again, both strides are composed
-                    inner_start, inner_step, counter = phase.slices.get(fresh[a], (0, 1, fresh[a]))
-                    kept_slices[a] = start + step * inner_start, step * inner_step, counter
+                    inner = phase.slices.get(fresh[a], AxisSlice(0, 1, fresh[a]))
+                    kept_slices[a] = AxisSlice(start + step * inner.start, step * inner.step, inner.counter)
             yield Phase(phase.factors, phase.axes, kept_slices)
 
 
@@ -137,9 +144,11 @@ def _axis_periods(factors: Sequence[Body]) -> Iterator[dict[Axis, int]]:
             continue
         axes = [a for a in atoms(atom.top) if isinstance(a, Axis)]
         linear = affine_coefficients(atom.top, axes)
-        if linear is None or not all(isinstance(slope, int) for slope in (linear[1], *linear[0].values())):
+        if linear is None or not all(
+            isinstance(slope, int) for slope in (linear.rest, *linear.slopes.values())
+        ):
             continue
-        slopes = {a: slope for a, slope in linear[0].items() if isinstance(slope, int)}
+        slopes = {a: slope for a, slope in linear.slopes.items() if isinstance(slope, int)}
         periods = {a: atom.bottom // gcd(slope, atom.bottom) for a, slope in slopes.items()}
         periods = {a: period for a, period in periods.items() if period > 1}
         if periods and prod(periods.values()) <= MAX_PHASES:
@@ -162,11 +171,11 @@ def _factor_at(factor: Body, values: Mapping[Atom, Any]) -> Body | None:
     return Select(tuple(guard), then, factor.other) if guard else then
 
 
-def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, Labelled]]) -> Labelled:
+def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, LabelledArray]]) -> LabelledArray:
     """Return the results of all phases in one array; those of phases with the same slices are added."""
     # the result's axes: `kept` are split in some phase, `others` in none
     kept = tuple(dict.fromkeys(a for phase, _ in phase_results for a in phase.slices))
-    counters = {counter for phase, _ in phase_results for _, _, counter in phase.slices.values()}
+    counters = {one.counter for phase, _ in phase_results for one in phase.slices.values()}
     others = tuple(
         dict.fromkeys(a for _, item in phase_results for a in item.axes if a not in (*kept, *counters))
     )
@@ -174,10 +183,10 @@ def merge_phases(field: Field, phase_results: Sequence[tuple[Phase, Labelled]]) 
     arrays = sorted((item.data for _, item in phase_results), key=field.has_elements)
     result = np.zeros([length(a) for a in (*kept, *others)], arrays[-1].dtype)
     for phase, item in phase_results:
-        slices = [phase.slices.get(a, (0, 1, a)) for a in kept]
-        view = result[tuple(slice(start, None, step) for start, step, _ in slices)]
-        view[...] = field.call("add", [view, item.align([*(counter for _, _, counter in slices), *others])])
-    return Labelled(result, (*kept, *others))
+        slices = [phase.slices.get(a, AxisSlice(0, 1, a)) for a in kept]
+        view = result[tuple(slice(one.start, None, one.step) for one in slices)]
+        view[...] = field.call("add", [view, item.align([*(one.counter for one in slices), *others])])
+    return LabelledArray(result, (*kept, *others))
 
 
 def pad_reads(body: Body) -> Body:

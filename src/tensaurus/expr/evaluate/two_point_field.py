@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from functools import reduce
 from math import inf
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from tensaurus.expr.evaluate.field_protocol import Array
-from tensaurus.expr.evaluate.prime_field import P, Prime, scramble_words
+from tensaurus.expr.evaluate.prime_field import P, PrimeField, scramble_words
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 
 _HALF = np.uint64(32)  # bits: the first point's element is in the upper half of a word
 _BOTH = np.uint64((1 << 32) + 1)  # times this, a number below 2^32 stands in both halves of a word
 _LOW = np.uint64(2**32 - 1)
-_31 = np.uint64(2**31 - 1)  # 31 bits; also p
+_P = np.uint64(P)  # 2^31 - 1: also the mask of 31 bits
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # of splitmix64
 
 
@@ -55,7 +56,7 @@ def unpack_halves(a: Array) -> tuple[Array, Array]:
     return np.asarray(a >> _HALF), np.asarray(a & _LOW)
 
 
-class Pairs(Prime):
+class PrimeFieldPairs(PrimeField):
     """GF(p) x GF(p), in the halves of a uint64.  Weights and integers are the same in both halves."""
 
     name = "gf(2^31-1)^2"
@@ -145,15 +146,13 @@ class Pairs(Prime):
             return self._random_pairs(scramble_words(np.asarray(total * _MULTIPLIER + state)))
 
     def _function_seed(self, fn: str) -> Array:
-        from zlib import crc32
-
         return scramble_words(np.asarray(self.seed ^ np.uint64(crc32(fn.encode()))))
 
     def _random_pairs(self, state: Array) -> Array:
         """Return the upper and the lower 31 bits of random words as pairs; p counts as 0."""
-        first, second = state >> np.uint64(33), state & _31
+        first, second = state >> np.uint64(33), state & _P
         self.drawn += state.size
-        return pack_halves(first - (first == _31) * _31, second - (second == _31) * _31)
+        return pack_halves(first - (first == _P) * _P, second - (second == _P) * _P)
 
     def inverse(self, a: Array) -> Array:
         first, second = unpack_halves(a)
@@ -188,6 +187,3 @@ class Pairs(Prime):
         if target == "bool" and self.has_elements(data) and not self.laws.order:
             return self.unknown("to_bool", [data])
         return super()._cast(target, data, dtype)
-
-
-assert P == 2**31 - 1  # `_31` is used as p

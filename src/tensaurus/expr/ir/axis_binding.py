@@ -12,7 +12,17 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Scope, Source, digit_axes
 from tensaurus.expr.ir.walk import Rewriting, bodies, sizes
-from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Size, atoms, substitute, terms_of
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Axis,
+    Floor,
+    Largest,
+    Size,
+    atoms,
+    single_atom,
+    substitute,
+    terms_of,
+)
 
 
 class _SymbolBinder(Rewriting):
@@ -40,8 +50,8 @@ def axis_divisors(body: Body) -> Iterator[tuple[Axis, int]]:
         for size in sizes(inner):
             for atom in atoms(size):
                 if isinstance(atom, Floor) and isinstance(atom.bottom, int):
-                    match terms_of(atom.top):
-                        case [((Axis(_, int(extent)) as divided_axis,), 1)] if extent % atom.bottom == 0:
+                    match single_atom(atom.top):
+                        case Axis(_, int(extent)) as divided_axis if extent % atom.bottom == 0:
                             yield divided_axis, atom.bottom
 
 

@@ -21,7 +21,7 @@ from tensaurus.expr.ir.walk import Rewriting, operands, replace_axes
 from tensaurus.expr.sizes.size import Axis, Number, Poly, polynomial
 
 # operands that are dropped; but max(2, 3) stays: GF(p) has no order, and the result must hold in every field
-NEUTRAL_ELEMENTS: dict[str, Any] = {
+NEUTRAL_OPERANDS: dict[str, Any] = {
     "add": 0, "mul": 1, "max": float("-inf"), "min": float("inf"), "and": True, "or": False,
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ class Simplification(Rewriting):
         if self.literals and fn in ("add", "mul"):
             flat_args = _fold_literals(operator.add if fn == "add" else operator.mul, flat_args)
         if self.literals:  # drop neutral operands; one stays if there is no other
-            flat_args = [arg for arg in flat_args if not _is_literal(arg, NEUTRAL_ELEMENTS[fn])] or flat_args[
+            flat_args = [arg for arg in flat_args if not _is_literal(arg, NEUTRAL_OPERANDS[fn])] or flat_args[
                 :1
             ]
         return reduce(lambda a, b: Call(fn, (a, b)), flat_args)

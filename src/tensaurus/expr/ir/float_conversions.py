@@ -9,7 +9,7 @@ knows only that the conversion of zero is zero.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,12 +17,20 @@ from tensaurus.expr.ir.integer_types import integer_limits, is_integer
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# (binary digits of the significand, exponent of the largest number, exponent of the least normal number)
+
+class FloatFormat(NamedTuple):
+    """A floating-point format, by its exponents of the largest and the least normal number."""
+
+    digits: int  # of the significand, binary, the implicit one included
+    max_exponent: int
+    min_exponent: int
+
+
 FLOAT_FORMATS = {
-    "float16": (11, 15, -14),
-    "bfloat16": (8, 127, -126),
-    "float32": (24, 127, -126),
-    "float64": (53, 1023, -1022),
+    "float16": FloatFormat(11, 15, -14),
+    "bfloat16": FloatFormat(8, 127, -126),
+    "float32": FloatFormat(24, 127, -126),
+    "float64": FloatFormat(53, 1023, -1022),
 }
 LITERAL_KINDS = frozenset({"int", "real"})  # kinds of literals, which take the type of other operands
 
@@ -40,15 +48,18 @@ def largest_finite(dtype: str) -> int:
 
 def is_exact_conversion(source: str, target: str) -> bool:
     """Return whether every number of `source` is one of `target`, a floating-point type."""
-    digits, largest, least = FLOAT_FORMATS[target]
     if source == "bool" or source in LITERAL_KINDS:
         return True
     if is_integer(source):
         low, high = integer_limits(source)
-        return bool(max(-low, high) <= 2**digits)
-    own_digits, own_largest, own_least = FLOAT_FORMATS[source]
-    # the exponent of the least subnormal number is least - (digits - 1)
-    return own_digits <= digits and own_largest <= largest and own_least - own_digits >= least - digits
+        return bool(max(-low, high) <= 2 ** FLOAT_FORMATS[target].digits)
+    own, other = FLOAT_FORMATS[source], FLOAT_FORMATS[target]
+    return (
+        own.digits <= other.digits
+        and own.max_exponent <= other.max_exponent
+        # the exponent of the least subnormal number is min_exponent - (digits - 1)
+        and own.min_exponent - own.digits >= other.min_exponent - other.digits
+    )
 
 
 def is_rounding_conversion(source: str, target: str) -> bool:
@@ -72,7 +83,7 @@ def float_spacing(data: Array, target: str) -> Array:
 
 def _nearest(data: Array, target: str) -> Array:
     """Round to a type that numpy lacks, in one step: going through float32 would round twice."""
-    largest, step = FLOAT_FORMATS[target][1], float_spacing(data, target)
+    step, limit = float_spacing(data, target), 2.0 ** (FLOAT_FORMATS[target].max_exponent + 1)
     rounded = np.round(data / step) * step
-    rounded = np.where(np.abs(rounded) >= 2.0 ** (largest + 1), np.copysign(np.inf, data), rounded)
+    rounded = np.where(np.abs(rounded) >= limit, np.copysign(np.inf, data), rounded)
     return np.asarray(np.where(np.isfinite(data), rounded, data))

@@ -25,7 +25,18 @@ from tensaurus.expr.ir.scope import (
     Tensor,
 )
 from tensaurus.expr.ir.walk import reads, sizes, walk
-from tensaurus.expr.sizes.size import Atom, Axis, Floor, Largest, Poly, Size, Symbol, atoms, terms_of
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Axis,
+    Floor,
+    Largest,
+    Poly,
+    Size,
+    Symbol,
+    atoms,
+    single_atom,
+    terms_of,
+)
 
 LITERALS = {"inf": float("inf"), "nan": float("nan")}
 SCOPE_AXIS_LETTERS, REDUCED_AXIS_LETTERS = "ijklmnopq", "rstuvabcdefgh"
@@ -83,11 +94,10 @@ def show_size(size: Any, names: Names) -> str:
     """Return the text of a size under these names of axes, terms sorted by text: i*n + 2*j - 1."""
     if not isinstance(size, (Poly, Atom)):
         return str(size)
-    terms = terms_of(size)
-    if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-        return _show_atom(terms[0][0][0], names)
+    if (only_atom := single_atom(size)) is not None:
+        return _show_atom(only_atom, names)
     sortable_terms = []
-    for factors, coefficient in terms:
+    for factors, coefficient in terms_of(size):
         texts = sorted(_show_atom(a, names) for a in factors)
         sortable_terms.append((-len(texts), texts, coefficient))
     sortable_terms.sort()  # by coefficient, too: `canonical_axis_order` gives several axes one name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy import special
 FIELD_FUNCTIONS = frozenset({"add", "sub", "mul", "neg", "div"})
 LATTICE_FUNCTIONS = frozenset({"max", "min"})
 MONOID_FUNCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # a reduction -> of two elements
+NEUTRAL_ELEMENTS: dict[str, float] = {"sum": 0, "prod": 1, "max": -inf, "min": inf}  # by reduction
 ASSOCIATIVE = frozenset({"add", "mul", "max", "min", "and", "or"})  # and commutative
 
 

@@ -13,8 +13,8 @@ substitute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple, TypeVar
 
 from tensaurus.expr.ir.scope import axis
 from tensaurus.expr.ir.walk import axes_in
@@ -32,61 +32,68 @@ from tensaurus.expr.sizes.size import (
     is_nonnegative,
     is_same_size,
     polynomial,
+    single_atom,
     substitute,
-    terms_of,
 )
 
 Values = Mapping[Atom, Any]
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def narrow_by_guards(
-    axes: Sequence[Axis], guards: Sequence[Size]
-) -> tuple[tuple[Axis, ...], tuple[Size, ...], dict[Atom, Any]] | None:
-    """Return (axes, guards, values): the axes with narrowed ranges, and the guards that are still undecided.
+class NarrowedRanges(NamedTuple):
+    """The axes with narrowed ranges, the guards that are still undecided, and the axes that are gone.
 
-    `values` maps each axis that is gone to a size over the axes returned.  It is substituted in the returned
-    guards already; in the body the caller must substitute it.  None where no point is left: a range is empty,
-    or the guards cannot all hold.
+    `values` maps each axis that is gone to a size over `axes`.  It is substituted in `guards` already; in the
+    body the caller must substitute it.
+    """
+
+    axes: tuple[Axis, ...]
+    guards: tuple[Size, ...]
+    values: dict[Atom, Any]
+
+
+def narrow_by_guards(axes: Sequence[Axis], guards: Sequence[Size]) -> NarrowedRanges | None:
+    """Return the axes with ranges in which the guards hold, as far as guards on single axes are ranges.
+
+    None where no point is left: a range is empty, or the guards cannot all hold.
     """
     values: dict[Atom, Any] = {}
     open_axes, open_guards = list(axes), list(guards)
-    while True:
-        # Each round replaces one axis, by the first of three ways that succeeds; `change` is {this axis: its
-        # size}, and empty until then.  First way: an axis of one point is 0.
-        change: dict[Atom, Any] = {}
-        for a in open_axes:
-            if is_same_size(a.extent, 0):
+    while True:  # each round replaces one axis
+        value: Size = 0
+        if (trivial := _axis_without_choice(open_axes)) is not None:
+            changed_axis, point_count = trivial
+            if point_count == 0:
                 return None
-            if is_same_size(a.extent, 1):
-                open_axes.remove(a)
-                change = {a: 0}
-                break
-        undecided = _drop_decided_guards(open_guards) if not change else open_guards
-        if undecided is None:
-            return None
-        if not change:  # second way: two guards leave an axis one value
+            open_axes.remove(changed_axis)
+        else:
+            undecided = _drop_decided_guards(open_guards)
+            if undecided is None:
+                return None
             open_guards = undecided
-            fixed = _fixed_axis(open_guards, open_axes)
-            if fixed is not None:
+            if (fixed := _fixed_axis(open_guards, open_axes)) is not None:
                 changed_axis, value = fixed
                 open_axes.remove(changed_axis)
                 # the axis' only value must lie in its range
-                open_guards = [*open_guards, value, changed_axis.extent - 1 - value]
-                change = {changed_axis: value}
-        if not change:  # third way: a guard on an axis alone becomes a shorter range
-            for guard in open_guards:
-                range_found = _range_of_guard(guard, open_axes)
-                if range_found is not None:
-                    changed_axis, (narrow_axis, offset) = range_found
-                    open_guards.remove(guard)
-                    open_axes[open_axes.index(changed_axis)] = narrow_axis
-                    change = {changed_axis: polynomial(narrow_axis) + offset}
-                    break
-        if not change:
-            return tuple(open_axes), tuple(open_guards), values
+                open_guards += [value, changed_axis.extent - 1 - value]
+            elif (narrowing := _first_narrowing(open_guards, open_axes)) is not None:
+                changed_axis, value = narrowing.axis, narrowing.value
+                open_guards.remove(narrowing.guard)
+                open_axes[open_axes.index(changed_axis)] = narrowing.narrow_axis
+            else:
+                return NarrowedRanges(tuple(open_axes), tuple(open_guards), values)
+        change: dict[Atom, Any] = {changed_axis: value}
         open_guards = [substitute(g, change) for g in open_guards]
         values = {**{a: substitute(v, change) for a, v in values.items()}, **change}
+
+
+def _axis_without_choice(axes: Iterable[Axis]) -> tuple[Axis, int] | None:
+    """Return the first axis of 0 points or of 1 point, and this number."""
+    for a in axes:
+        for point_count in (0, 1):
+            if is_same_size(a.extent, point_count):
+                return a, point_count
+    return None
 
 
 def _fixed_axis(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Size] | None:
@@ -100,8 +107,8 @@ def _fixed_axis(guards: Sequence[Size], axes: Sequence[Axis]) -> tuple[Axis, Siz
             continue
         for a in axes:
             linear = affine_coefficients(guard, [a]) if a in axes_in(guard) else None
-            if linear is not None and linear[0].get(a) in (1, -1):
-                return a, -linear[1] * linear[0][a]
+            if linear is not None and linear.slopes.get(a) in (1, -1):
+                return a, -linear.rest * linear.slopes[a]
     return None
 
 
@@ -145,11 +152,10 @@ def _restrict_to_range(guard: Size, other: Size) -> Size | None:
     quotients = (x for x in atoms(guard) if isinstance(x, Floor))
     if len(other_axes) != 1 or all(other_axes.isdisjoint(atoms(x)) for x in quotients):
         return None
-    range_found = _range_of_guard(other, tuple(other_axes))
-    if range_found is None:
+    narrowing = _narrow_by_guard(other, tuple(other_axes))
+    if narrowing is None:
         return None
-    changed_axis, (narrow_axis, offset) = range_found
-    restricted: Size = substitute(guard, {changed_axis: polynomial(narrow_axis) + offset})
+    restricted: Size = substitute(guard, {narrowing.axis: narrowing.value})
     return restricted
 
 
@@ -165,38 +171,49 @@ def _truth_value(guard: Size) -> bool | None:
     return False if high is not None and is_nonnegative(-1 - high) else None
 
 
-def _range_of_guard(guard: Size, axes: Sequence[Axis]) -> tuple[Axis, tuple[Axis, Size]] | None:
-    """Return (axis, (new axis, offset)) where a guard on one bound axis alone restricts it to a range.
+class _Narrowing(NamedTuple):
+    """A guard that holds for a range of one axis alone: for axis = narrow_axis + offset."""
 
-    The axis is new axis + offset.  None where the guard has several axes, where its slope is no number, or
-    where the new range is not known to lie within the old one.
+    guard: Size
+    axis: Axis
+    narrow_axis: Axis
+    offset: Size
+
+    @property
+    def value(self) -> Any:
+        """The axis as a size over the narrow one."""
+        return polynomial(self.narrow_axis) + self.offset
+
+
+def _first_narrowing(guards: Iterable[Size], axes: Sequence[Axis]) -> _Narrowing | None:
+    return next((n for guard in guards if (n := _narrow_by_guard(guard, axes)) is not None), None)
+
+
+def _narrow_by_guard(guard: Size, axes: Sequence[Axis]) -> _Narrowing | None:
+    """Return the range of one of these axes to which a guard restricts it.
+
+    None where the guard has several axes, where its slope is no number, or where the new range is not known
+    to lie within the old one.
     """
     guard_axes = axes_in(guard)
     if len(guard_axes) != 1:
         return None
     (a,) = guard_axes
     linear = affine_coefficients(guard, [a]) if a in axes else None
-    if linear is None or not isinstance(linear[0].get(a), int):
+    if linear is None or not isinstance(linear.slopes.get(a), int):
         return None
-    slope, rest = linear[0][a], linear[1]  # the guard is slope*a + rest >= 0
+    slope, rest = linear.slopes[a], linear.rest  # the guard is slope*a + rest >= 0
     assert isinstance(slope, int)
     if slope > 0:  # a >= ceil(-rest / slope)
         start = 0 - floordiv(rest, slope)
         if not is_nonnegative(start):
             return None
         extent = a.extent - start
-        return (a, (axis(extent, "r"), start)) if is_nonnegative(extent) else None
+        return _Narrowing(guard, a, axis(extent, "r"), start) if is_nonnegative(extent) else None
     extent = floordiv(rest, -slope) + 1  # a <= rest // -slope
     if is_nonnegative(extent) and is_nonnegative(a.extent - extent):
-        return a, (axis(extent, "r"), 0)
+        return _Narrowing(guard, a, axis(extent, "r"), 0)
     return None
-
-
-def _sizes(record: Record) -> Iterable[Size]:
-    """Yield all sizes of a record and of the records inside."""
-    yield from record.sizes()
-    for part in record.parts():
-        yield from _sizes(part)
 
 
 def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict[Atom, Any]] | None:
@@ -205,31 +222,29 @@ def split_digits(record: Record, axes: Sequence[Axis]) -> tuple[list[Axis], dict
     An axis is split if some size of the record divides it: r // 4 occurs, and 4 divides the extent of r.  Of
     several axes the first is split, by the divisor whose text sorts first.  None where there is no such axis.
     """
-    axis_set = set(axes)
-    best: tuple[int, str, Axis, Size] | None = None
-    for size in _sizes(record):
-        if isinstance(size, int):
-            continue
-        for atom in atoms(size):
-            if not isinstance(atom, Floor):
-                continue
-            terms = terms_of(atom.top)
-            if len(terms) != 1 or terms[0][1] != 1 or len(terms[0][0]) != 1:
-                continue  # the dividend is not one atom alone
-            divided_axis = terms[0][0][0]
-            if (
-                isinstance(divided_axis, Axis)
-                and divided_axis in axis_set
-                and _divides(atom.bottom, divided_axis.extent)
-            ):
-                candidate = (list(axes).index(divided_axis), str(atom.bottom), divided_axis, atom.bottom)
-                best = min(best, candidate, key=lambda c: c[:2]) if best else candidate
-    if best is None:
+    candidates = list(_divided_axes(record, frozenset(axes)))
+    if not candidates:
         return None
-    _, _, split_axis, step = best
+    split_axis, step = min(candidates, key=lambda pair: (axes.index(pair[0]), str(pair[1])))
     high, low = axis(floordiv(split_axis.extent, step), "r"), axis(step, "r")
     new_axes = [d for a in axes for d in ((high, low) if a == split_axis else (a,))]
     return new_axes, {split_axis: polynomial(high) * step + polynomial(low)}
+
+
+def _all_sizes(record: Record) -> Iterator[Size]:
+    return (size for inner in record.walk() for size in inner.sizes())
+
+
+def _divided_axes(record: Record, axes: Set[Axis]) -> Iterator[tuple[Axis, Size]]:
+    """Yield (axis, k) for each quotient axis // k in the record where k divides the axis' extent."""
+    for size in _all_sizes(record):
+        for atom in atoms(size):
+            if isinstance(atom, Floor):
+                divided_axis = single_atom(atom.top)
+                if not isinstance(divided_axis, Axis) or divided_axis not in axes:
+                    continue
+                if _divides(atom.bottom, divided_axis.extent):
+                    yield divided_axis, atom.bottom
 
 
 def _divides(step: Size, extent: Size) -> bool:
@@ -243,20 +258,33 @@ def merge_digits(record: AnyRecord, axes: Sequence[Axis]) -> tuple[list[Axis], d
     """
     if len(axes) < 2:
         return None
-    sizes = [s for s in _sizes(record) if not isinstance(s, int)]
+    sizes = [s for s in _all_sizes(record) if not isinstance(s, int)]
     for low in axes:
         for high in axes:
             if high == low or not _may_be_digits(high, low, sizes):
                 continue
-            merged_axis = axis(high.extent * low.extent, "r")
-            # Test: write t for d and drop h, then put D*h + d back for t.  If every size is as before, h and
-            # d occur only as D*h + d, and t takes its place.
-            values: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
-            back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
-            if all(is_same_size(substitute(substitute(s, values), back), s) for s in sizes):
-                new_axes = [merged_axis if a == high else a for a in axes if a != low]
-                return new_axes, values
+            merged = merge_axis_pair(high, low, sizes, "r")
+            if merged is not None:
+                merged_axis, values = merged
+                return [merged_axis if a == high else a for a in axes if a != low], values
     return None
+
+
+def merge_axis_pair(
+    high: Axis, low: Axis, sizes: Iterable[Size], hint: str = "i"
+) -> tuple[Axis, dict[Atom, Any]] | None:
+    """Return a new axis t for two axes h and d that occur only as D*h + d with d < D; None if they do not.
+
+    The second result, {h: 0, d: t}, replaces D*h + d by t in the sizes.
+    """
+    merged_axis = axis(high.extent * low.extent, hint)
+    values: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
+    # Test: write t for d and drop h, then put D*h + d back for t.  If every size is as before, h and d occur
+    # only as D*h + d.
+    back: dict[Atom, Any] = {merged_axis: polynomial(high) * low.extent + polynomial(low)}
+    if not all(is_same_size(substitute(substitute(s, values), back), s) for s in sizes):
+        return None
+    return merged_axis, values
 
 
 def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
@@ -274,7 +302,7 @@ def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
             continue
         linear = affine_coefficients(size, [high, low])
         if linear is not None and not is_same_size(
-            linear[0].get(high, 0), linear[0].get(low, 0) * low.extent
+            linear.slopes.get(high, 0), linear.slopes.get(low, 0) * low.extent
         ):
             return False
         occur = True

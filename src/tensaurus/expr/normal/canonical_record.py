@@ -47,6 +47,12 @@ class Record:
     def bound(self) -> tuple[Axis, ...]:
         return ()
 
+    def walk(self) -> Iterator[Record]:
+        """Yield the record and all records inside."""
+        yield self
+        for part in self.parts():
+            yield from part.walk()
+
     def _print(self, names: Names, depth: int) -> str:
         raise NotImplementedError
 
@@ -98,7 +104,7 @@ def name_bound_axes(
     if not axes:
         return names, ""
     order = canonical_axis_order(axes, parts, guards, names, depth)
-    wider = _names_by_position(order, names, depth)
+    wider = names_by_position(order, names, depth)
     return wider, "[" + ", ".join(show_size(a.extent, names) for a in order) + "]"
 
 
@@ -137,10 +143,11 @@ def canonical_axis_order(
     if prod(factorial(len(g)) for g in groups) > MAX_AXIS_ORDERS:
         return tuple(a for g in groups for a in g)
     orders = _orders_within_groups(groups)
-    return min(orders, key=lambda order: texts(_names_by_position(order, names, depth)))
+    return min(orders, key=lambda order: texts(names_by_position(order, names, depth)))
 
 
-def _names_by_position(order: Sequence[Axis], names: Names, depth: int) -> dict[Axis, str]:
+def names_by_position(order: Sequence[Axis], names: Names, depth: int) -> Names:
+    """Return the names with numbers from `depth` on for these axes."""
     return {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
 
 

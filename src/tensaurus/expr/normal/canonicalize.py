@@ -158,7 +158,7 @@ def is_symmetric(scope: Scope, a: Tensor, b: Tensor) -> bool:
 
 
 def _has_guards(record: Record) -> bool:
-    return (isinstance(record, Core) and bool(record.guards)) or any(map(_has_guards, record.parts()))
+    return any(isinstance(inner, Core) and inner.guards for inner in record.walk())
 
 
 def _store(table: dict[Any, Any], key: Any, entry: Any) -> None:
@@ -196,21 +196,21 @@ def _inlining(weight: int) -> Iterator[None]:
         _inline_limit.reset(token)
 
 
-def normalize_body(body: Body, names: Mapping[Atom, Any]) -> Sum:
-    """Return the normal form of a body; `names` gives its open axes as sizes."""
+def normalize_body(body: Body, values: Mapping[Atom, Any]) -> Sum:
+    """Return the normal form of a body; `values` gives its open axes as sizes."""
     match body:
         case Const(value):
-            return constant_sum(normalize_size(value, names) if isinstance(value, Poly) else value)
+            return constant_sum(normalize_size(value, values) if isinstance(value, Poly) else value)
         case Read(source, indices, outside):
-            return _normalize_read(source, tuple(normalize_size(i, names) for i in indices), outside)
+            return _normalize_read(source, tuple(normalize_size(i, values) for i in indices), outside)
         case Call(fn, args):
-            return _normalize_call(fn, args, names, body)
+            return _normalize_call(fn, args, values, body)
         case Select(guard, then, other):
-            sizes = [normalize_size(g, names) for g in guard]
-            return select_sum(sizes, normalize_body(then, names), normalize_body(other, names))
+            sizes = [normalize_size(g, values) for g in guard]
+            return select_sum(sizes, normalize_body(then, values), normalize_body(other, values))
         case Reduce(monoid, axes, inner):
             fresh = tuple(axis(a.extent, "r") for a in axes)
-            wider: dict[Atom, Any] = {**names}
+            wider: dict[Atom, Any] = {**values}
             wider.update({old: polynomial(new) for old, new in zip(axes, fresh, strict=True)})
             inner_sum = normalize_body(inner, wider)
             return (
@@ -219,9 +219,9 @@ def normalize_body(body: Body, names: Mapping[Atom, Any]) -> Sum:
     raise TypeError(type(body))
 
 
-def normalize_size(size: Size, names: Mapping[Atom, Any]) -> Size:
+def normalize_size(size: Size, values: Mapping[Atom, Any]) -> Size:
     """Return the size with axes replaced, and with the reads inside lookups in canonical form."""
-    result = substitute(size, names)
+    result = substitute(size, values)
     if not isinstance(result, Poly):
         return result  # type: ignore[no-any-return]
     return map_reads(result, _normalize_lookup_read)
@@ -251,13 +251,13 @@ def _normalize_read(source: Source, indices: tuple[Size, ...], outside: Const | 
     return select_sum(range_guards(source.shape, indices), inner, constant_sum(outside.value))
 
 
-def _normalize_call(fn: str, args: tuple[Body, ...], names: Mapping[Atom, Any], body: Body) -> Sum:
+def _normalize_call(fn: str, args: tuple[Body, ...], values: Mapping[Atom, Any], body: Body) -> Sum:
     if fn in ("add", "mul"):  # nested sums and products are flattened; those of bools stay as they are
-        flat = [normalize_body(a, names) for a in operands(body)]
+        flat = [normalize_body(a, values) for a in operands(body)]
         if not any(_is_boolean(a) for a in flat):
             return plus(*flat) if fn == "add" else times(*flat)
-        return apply_function(fn, [normalize_body(a, names) for a in args])
-    inner = [normalize_body(a, names) for a in args]
+        return apply_function(fn, [normalize_body(a, values) for a in args])
+    inner = [normalize_body(a, values) for a in args]
     # the other functions of a ring, and division, are written by +, * and 1/x
     if fn in FIELD_FUNCTIONS and not any(map(_is_boolean, inner)):
         if fn == "neg":

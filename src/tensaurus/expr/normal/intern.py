@@ -31,7 +31,13 @@ from tensaurus.expr.ir.printer import (
 from tensaurus.expr.ir.scalar_functions import FUNCTIONS
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import bound_axes, children, innermost_first, operands, rebuild_body, sizes
-from tensaurus.expr.normal.canonical_record import AxisNaming, Record, canonical_axis_order, name_bound_axes
+from tensaurus.expr.normal.canonical_record import (
+    AxisNaming,
+    Record,
+    canonical_axis_order,
+    name_bound_axes,
+    names_by_position,
+)
 from tensaurus.expr.sizes.size import Axis, Size
 
 __all__ = ["fingerprint", "intern_scope"]
@@ -158,6 +164,6 @@ class _Writer(AxisNaming):
             case Reduce(monoid, axes, _):
                 (inner,) = term.operands
                 order = canonical_axis_order(axes, inner.factors, (), names, depth)
-                wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
+                wider = names_by_position(order, names, depth)
                 return Reduce(monoid, self.bind(order), self.body(inner, wider, depth + len(axes)))
         return rebuild_body(term.body, lambda body: body, self.size)

@@ -223,7 +223,7 @@ class Sum(Record):
     def factor(self) -> Factor | None:
         """The factor that is equal to the sum, None where that is not a single one."""
         if len(self.terms) == 1:
-            (coefficient, core), = self.terms
+            ((coefficient, core),) = self.terms
             if coefficient == 1 and core.is_product and len(core.factors) == 1:
                 return core.factors[0]
         return None

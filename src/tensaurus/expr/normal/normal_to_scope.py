@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 from tensaurus.expr.ir.printer import Names, names_in, show_size
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import axes_in
-from tensaurus.expr.normal.canonical_record import AxisNaming, Record, canonical_axis_order
+from tensaurus.expr.normal.canonical_record import AxisNaming, Record, canonical_axis_order, names_by_position
 from tensaurus.expr.normal.guards import range_guards
 from tensaurus.expr.normal.normal_form import (
     Apply,
@@ -70,7 +70,7 @@ class Writer(AxisNaming):
         """
         # name the bound axes by position, and sort factors and guards by their texts under these names
         order = canonical_axis_order(core.axes, core.factors, core.guards, names, depth)
-        wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
+        wider = names_by_position(order, names, depth)
         inner = depth + len(order)
         factors = sorted(core.factors, key=lambda f: f.text(wider, inner))
         guards, is_padded = _guards_beyond_edges(core)
@@ -127,7 +127,7 @@ class Writer(AxisNaming):
                 return Select(tuple(map(self.size, sizes)), *branches)
             case Fold(monoid=monoid, axes=axes, body=body):
                 order = canonical_axis_order(axes, (body,), (), names, depth)
-                wider = {**names, **{a: f"~{number}" for number, a in enumerate(order, depth)}}
+                wider = names_by_position(order, names, depth)
                 named = self.bind(order)
                 return Reduce(monoid, named, self.sum(body, wider, depth + len(order)))
         raise TypeError(type(factor))
@@ -163,14 +163,8 @@ def _is_defined_everywhere(record: Record) -> bool:
     """Return whether every read inside lies within its source for all values of the axes."""
     return all(
         not isinstance(r, Leaf) or r.outside is not None or not range_guards(r.source.shape, r.indices)
-        for r in _records(record)
+        for r in record.walk()
     )
-
-
-def _records(record: Record) -> Iterator[Record]:
-    yield record
-    for part in record.parts():
-        yield from _records(part)
 
 
 def _axes_by_factor(

@@ -42,5 +42,3 @@ def _cores(inner: Sum) -> Iterator[Core]:
             if isinstance(factor, Choose):
                 yield from _cores(factor.then)
                 yield from _cores(factor.other)
-
-

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from tensaurus.expr.ir.scalar_functions import NEUTRAL_ELEMENTS
 from tensaurus.expr.ir.scope import Const, Source, Table, axis
 from tensaurus.expr.ir.walk import axes_in
 from tensaurus.expr.normal.axis_ranges import join_ranges, merge_digits, narrow_by_guards, split_digits
@@ -53,10 +54,10 @@ from tensaurus.expr.sizes.size import (
 MAX_PRODUCT_TERMS = 200  # a product that would have more terms stays a product of sums
 
 Values = Mapping[Atom, Any]
-Weighted = tuple[Number, Core]  # a coefficient and its core
+Term = tuple[Number, Core]  # coefficient * core, as in `Sum.terms`
 
 
-def sum_terms(terms: Iterable[Weighted]) -> Sum:
+def sum_terms(terms: Iterable[Term]) -> Sum:
     """Return the sum of terms, adding like ones, and joining neighbouring ranges and complementary guards."""
     terms_by_key: dict[str, tuple[Number, Core]] = {}
     for coefficient, core in terms:
@@ -75,7 +76,7 @@ def sum_terms(terms: Iterable[Weighted]) -> Sum:
     return Sum(kept.values())
 
 
-def _merge_complementary_guards(terms_by_key: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
+def _merge_complementary_guards(terms_by_key: Mapping[str, Term]) -> tuple[tuple[str, str], Sum] | None:
     """Return the keys and the sum of two terms with [g] f + [not g] f = f."""
     for key, (coefficient, core) in terms_by_key.items():
         for guard in core.guards:
@@ -86,7 +87,7 @@ def _merge_complementary_guards(terms_by_key: Mapping[str, Weighted]) -> tuple[t
     return None
 
 
-def _merge_neighbouring_ranges(terms_by_key: Mapping[str, Weighted]) -> tuple[tuple[str, str], Sum] | None:
+def _merge_neighbouring_ranges(terms_by_key: Mapping[str, Term]) -> tuple[tuple[str, str], Sum] | None:
     """Return keys and sum of two terms: sum[k:a](f(k)) + sum[k:b](f(k + a)) = sum[k:a + b](f(k))."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     for key, (coefficient, core) in terms_by_key.items():
@@ -143,7 +144,7 @@ def times(*sums: Sum) -> Sum:
     return result
 
 
-def _product(a: Weighted, b: Weighted) -> Sum:
+def _product(a: Term, b: Term) -> Sum:
     (c, left), (d, right) = a, b
     if not set(left.axes).isdisjoint(right.axes):
         ((d, right),) = with_fresh_axes(Sum((b,))).terms
@@ -226,7 +227,7 @@ def select_sum(guards: Sequence[Size], then: Sum, other: Sum) -> Sum:
     narrowed = narrow_by_guards((), guards)
     if narrowed is None:
         return other
-    guards = narrowed[1]
+    guards = narrowed.guards
     if not guards or then.key == other.key:
         return then
     if not is_addable(then) or not is_addable(other):  # a select must stay, written with one of g and -1 - g
@@ -266,11 +267,11 @@ def inverse(inner: Sum) -> Sum:
 
 def _assume_guard(inner: Sum, guard: Size) -> Sum:
     """Return the sum simplified where the guard holds."""
-    terms: list[Weighted] = []
+    terms: list[Term] = []
     for c, core in inner.terms:
         narrowed = narrow_by_guards((), (*core.guards, guard))
         if narrowed is not None:
-            guards = [g for g in core.guards if g != guard and g in narrowed[1]]
+            guards = [g for g in core.guards if g != guard and g in narrowed.guards]
             factors = (
                 _assume_in_select(f, guard) if isinstance(f, Choose) else factor_sum(f) for f in core.factors
             )
@@ -295,7 +296,7 @@ def _as_padded_read(choice: Choose, assumed: tuple[Size, ...] = ()) -> Sum:
     read, value = choice.then.factor, choice.other.factor
     if isinstance(read, Leaf) and read.outside is None and isinstance(value, Literal):
         narrowed = narrow_by_guards((), (*range_guards(read.source.shape, read.indices), *assumed))
-        if narrowed is not None and {*narrowed[1], *assumed} >= {*choice.guards}:
+        if narrowed is not None and {*narrowed.guards, *assumed} >= {*choice.guards}:
             return factor_sum(Leaf(read.source, read.indices, Const(value.value)))
     return factor_sum(choice)
 
@@ -315,10 +316,9 @@ def apply_function(fn: str, args: Sequence[Sum]) -> Sum:
 
 def reduce_over(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     """Return the max, min or prod over axes."""
-    neutral = {"max": float("-inf"), "min": float("inf")}
     narrowed = narrow_by_guards(axes, ())
     if narrowed is None:  # a range is empty
-        return number_sum(1) if monoid == "prod" else literal_sum(neutral[monoid])
+        return number_sum(1) if monoid == "prod" else literal_sum(NEUTRAL_ELEMENTS[monoid])
     axes, _, values = narrowed
     if values:  # axes of one point are gone
         return reduce_over(monoid, axes, instantiate(body, values))
@@ -348,10 +348,6 @@ def reduce_over(monoid: str, axes: Sequence[Axis], body: Sum) -> Sum:
     return factor_sum(Fold(monoid, tuple(axes), body))
 
 
-def _substitute_sum(body: Sum, values: Values, axes: Sequence[Axis]) -> Sum:
-    return instantiate(body, values)
-
-
 def with_fresh_axes(inner: Sum) -> Sum:
     """Return the same sum with new bound axes, so that no axis is bound twice on one path."""
     return instantiate(inner, {})
@@ -359,7 +355,7 @@ def with_fresh_axes(inner: Sum) -> Sum:
 
 def instantiate(inner: Sum, values: Values) -> Sum:
     """Return the sum with axes replaced by sizes, and with new bound axes."""
-    terms: list[Weighted] = []
+    terms: list[Term] = []
     for c, core in inner.terms:
         fresh = {a: axis(substitute(a.extent, values), "r") for a in core.axes}
         all_values = _with_axes(values, fresh)

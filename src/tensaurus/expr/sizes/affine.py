@@ -9,16 +9,23 @@ Analyses of indices (strides, images, regions) begin with this split.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensaurus.expr.sizes.polynomial import make_polynomial, plus, polynomial, terms_of
 from tensaurus.expr.sizes.size import Axis, Size, atoms
 
 
-def affine_coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Size], Size] | None:
-    """Return ({axis: coefficient}, rest) where the size is affine in the axes, else None.
+class LinearForm(NamedTuple):
+    """The size rest + sum of slope * axis."""
 
-    Coefficients and rest contain none of the axes.
+    slopes: dict[Axis, Size]
+    rest: Size
+
+
+def affine_coefficients(size: Any, axes: Iterable[Axis]) -> LinearForm | None:
+    """Return slopes and rest where the size is affine in the axes, else None.
+
+    Slopes and rest contain none of the axes; an axis that the size lacks has no slope.
     """
     axis_set = set(axes)
     slopes: dict[Axis, Any] = {}
@@ -35,4 +42,4 @@ def affine_coefficients(size: Any, axes: Iterable[Axis]) -> tuple[dict[Axis, Siz
             slopes[axis] = plus(slopes.get(axis, 0), term_size)
         else:
             rest = plus(rest, term_size)
-    return slopes, rest
+    return LinearForm(slopes, rest)

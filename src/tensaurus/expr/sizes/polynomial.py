@@ -107,6 +107,7 @@ class Atom(Arithmetic):
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
+PolyTerms: TypeAlias = tuple[tuple[Monomial, Number], ...]  # monomials with their coefficients
 
 
 class Poly(Arithmetic):
@@ -117,7 +118,7 @@ class Poly(Arithmetic):
 
     __slots__ = ("terms", "_hash", "_text", "_atoms")
 
-    def __init__(self, terms: tuple[tuple[Monomial, Number], ...]):
+    def __init__(self, terms: PolyTerms):
         self.terms = terms
         self._hash = hash(terms)
         self._text: str | None = None
@@ -139,7 +140,7 @@ class Poly(Arithmetic):
     __repr__ = __str__
 
 
-def _format_terms(terms: tuple[tuple[Monomial, Number], ...]) -> str:
+def _format_terms(terms: PolyTerms) -> str:
     text = ""
     for factors, coefficient in terms:
         names = [a.factor_text for a in factors]
@@ -183,13 +184,22 @@ def polynomial(size: Any) -> Any:
     return Poly((((size,), 1),)) if isinstance(size, Atom) else size
 
 
-def terms_of(size: Any) -> tuple[tuple[Monomial, Number], ...]:
+def terms_of(size: Any) -> PolyTerms:
     """Return the terms (atoms, coefficient) of any size, constants included."""
     if isinstance(size, Poly):
         return size.terms
     if isinstance(size, Atom):
         return (((size,), 1),)
     return (((), size),) if size != 0 else ()
+
+
+def single_atom(size: Any) -> Atom | None:
+    """Return the atom that the size is; None for a number, a multiple, a product or a sum."""
+    terms = terms_of(size)
+    if len(terms) != 1:
+        return None
+    ((factors, coefficient),) = terms
+    return factors[0] if coefficient == 1 and len(factors) == 1 else None
 
 
 def plus(a: Any, b: Any) -> Any:

@@ -34,7 +34,7 @@ def candidate_algorithms(
     allowed: Callable[[Algorithms], bool] = lambda algorithms: True,
 ) -> tuple[Algorithms, ...]:
     """Returns the fastest allowed algorithms by estimate, then the fastest ones with much smaller errors."""
-    limit = MAX_TIME_RATIO * estimate_seconds(convolution, (None,) * len(convolution.windows), roofline)
+    limit = MAX_TIME_RATIO * estimate_seconds(convolution, (None,) * len(convolution.spatial_axes), roofline)
     timed = [(estimate_seconds(convolution, a, roofline), a) for a in _all_algorithms(convolution)]
     chosen: list[Algorithms] = []
     for _, algorithms in sorted((pair for pair in timed if pair[0] < limit), key=lambda pair: pair[0]):
@@ -55,11 +55,10 @@ def error_growth(algorithms: Algorithms) -> float:
 def estimate_seconds(convolution: Convolution, algorithms: Algorithms, roofline: Roofline) -> float:
     """Estimates the seconds of a convolution by these algorithms at the machine's peaks."""
     tilings = convolution.tilings(algorithms)
-    fast = [tiling for tiling in tilings if tiling.is_fast]
     used = [a for a in algorithms if a]
     # products: each position of each filter multiplies every product, channel and tap of its group
-    taps = prod(tiling.window.taps for tiling in tilings if not tiling.is_fast)
-    products = prod(tiling.products for tiling in fast)
+    taps = prod(tiling.axis.taps for tiling in tilings if not tiling.is_fast)
+    products = prod(a.products for a in used)
     positions = convolution.batch * prod(tiling.product_positions for tiling in tilings)
     weights = products * convolution.filters * convolution.channels // convolution.groups * taps
     # transforms: of each channel in each data tile, and of each filter at each position
@@ -67,7 +66,8 @@ def estimate_seconds(convolution: Convolution, algorithms: Algorithms, roofline:
     data = tiles * convolution.channels * _transform_work([a.data for a in used])
     output = positions * convolution.filters * _transform_work([a.output for a in used])
     # traffic: elements of the data, of the transformed weights and of the result
-    results = convolution.batch * convolution.filters * prod(w.outputs for w in convolution.windows)
+    outputs = prod(axis.outputs for axis in convolution.spatial_axes)
+    results = convolution.batch * convolution.filters * outputs
     moved = prod(convolution.x.shape) + weights + results
     work = positions * weights + TRANSFORM_COST * (data + output)
     # weights are read before each block's products, so arithmetic hides little of the traffic (measured):
@@ -88,10 +88,10 @@ def _transform_work(matrices: list[Matrix]) -> int:
 def _all_algorithms(convolution: Convolution) -> Iterator[Algorithms]:
     """Yields every choice of an algorithm or None for each dimension, except None for all dimensions."""
     choices = []
-    for window in convolution.windows:
+    for axis in convolution.spatial_axes:
         # with one tap for each remainder modulo the step, an algorithm saves no product
-        limit = min(MAX_TILE_OUTPUTS, window.outputs) if window.taps_per_residue > 1 else 0
-        kinds = ((size, window.taps, window.step) for size in range(2, limit + 1))
+        limit = min(MAX_TILE_OUTPUTS, axis.outputs) if axis.taps_per_residue > 1 else 0
+        kinds = ((size, axis.taps, axis.step) for size in range(2, limit + 1))
         choices.append((None, *(best_algorithm(*kind) for kind in kinds if is_short(*kind))))
     for chosen in product(*choices):
         if any(chosen) and prod(a.products for a in chosen if a) <= MAX_TILE_PRODUCTS:

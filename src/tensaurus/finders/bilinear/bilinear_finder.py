@@ -44,14 +44,14 @@ class Bilinear:
     allowed: Callable[[Convolution, Algorithms], bool] = _allow_all
     _known: dict[Node, tuple[float, tuple[Equation, ...]]] = field(default_factory=dict, repr=False)
 
-    def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """Yields proposals that add about `room` e-nodes."""
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
+        """Yields proposals that add about `max_new_enodes` e-nodes."""
         nodes = dict.fromkeys(node for program in graph.programs for node in program.active)
         ranked = [(node, *self._gain_and_equations(node)) for node in nodes]
         ranked.sort(key=lambda each: -each[1])  # each: a node, its gain, its equations
         proposals = ((node, equation) for node, _, equations in ranked for equation in equations)
         # an equation adds two e-nodes, the transformed weights and the convolution by them
-        for node, equation in islice(proposals, max(room // 2, 0)):
+        for node, equation in islice(proposals, max(max_new_enodes // 2, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, Piece.of(node).leaves)))
 
     def variants(self, program: Program) -> Iterator[Program]:
@@ -89,7 +89,7 @@ class Bilinear:
         chosen = candidate_algorithms(convolution, self.roofline, partial(self.allowed, convolution))
         if not chosen:
             return 0.0, ()
-        direct = (None,) * len(convolution.windows)
+        direct = (None,) * len(convolution.spatial_axes)
         times = [estimate_seconds(convolution, each, self.roofline) for each in (direct, chosen[0])]
         equations = (fast_convolution_equation(node, algorithms) for algorithms in chosen)
         return times[0] - times[1], tuple(equation for equation in equations if equation is not None)

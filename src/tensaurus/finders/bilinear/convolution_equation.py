@@ -9,11 +9,12 @@ from tensaurus.finders.bilinear.fast_convolution import fast_scope, transform_we
 from tensaurus.finders.bilinear.recognize_convolution import recognize_convolution
 from tensaurus.finders.bilinear.tiling import Algorithms
 from tensaurus.graph.ir.node import Node, apply, replace_args
+from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Tested
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 
 __all__ = ["fast_convolution_equation", "format_algorithms"]
 
@@ -36,18 +37,18 @@ def fast_convolution_equation(node: Node, algorithms: Algorithms) -> Equation | 
     recognized = recognize_convolution(node)
     if recognized is None:
         return None
-    leaves = tuple(dict.fromkeys(arg for arg in node.args if arg is not None))
-    weights = apply(eop, [recognized.w], {"scope": transform_weights(recognized.convolution, algorithms)})
-    args = [recognized.x, weights, *([recognized.b] if recognized.b is not None else [])]
+    convolution = recognized.convolution
+    weights = apply(eop, [recognized.weights], {"scope": transform_weights(convolution, algorithms)})
+    args = [recognized.data, weights, *filter(None, (recognized.bias,))]
     # a scope over symbols: the eOperator can then be bound to data of other sizes (`ops/eop`)
-    right = apply(eop, args, {"scope": fast_scope(recognized.convolution.over_any_sizes, algorithms)})
+    right = apply(eop, args, {"scope": fast_scope(convolution.over_any_sizes, algorithms)})
     if right.types != node.types:
         return None
     points = "; ".join(dict.fromkeys(str(a) for a in algorithms if a))
     evidence = Tested("gf", f"{points}: multiplied out; and where it is used")
     law = f"{format_nodes(node)} => {format_nodes(right)}"
     name = format_algorithms(algorithms)
-    return _ConvolutionEquation(name, law, (node,), (right,), leaves, evidence, algorithms)
+    return _ConvolutionEquation(name, law, (node,), (right,), Piece.of(node).leaves, evidence, algorithms)
 
 
 @dataclass(frozen=True)

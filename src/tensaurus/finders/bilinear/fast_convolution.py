@@ -31,35 +31,36 @@ class Convolution:
     channels: int
     filters: int
     groups: int
-    windows: tuple[ConvolutionAxis, ...]
-    bias: bool = False
+    spatial_axes: tuple[ConvolutionAxis, ...]
+    has_bias: bool = False
     dtype: str = "float32"
 
     @property
     def x(self) -> Tensor:
-        shape = (self.batch, self.channels, *(w.size for w in self.windows))
+        shape = (self.batch, self.channels, *(axis.size for axis in self.spatial_axes))
         return Tensor("x0", shape, self.dtype)
 
     @property
     def w(self) -> Tensor:
-        shape = (self.filters, self.channels // self.groups, *(w.taps for w in self.windows))
+        shape = (self.filters, self.channels // self.groups, *(axis.taps for axis in self.spatial_axes))
         return Tensor("x0", shape, self.dtype)
 
     @property
     def over_any_sizes(self) -> Convolution:
         """The convolution with symbols for the batch and the spatial sizes of the data."""
-        windows = (w.over_size(polynomial(Symbol(f"S{k}", 1))) for k, w in enumerate(self.windows))
-        return replace(self, batch=polynomial(Symbol("N", 1)), windows=tuple(windows))
+        sizes = (polynomial(Symbol(f"S{k}", 1)) for k in range(len(self.spatial_axes)))
+        axes = tuple(axis.over_size(size) for axis, size in zip(self.spatial_axes, sizes, strict=True))
+        return replace(self, batch=polynomial(Symbol("N", 1)), spatial_axes=axes)
 
     def depth(self, algorithms: Algorithms) -> int:
         """Returns how many products are added up for each of an algorithm's multiplications."""
         return self.channels // self.groups * prod(
-            tiling.window.taps for tiling in self.tilings(algorithms) if not tiling.is_fast
+            tiling.axis.taps for tiling in self.tilings(algorithms) if not tiling.is_fast
         )
 
     def tilings(self, algorithms: Algorithms) -> list[Tiling]:
         """Returns the tiling of each dimension. Raises ValueError for an algorithm of other taps or steps."""
-        return [Tiling(*pair) for pair in zip(self.windows, algorithms, strict=True)]
+        return [Tiling(*pair) for pair in zip(self.spatial_axes, algorithms, strict=True)]
 
 
 def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope:
@@ -68,30 +69,29 @@ def transform_weights(convolution: Convolution, algorithms: Algorithms) -> Scope
     The products are those of fast dimensions, the taps those of summed dimensions.
     """
     tilings = convolution.tilings(algorithms)
-    fast = [tiling for tiling in tilings if tiling.is_fast]
-    summed_taps = tuple(tiling.window.taps for tiling in tilings if tiling.is_summed)
+    fast, summed = _fast_and_summed(tilings)
+    used = [a for a in algorithms if a]
+    rank = len(fast)
+    summed_taps = [tilings[k].axis.taps for k in summed]
 
-    def tap(f: Size, c: Size, *rest: Size) -> Body:
-        """Reads w by the taps of fast dimensions, then those of summed dimensions."""
-        inner, outer = iter(rest[: len(fast)]), iter(rest[len(fast) :])
-        places = (next(inner) if x.is_fast else next(outer) if x.is_summed else 0 for x in tilings)
-        return convolution.w[(f, c, *places)]
+    def read_taps(f: Size, c: Size, *taps: Size) -> Body:
+        tap_of = dict(zip((*fast, *summed), taps, strict=True))
+        return convolution.w[(f, c, *(tap_of.get(k, 0) for k in range(len(tilings))))]
 
     # w as [filters, channels, taps of fast dimensions..., taps of summed dimensions...]
     depth = convolution.channels // convolution.groups
-    shape = [convolution.filters, depth, *(tiling.window.taps for tiling in fast), *summed_taps]
-    weights = compute(shape, tap)
+    shape = [convolution.filters, depth, *(a.taps for a in used), *summed_taps]
+    weights = compute(shape, read_taps)
     # G along each fast dimension turns its taps into products, which then move to the front
-    for place, tiling in enumerate(fast):
-        shape[2 + place] = tiling.products
-        weights = _apply_matrix(tiling.algorithm.weights, weights, 2 + place, shape)  # type: ignore[union-attr]
-    rank = len(fast)
+    for place, algorithm in enumerate(used, 2):
+        shape[place] = algorithm.products
+        weights = _apply_matrix(algorithm.weights, weights, place, shape)
 
-    def moved(*place: Size) -> Body:
-        """Reads the transformed weights, whose own order is filters, channels, products, taps."""
-        return weights[(*place[rank : rank + 2], *place[:rank], *place[rank + 2 :])]
+    def products_first(*place: Size) -> Body:
+        products, (f, c), taps = place[:rank], place[rank : rank + 2], place[rank + 2 :]
+        return weights[(f, c, *products, *taps)]
 
-    return compute((*shape[2 : 2 + rank], convolution.filters, depth, *summed_taps), moved)
+    return compute((*shape[2 : 2 + rank], convolution.filters, depth, *summed_taps), products_first)
 
 
 def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
@@ -105,57 +105,64 @@ def fast_scope(convolution: Convolution, algorithms: Algorithms) -> Scope:
     For a summed dimension the tiles of D and V are elements of the data, those of M and Z are outputs.
     """
     tilings = convolution.tilings(algorithms)
-    fast = [tiling for tiling in tilings if tiling.is_fast]
+    fast, _ = _fast_and_summed(tilings)
+    used = [a for a in algorithms if a]
     rank = len(tilings)
 
     def element(n: Size, c: Size, *rest: Size) -> Body:
-        """Reads D: `rest` is one tile number for each dimension, then one place for each fast one."""
-        places = iter(rest[rank:])
-        tiles = zip(tilings, rest[:rank], strict=True)
-        spots = (t.element_index(tile, next(places) if t.is_fast else 0) for t, tile in tiles)
-        return convolution.x.padded(0)[(n, c, *spots)]
+        """Reads D: `rest` is one tile number for each dimension, then one position for each fast one."""
+        position_of = dict(zip(fast, rest[rank:], strict=True))
+        tiles = enumerate(zip(tilings, rest[:rank], strict=True))
+        indices = (tiling.element_index(tile, position_of.get(k, 0)) for k, (tiling, tile) in tiles)
+        return convolution.x.padded(0)[(n, c, *indices)]
 
     shape: list[Size] = [convolution.batch, convolution.channels, *(tiling.tiles for tiling in tilings)]
-    shape += [tiling.elements for tiling in fast]
+    shape += [algorithm.elements for algorithm in used]
     stage = compute(shape, element)  # D, then V, M and Z in turn
-    for place, tiling in enumerate(fast, 2 + rank):
-        shape[place] = tiling.products
-        stage = _apply_matrix(tiling.algorithm.data, stage, place, shape)  # type: ignore[union-attr]
-    stage, shape = _multiply(convolution, tilings, stage)
-    for place, tiling in enumerate(fast, 2 + rank):
-        shape[place] = tiling.outputs
-        stage = _apply_matrix(tiling.algorithm.output, stage, place, shape)  # type: ignore[union-attr]
+    for place, algorithm in enumerate(used, 2 + rank):
+        shape[place] = algorithm.products
+        stage = _apply_matrix(algorithm.data, stage, place, shape)
+    stage, shape = _multiply(convolution, algorithms, stage)
+    for place, algorithm in enumerate(used, 2 + rank):
+        shape[place] = algorithm.outputs
+        stage = _apply_matrix(algorithm.output, stage, place, shape)
     bias = Tensor("x2", (convolution.filters,), convolution.dtype)
 
     def output(n: Size, f: Size, *place: Size) -> Body:
-        positions = [tiling.tile_and_position(y) for tiling, y in zip(tilings, place, strict=True)]
-        inner = (i for tiling, (_, i) in zip(tilings, positions, strict=True) if tiling.is_fast)
-        value = stage[(n, f, *(tile for tile, _ in positions), *inner)]
-        return value + bias[f] if convolution.bias else value
+        found = [tiling.tile_and_position(y) for tiling, y in zip(tilings, place, strict=True)]
+        tiles, positions = (tile for tile, _ in found), (found[k][1] for k in fast)
+        value = stage[(n, f, *tiles, *positions)]
+        return value + bias[f] if convolution.has_bias else value
 
-    outputs = (window.outputs for window in convolution.windows)
+    outputs = (axis.outputs for axis in convolution.spatial_axes)
     return compute((convolution.batch, convolution.filters, *outputs), output)
 
 
-def _multiply(convolution: Convolution, tilings: Sequence[Tiling], data: Scope) -> tuple[Scope, list[Size]]:
-    """Returns M (see `fast_scope`) and its shape."""
+def _fast_and_summed(tilings: Sequence[Tiling]) -> tuple[list[int], list[int]]:
+    """Returns the numbers of the fast dimensions, and those of the summed ones."""
+    fast = [k for k, tiling in enumerate(tilings) if tiling.is_fast]
+    return fast, [k for k, tiling in enumerate(tilings) if tiling.is_summed]
+
+
+def _multiply(convolution: Convolution, algorithms: Algorithms, data: Scope) -> tuple[Scope, list[Size]]:
+    """Returns M (see `fast_scope`) and its shape; `data` is V."""
+    tilings = convolution.tilings(algorithms)
     rank = len(tilings)
-    products = [tiling.products for tiling in tilings if tiling.is_fast]
+    _, summed = _fast_and_summed(tilings)
+    products = [algorithm.products for algorithm in algorithms if algorithm]
     depth, filters_in_group = data.shape[1] // convolution.groups, convolution.filters // convolution.groups
-    summed_taps = [tiling.window.taps for tiling in tilings if tiling.is_summed]
+    summed_taps = [tilings[k].axis.taps for k in summed]
     weights = Tensor("x1", (*products, convolution.filters, depth, *summed_taps), convolution.dtype)
 
     def element(n: Size, f: Size, *rest: Size) -> Body:
-        tiles, points = rest[:rank], rest[rank:]  # positions, and which product of each fast dimension
+        positions, points = rest[:rank], rest[rank:]  # `points`: which product of each fast dimension
 
         def term(c: Size, *taps: Size) -> Body:
-            remaining_taps = iter(taps)
-            rows = [
-                tiling.tile_at_tap(tile, next(remaining_taps)) if tiling.is_summed else tile
-                for tiling, tile in zip(tilings, tiles, strict=True)
-            ]
+            tiles = list(positions)
+            for k, tap in zip(summed, taps, strict=True):
+                tiles[k] = tilings[k].tile_at_tap(tiles[k], tap)
             channel = c if convolution.groups == 1 else f // filters_in_group * depth + c
-            return data[(n, channel, *rows, *points)] * weights[(*points, f, c, *taps)]
+            return data[(n, channel, *tiles, *points)] * weights[(*points, f, c, *taps)]
 
         return total((depth, *summed_taps), term)
 

@@ -1,10 +1,11 @@
-"""Describes one dimension of a convolution, and how an algorithm tiles it.
+"""Describes one spatial dimension of a convolution, and how an algorithm divides its outputs into tiles.
+
+    F(2, 3), 3 taps, stride 1, dilation 2      tile 0: outputs 0, 2 from elements 0, 2, 4, 6    (phase 0)
+                                               tile 1: outputs 1, 3 from elements 1, 3, 5, 7    (phase 1)
 
 Let a dimension have stride s and dilation d, and g = gcd(s, d). Tap k and output y = (d/g) y' + q read
 element d ((s/g) y' + k) + s q - pad. So for each output phase q the convolution is one without dilation, in
 steps of s/g, over every d-th element. A tile's number holds its phase, too: tile t is of phase t % (d/g).
-
-For s = 1 and d = 2 there are two phases in steps of 1: the even and the odd outputs.
 
 A dimension is fast (an algorithm transforms its tiles), summed (it has no algorithm, and the product adds up
 its taps) or plain (it has no algorithm and a single tap).
@@ -60,13 +61,13 @@ class ConvolutionAxis:
 class Tiling:
     """A dimension and its algorithm; without an algorithm a tile is one element or one output."""
 
-    window: ConvolutionAxis
+    axis: ConvolutionAxis
     algorithm: BilinearAlgorithm | None
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
             return
-        needed = self.window.taps, self.window.step
+        needed = self.axis.taps, self.axis.step
         if (self.algorithm.taps, self.algorithm.step) != needed:
             raise ValueError(f"{self.algorithm} for {needed[0]} taps in steps of {needed[1]}")
 
@@ -77,16 +78,7 @@ class Tiling:
     @property
     def is_summed(self) -> bool:
         """Whether the product adds up the taps of this dimension."""
-        return self.algorithm is None and self.window.taps > 1
-
-    @property
-    def elements(self) -> int:
-        """The number of elements that a tile reads."""
-        return self.algorithm.elements if self.algorithm else 1
-
-    @property
-    def products(self) -> int:
-        return self.algorithm.products if self.algorithm else 1
+        return self.algorithm is None and self.axis.taps > 1
 
     @property
     def outputs(self) -> int:
@@ -99,35 +91,35 @@ class Tiling:
         Fast: the tiles of all phases. Summed: the elements from the first to the last that a tap reads.
         Plain: the outputs.
         """
-        window = self.window
+        axis = self.axis
         if self.is_fast:
-            return window.phase_count * ((window.outputs - 1) // (window.phase_count * self.outputs) + 1)
+            return axis.phase_count * ((axis.outputs - 1) // (axis.phase_count * self.outputs) + 1)
         if self.is_summed:
-            return 1 + self.tile_at_tap(window.outputs - 1, window.taps - 1)
-        return window.outputs
+            return 1 + self.tile_at_tap(axis.outputs - 1, axis.taps - 1)
+        return axis.outputs
 
     @property
     def product_positions(self) -> Any:
         """The number of positions where products are computed: tiles (fast), outputs (summed, plain)."""
-        return self.tiles if self.is_fast else self.window.outputs
+        return self.tiles if self.is_fast else self.axis.outputs
 
     def element_index(self, tile: Size, position_in_tile: Size) -> Size:
         """Returns the index in the input of the element at this position in the tile."""
-        window = self.window
+        axis = self.axis
         if not self.is_fast:  # a tile of one element: any that a tap reads (summed), or an output's (plain)
-            return tile - window.pad if self.is_summed else tile * window.stride - window.pad
+            return tile - axis.pad if self.is_summed else tile * axis.stride - axis.pad
         # tile t: phase q = t % (d/g), and the (t // (d/g))-th tile of this phase
-        within = window.step * self.outputs * (tile // window.phase_count) + position_in_tile
-        return window.dilation * within + window.stride * (tile % window.phase_count) - window.pad
+        within = axis.step * self.outputs * (tile // axis.phase_count) + position_in_tile
+        return axis.dilation * within + axis.stride * (tile % axis.phase_count) - axis.pad
 
     def tile_at_tap(self, output: Any, tap: Any) -> Any:
         """Returns the tile, which is one element, that an output of a summed dimension reads at a tap."""
-        return output * self.window.stride + tap * self.window.dilation
+        return output * self.axis.stride + tap * self.axis.dilation
 
     def tile_and_position(self, output: Size) -> tuple[Size, Size]:
         """Returns the tile of an output, and the output's position in the tile."""
         if not self.is_fast:
             return output, 0
-        phase_count = self.window.phase_count
+        phase_count = self.axis.phase_count
         tile = output // (phase_count * self.outputs) * phase_count + output % phase_count
         return tile, output // phase_count % self.outputs

@@ -25,7 +25,7 @@ from tensaurus.finders.derive.derivation_search import (
 )
 from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, format_scopes, remove_sizes
 from tensaurus.finders.derive.joint_search import MAX_MERGED_STATES, PATHS_PER_RULES
-from tensaurus.finders.derive.operator_matching import matchable_operators
+from tensaurus.finders.derive.matchable_operators import matchable_operators
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.runtimes.measure.database import Database, Measurement
 

@@ -15,7 +15,7 @@ from tensaurus.finders.derive.derivation_search import DerivedProgram
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Derived, Tested
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 
 __all__ = ["derivation_steps", "make_equation"]
 

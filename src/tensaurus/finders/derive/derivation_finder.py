@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from time import monotonic
+from typing import NamedTuple, TypeAlias
 
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
@@ -23,10 +24,9 @@ from tensaurus.finders.derive.derivation_equation import make_equation
 from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
 from tensaurus.finders.derive.joint_search import search_region
 from tensaurus.finders.derive.linear_regions import LinearRegion, find_linear_regions
-from tensaurus.finders.derive.operator_matching import matchable_operators
+from tensaurus.finders.derive.matchable_operators import matchable_operators
 from tensaurus.finders.derive.price_as_operators import PEAK_FRACTION, estimate_seconds
 from tensaurus.graph.ir.node import Node
-from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.equation import Equation
 from tensaurus.runtimes.price.operation_counts import is_free, number_of, scopes_of
@@ -37,67 +37,85 @@ __all__ = ["Derive"]
 
 MAX_PROPOSALS = 3  # programs that are proposed for one region
 MAX_STORED = 6  # programs of one region that are stored for other runs and sizes
-STATES = 80  # states that the search for one region explores, at most
+MAX_STATES = 80  # states that the search for one region explores, at most
 MAX_PRICED = 24  # programs of one region that are expanded into standard operators to estimate their time
 MAX_TIME_RATIO = 0.8  # a program's estimated time, as a fraction of the region's: estimates are rough
 MIN_SAVED_SHARE = 0.02  # fraction of a model's time that equal regions must be able to save for a search
+
+
+Forms: TypeAlias = tuple[Node, ...]  # `LinearRegion.forms`: equal for regions that compute the same
+
+
+class RegionSeconds(NamedTuple):
+    """The seconds of a region's operators as measured, and the least that its arithmetic should take."""
+
+    measured: float
+    least: float
+
+
+class _Saving(NamedTuple):
+    """An equation, and the estimated seconds that its right side takes less than its left side."""
+
+    seconds: float
+    equation: Equation
 
 
 @dataclass
 class Derive:
     """Proposes derivations of the e-graph's programs, as a `Finder`: first those that should save most.
 
-    seconds   returns the time of an operator, None where it was not measured
-    roofline  the machine's peaks
-    states    states that the search for one region explores, at most
-    budget    seconds for all searches, until more are granted
-    cache     derivations that are known, and whether kernels can be generated: without them, derived
-              programs are priced as standard operators
+    seconds     returns the time of an operator, None where it was not measured
+    roofline    the machine's peaks
+    max_states  states that the search for one region explores
+    budget      seconds for all searches, until more are granted
+    cache       derivations that are known, and whether kernels can be generated: without them, derived
+                programs are priced as standard operators
 
     The private tables are by a program's roots (_regions), by a region's forms (_programs of single regions,
-    _equations with the seconds that each saves, _unfinished), or by a node (_prices in seconds).
+    _savings, _unfinished), or by a node (_prices in seconds).
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
-    states: int = STATES
+    max_states: int = MAX_STATES
     budget: float = inf
     cache: DerivationCache = field(default_factory=DerivationCache)
     _regions: dict[tuple[Node, ...], tuple[LinearRegion, ...]] = field(default_factory=dict, repr=False)
-    _programs: dict[tuple[Node, ...], list[DerivedProgram]] = field(default_factory=dict, repr=False)
-    _equations: dict[tuple[Node, ...], tuple[tuple[float, Equation], ...]] = field(
-        default_factory=dict, repr=False
-    )
+    _programs: dict[Forms, list[DerivedProgram]] = field(default_factory=dict, repr=False)
+    _savings: dict[Forms, tuple[_Saving, ...]] = field(default_factory=dict, repr=False)
     _prices: dict[Node, float] = field(default_factory=dict, repr=False)
-    _unfinished: dict[tuple[Node, ...], _UnfinishedSearch] = field(default_factory=dict, repr=False)
+    _unfinished: dict[Forms, _UnfinishedSearch] = field(default_factory=dict, repr=False)
 
-    def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """Yield proposals that add about `room` e-nodes."""
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
+        """Yield proposals that add about `max_new_enodes` e-nodes."""
         for program in graph.programs:
             if program.roots not in self._regions:
                 self._regions[program.roots] = tuple(find_linear_regions(program))
         # regions of earlier programs are looked at again: they may have been measured since, and in later
-        # programs they are hidden in fused kernels.  By form, (region, its seconds now) of each region whose
-        # arithmetic alone should take clearly less
-        by_forms: dict[tuple[Node, ...], list[tuple[LinearRegion, float]]] = {}
-        possible_savings: dict[tuple[Node, ...], float] = {}
+        # programs they are hidden in fused kernels
+        slow_regions: dict[Forms, list[LinearRegion]] = {}
+        possible_savings: dict[Forms, float] = {}
         for region in dict.fromkeys(region for regions in self._regions.values() for region in regions):
-            now, least = self.region_seconds(region)
-            if MAX_TIME_RATIO * now > least:
-                by_forms.setdefault(region.forms, []).append((region, now))
-                possible_savings[region.forms] = possible_savings.get(region.forms, 0.0) + now - least
-        total = max((self._program_seconds(program) for program in graph.programs), default=0.0)
-        promising = [forms for forms in by_forms if possible_savings[forms] >= MIN_SAVED_SHARE * total]
+            seconds = self.region_seconds(region)
+            if MAX_TIME_RATIO * seconds.measured > seconds.least:
+                forms = region.forms
+                slow_regions.setdefault(forms, []).append(region)
+                saved = possible_savings.get(forms, 0.0)
+                possible_savings[forms] = saved + seconds.measured - seconds.least
+        times = (sum(filter(None, map(self.seconds, program.active))) for program in graph.programs)
+        total = max(times, default=0.0)
+        promising = [forms for forms in slow_regions if possible_savings[forms] >= MIN_SAVED_SHARE * total]
         # single regions first: joint derivations begin at what was found for each of their products
+        promising.sort(key=lambda forms: (len(forms) > 1, -possible_savings[forms]))
         proposals = [
-            (saved, region, equation)
-            for forms in sorted(promising, key=lambda forms: (len(forms) > 1, -possible_savings[forms]))
-            for region, now in by_forms[forms]
-            for saved, equation in self._derive(region, now)
+            (region, saving)
+            for forms in promising
+            for region in slow_regions[forms]
+            for saving in self._derive(region)
         ]
-        proposals.sort(key=lambda proposal: -proposal[0])
+        proposals.sort(key=lambda proposal: -proposal[1].seconds)
         # an equation is taken to add four e-nodes
-        for _, region, equation in islice(proposals, max(room // 4, 0)):
+        for region, (_, equation) in islice(proposals, max(max_new_enodes // 4, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, region.leaves)))
 
     def grant_time(self, seconds: float) -> bool:
@@ -105,48 +123,46 @@ class Derive:
         self.budget = max(self.budget, 0.0) + seconds
         return bool(self._unfinished)
 
-    def _program_seconds(self, program: Program) -> float:
-        """Return the measured seconds of the program's operators."""
-        return sum(filter(None, map(self.seconds, program.active)))
-
-    def region_seconds(self, region: LinearRegion) -> tuple[float, float]:
+    def region_seconds(self, region: LinearRegion) -> RegionSeconds:
         """Return the measured seconds of the region's unfused operators, and the least for its arithmetic."""
-        now = sum(filter(None, (self.seconds(node) for node in region.inner if not is_free(node))))
+        measured = sum(filter(None, (self.seconds(node) for node in region.inner if not is_free(node))))
         least = 0.0
         for piece, product in zip(region.pieces, region.products, strict=True):
             count = number_of(multiply_adds(scopes_of(product)[0]))
             work = 2 * count * self.roofline.operation / PEAK_FRACTION
             # moves after a product, such as those that cut out a band, drop about half of its elements
             least += work if piece.root is product else work / 2
-        return now, least
+        return RegionSeconds(measured, least)
 
-    def _derive(self, region: LinearRegion, now: float) -> tuple[tuple[float, Equation], ...]:
-        """Return (saved seconds, equation) pairs; a joint region must beat its single regions."""
+    def _derive(self, region: LinearRegion) -> tuple[_Saving, ...]:
+        """Return the equations of a region, searched for now if there is time; a table keeps them."""
         forms = region.forms
         matchable_operators()  # computed and cached here, so that no search is charged for it
-        # three cases: search now, note as unfinished what there is no time to begin, or answer from the table
-        if (forms not in self._equations or forms in self._unfinished) and self.budget > 0:
-            now = now if len(forms) == 1 else sum(map(self._best_seconds, region.single_regions))
+        if (forms not in self._savings or forms in self._unfinished) and self.budget > 0:
+            is_joint = len(forms) > 1
+            now = self.region_seconds(region).measured
+            if is_joint:  # it must beat the best programs of its products
+                now = sum(map(self._best_seconds, region.single_regions))
             began = monotonic()
             deadline, expressions = began + self.budget, region.expressions()
             programs = [] if expressions is None else self._search(region, *expressions, deadline, now)
-            if len(forms) == 1:  # joint searches begin at these
+            if not is_joint:  # joint searches begin at these
                 self._programs[forms] = programs
-            self._equations[forms] = tuple(self._make_equations(region, programs, now))
+            self._savings[forms] = tuple(self._make_equations(region, programs, now))
             self.budget -= monotonic() - began
-        elif forms not in self._equations:
+        elif forms not in self._savings:
             self._unfinished[forms] = _UnfinishedSearch()
-        return self._equations.get(forms, ())
+        return self._savings.get(forms, ())
 
     def _best_seconds(self, region: LinearRegion) -> float:
         """Return the seconds of a single region with the best proposal for it."""
-        now, _ = self.region_seconds(region)
-        return now - max((saved for saved, _ in self._derive(region, now)), default=0.0)
+        now = self.region_seconds(region).measured
+        return now - max((saving.seconds for saving in self._derive(region)), default=0.0)
 
     def _make_equations(
         self, region: LinearRegion, programs: Iterable[DerivedProgram], now: float
-    ) -> Iterator[tuple[float, Equation]]:
-        """Yield (saved seconds, equation) for the first programs that are fast enough; `now` in seconds."""
+    ) -> Iterator[_Saving]:
+        """Yield the equations of the first programs that are fast enough; the region takes `now` seconds."""
         count = 0
         leaves = tuple(region.names.values())
         for program in _distinct_programs(programs):
@@ -158,7 +174,7 @@ class Derive:
                 continue
             if equation is not None:
                 count += 1
-                yield now - program.seconds, equation
+                yield _Saving(now - program.seconds, equation)
 
     def _search(
         self, region: LinearRegion, roots: tuple[Scope, ...], nodes: tuple[tuple[Tensor, Node], ...],
@@ -175,8 +191,8 @@ class Derive:
             new = self._price(region, unfinished.search.resume(), now)
             return self._store(region, roots, unfinished.search, new, unfinished.earlier)
         search = Search(
-            self.roofline, states=self.states, deadline=deadline, allows_kernels=self.cache.allows_kernels,
-            weights=region.weights,
+            self.roofline, max_states=self.max_states, deadline=deadline,
+            allows_kernels=self.cache.allows_kernels, weights=region.weights,
         )  # fmt: skip
         # second case: stored trails, of these sizes or else of others, are followed
         known = self.cache.trails_at(roots)

@@ -16,8 +16,9 @@ from heapq import heappop, heappush
 from itertools import count, takewhile
 from math import inf
 from time import monotonic
+from typing import NamedTuple
 
-from tensaurus.expr.analysis.index_map import is_reshape
+from tensaurus.expr.analysis.reshape_map import is_reshape
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import reads, tensors
@@ -32,14 +33,14 @@ from tensaurus.finders.derive import (
     tighten_boundary,
 )
 from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, State, intensity
-from tensaurus.finders.derive.instantiate_operator import match_operators
-from tensaurus.finders.derive.price_as_operators import PEAK_FRACTION, is_precomputed
+from tensaurus.finders.derive.match_operators import match_operators
+from tensaurus.finders.derive.price_as_operators import is_precomputed, operator_seconds
 from tensaurus.finders.derive.rewrite_step import JointRule, Rule
 from tensaurus.finders.derive.uniform_constants import inline_numbers, uniform_value
 from tensaurus.graph.analysis.program_expression import build_expression
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import topological_order
-from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, number_of, operations, scopes_of
+from tensaurus.runtimes.price.operation_counts import is_alias, number_of, scopes_of
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline
 
 __all__ = ["CONVERGING", "EXPLORATIVE", "JOINT", "DerivedProgram", "Search", "initial_expressions"]
@@ -94,6 +95,19 @@ class DerivedProgram:
         return tuple(reversed(states))
 
 
+class _WaitingState(NamedTuple):
+    """A state to explore: the least priority first, of equal ones the one that was discovered first.
+
+    depth   explorative rules that led to the state
+    number  counts the states as they are discovered
+    """
+
+    priority: float
+    depth: int
+    number: int
+    state: State
+
+
 @dataclass
 class Search:
     """The limits of a search, and its counts after a run.
@@ -102,8 +116,8 @@ class Search:
     explorative     rules that are applied to every state
     joint           rules that are applied to several expressions of a state at once
     converging      rules that are applied where they bring an expression nearer to operators
-    depth           explorative rules one after the other, at most
-    states          states explored, at most
+    max_depth       explorative rules one after the other
+    max_states      states explored
     deadline        of `time.monotonic`
     min_intensity   operations for each element moved from which on a stage is compute-bound
     is_guided       whether states are explored in the order of their cost, else of their discovery
@@ -115,7 +129,8 @@ class Search:
     found           programs that were found
     is_cut          whether states remain to be explored
     is_late         whether states remain because the deadline has passed
-    _waiting        a heap of (priority, depth, number, state); the number breaks ties by discovery
+    _waiting        a heap of the states that are not explored yet
+    _starts         start states that are not waiting yet
     _seen           keys of states that are waiting, were explored, or were matched to operators
     _programs       the programs found, by the keys of their states
     """
@@ -124,8 +139,8 @@ class Search:
     explorative: Sequence[Rule] = EXPLORATIVE
     joint: Sequence[JointRule] = JOINT
     converging: Sequence[Rule] = CONVERGING
-    depth: int = MAX_DEPTH
-    states: int = MAX_STATES
+    max_depth: int = MAX_DEPTH
+    max_states: int = MAX_STATES
     deadline: float = inf
     min_intensity: float = MIN_INTENSITY
     is_guided: bool = True
@@ -138,7 +153,7 @@ class Search:
     found: int = field(default=0, init=False)
     is_cut: bool = field(default=False, init=False)
     is_late: bool = field(default=False, init=False)
-    _waiting: list[tuple[float, int, int, State]] = field(default_factory=list, init=False, repr=False)
+    _waiting: list[_WaitingState] = field(default_factory=list, init=False, repr=False)
     _starts: Iterator[State] = field(default_factory=lambda: iter(()), init=False, repr=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False, repr=False)
     _seen: set[tuple[object, ...]] = field(default_factory=set, init=False, repr=False)
@@ -156,15 +171,18 @@ class Search:
         return self.resume()
 
     def resume(self) -> list[DerivedProgram]:
-        """Go on after a run that was cut, up to the present `states` and `deadline`; return all programs."""
+        """Go on after a run that was cut, up to `max_states` and `deadline` as they are now.
+
+        Return all programs, those of the earlier run included.
+        """
         waiting, has_more_starts = self._waiting, True
         while has_more_starts and not self._is_past_deadline():
             state = next(self._starts, None)
             has_more_starts = state is not None
             if state is not None and state.key not in self._seen:
                 self._enqueue(state, 0)
-        while waiting and self.explored < self.states and not self._is_past_deadline():
-            self._explore(*heappop(waiting))
+        while waiting and self.explored < self.max_states and not self._is_past_deadline():
+            self._explore(heappop(waiting))
         self.found, self.is_cut = len(self._programs), has_more_starts or bool(waiting)
         self.is_late = self.is_cut and self._is_past_deadline()
         return sorted(self._programs.values(), key=lambda program: (program.seconds, program.text_length))
@@ -174,10 +192,11 @@ class Search:
         self._seen.add(state.key)
         # start states have depth 0 and come before all others
         priority = DEPTH_PENALTY ** (depth - 1) * self.seconds(state) if self.is_guided and depth else 0.0
-        heappush(self._waiting, (priority, depth, next(self._numbers), state))
+        heappush(self._waiting, _WaitingState(priority, depth, next(self._numbers), state))
 
-    def _explore(self, priority: float, depth: int, number: int, state: State) -> None:
+    def _explore(self, waiting: _WaitingState) -> None:
         """Collect the programs of a state and queue its neighbours; put it back if the deadline passes."""
+        state, depth = waiting.state, waiting.depth
         keys, neighbours = list[tuple[object, ...]](), list[State]()
         # converging rules lead through ever nearer states; each may match operators in all its stages
         for nearer in self._approach_operators(state):
@@ -188,10 +207,10 @@ class Search:
                 if final.key not in self._programs:
                     self._programs[final.key] = DerivedProgram(final, self.seconds(final))
         # neighbours follow from the state itself, not from the states nearer to operators
-        if depth < self.depth:
+        if depth < self.max_depth:
             neighbours += takewhile(lambda _: not self._is_past_deadline(), self._neighbours(state))
         if self._is_past_deadline():
-            heappush(self._waiting, (priority, depth, number, state))
+            heappush(self._waiting, waiting)
             return
         self.explored += 1
         self._seen.update(keys)  # not before: a state that is put back must not find its own states known
@@ -217,13 +236,13 @@ class Search:
                     if other.similarity == similarity:
                         found.setdefault(other.key, other)
             states = sorted(found.values(), key=self.seconds)[:MAX_SIMILAR_STATES]
-        final = [state for state in states if not state.compute_bound(self.min_intensity)]
+        final = [state for state in states if not state.compute_bound_stages(self.min_intensity)]
         return [DerivedProgram(state, self.seconds(state)) for state in final]
 
     def _successors(self, state: State) -> Iterator[State]:
         """Yield every state that one rule, explorative or converging, or one operator leads to."""
         yield from self._neighbours(state)
-        stages = state.compute_bound(self.min_intensity)
+        stages = state.compute_bound_stages(self.min_intensity)
         for stage in stages:
             for rule in self.converging:
                 yield from (state.after_step(stage, step) for step in rule(stage))
@@ -232,12 +251,12 @@ class Search:
 
     def _neighbours(self, state: State) -> Iterator[State]:
         """Yield every state that one explorative or joint rule leads to."""
-        for stage in state.compute_bound(self.min_intensity):
+        for stage in state.compute_bound_stages(self.min_intensity):
             for rule in self.explorative:
                 for step in rule(stage):
                     yield state.after_step(stage, step)
         for joint_rule in self.joint:
-            for joint_step in joint_rule(state.compute_bound(self.min_intensity)):
+            for joint_step in joint_rule(state.compute_bound_stages(self.min_intensity)):
                 yield state.after_joint_step(joint_step)
 
     def _approach_operators(self, state: State) -> Iterator[State]:
@@ -248,7 +267,7 @@ class Search:
 
     def _nearer_state(self, state: State) -> State | None:
         """Return the first state in which a converging rule brings a stage nearer to an operator, or None."""
-        for stage in state.compute_bound(self.min_intensity):
+        for stage in state.compute_bound_stages(self.min_intensity):
             for rule in self.converging:
                 for step in rule(stage):
                     assert isinstance(step.scope.body, Read) and isinstance(step.scope.body.source, Scope)
@@ -259,7 +278,7 @@ class Search:
 
     def _match_all_stages(self, state: State) -> Iterator[State]:
         """Yield the states in which every compute-bound stage has become an operator."""
-        stages = state.compute_bound(self.min_intensity)
+        stages = state.compute_bound_stages(self.min_intensity)
         if not stages:
             yield state
             return
@@ -297,10 +316,8 @@ class Search:
                 continue
             seen.add(node)
             waiting += [arg for arg in node.args if arg is not None]
-            if is_alias(node):
-                continue
-            moved = sum(bytes_of(kind) for arg in (node, *filter(None, node.args)) for kind in arg.types)
-            total += self.roofline.seconds(operations(node), moved) / PEAK_FRACTION
+            if not is_alias(node):
+                total += operator_seconds(node, self.roofline)
         # stages that are expressions still: the roofline of their own arithmetic and traffic
         weights = {x for x, node in state.nodes if is_precomputed(node, self.weights)}
         for stage in state.stages:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.index_map import is_reshape
+from tensaurus.expr.analysis.reshape_map import is_reshape
 from tensaurus.expr.analysis.work_counts import flops
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
@@ -29,9 +29,9 @@ from tensaurus.expr.ir.walk import Rewriting, innermost_first, reads, replace_te
 from tensaurus.expr.normal.intern import fingerprint, intern_scope
 from tensaurus.expr.sizes.size import Size, polynomial, product
 from tensaurus.finders.derive.flatten_digits import flatten_dimensions
-from tensaurus.finders.derive.instantiate_operator import OperatorMatch
+from tensaurus.finders.derive.match_operators import OperatorMatch
 from tensaurus.finders.derive.merge_traversals import read_through
-from tensaurus.finders.derive.operator_matching import split_scale
+from tensaurus.finders.derive.operator_product import split_scale
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import JointStep, Step, replace_scopes
 from tensaurus.graph.ir.node import Node, apply, constant
@@ -99,7 +99,7 @@ class State:
                 found.append(scope)
         return tuple(reversed(found))
 
-    def compute_bound(self, min_intensity: float = MIN_INTENSITY) -> tuple[Scope, ...]:
+    def compute_bound_stages(self, min_intensity: float = MIN_INTENSITY) -> tuple[Scope, ...]:
         """Return the stages that are bound by arithmetic, not by memory, the innermost first."""
         return tuple(s for s in reversed(self.stages) if intensity(s) >= min_intensity)
 
@@ -163,11 +163,12 @@ class State:
         if match.operator.is_unary:
             if (split := split_scale(scopes_of(node)[0])) is None:
                 return None
-            factor = match.number / split[1]  # split[1]: the operator's factor, 1/9 of a 3x3 AveragePool
+            _, own_factor = split  # 1/9 of a 3x3 AveragePool
+            factor = match.factor / own_factor
         # the operator must compute at least the elements that are read: one with windows may compute more
         shape = node.tensor.shape
-        if len(shape) != len(match.shape) or not all(
-            isinstance(n, int) and n >= needed for n, needed in zip(shape, match.shape, strict=True)
+        if len(shape) != len(match.min_shape) or not all(
+            isinstance(n, int) and n >= needed for n, needed in zip(shape, match.min_shape, strict=True)
         ):
             return None
         return self._with_node(stage, node, "operator matching", match.indices, factor)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
 from tensaurus.graph.ir.node import INPUT, Node
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 
 __all__ = ["format_derivations"]
 

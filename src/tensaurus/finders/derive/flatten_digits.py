@@ -12,9 +12,9 @@ from itertools import groupby
 from math import prod
 from typing import TypeAlias
 
-from tensaurus.expr.analysis.index_map import row_major_number
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.expr.ir.walk import Rewriting, reads, tensors
+from tensaurus.expr.sizes.mixed_radix import ravel_index
 from tensaurus.expr.sizes.size import Floor, Size, atoms
 from tensaurus.finders.derive.rewrite_step import is_in_range
 from tensaurus.runtimes.price.operation_counts import number_of
@@ -67,7 +67,7 @@ def _can_flatten(read: Read, groups: Groups) -> bool:
             continue
         shape = _sizes(read.source.shape, group)
         indices = [read.indices[d] for d in group]
-        if _has_quotient(row_major_number(indices, shape)):
+        if _has_quotient(ravel_index(indices, shape)):
             return False
         if read.outside is not None and not all(map(is_in_range, indices, shape)):
             return False
@@ -93,7 +93,7 @@ class _Flattening(Rewriting):
         if not isinstance(x, Tensor) or x not in self.flat:
             return found
         indices = [
-            row_major_number([found.indices[d] for d in group], _sizes(x.shape, group))
+            ravel_index([found.indices[d] for d in group], _sizes(x.shape, group))
             for group in self.groups[x]
         ]
         return Read(self.flat[x], tuple(indices), found.outside)

@@ -4,23 +4,20 @@ Slices, concatenations, masks and skewed reshapes that assemble products of chun
 
     L[b, i, j](sum[c](q[b, i, c] * k[b, i + j - w, c]) if 0 <= i + j - w < n else -inf)
 
-Moves are operators that only move elements.  Rewrite rules would have to undo each exporter's way to write a
-band.  Here every element's number is traced through the moves, and an index expression is fitted to the
-numbers (EINNET, section 4.2: expression fusion; 4.1: traversal merging, boundaries).  Of large tensors a
-sample is traced; the replay of the equation checks that the expression is right everywhere.
+Moves are operators that only move elements (`move_finder`).  Rewrite rules would have to undo each exporter's
+way to write a band.  Here every element's number is traced through the moves, and an index expression is
+fitted to the numbers (EINNET, section 4.2: expression fusion; 4.1: traversal merging, boundaries).  Of large
+tensors a sample is traced; the replay of the equation checks that the expression is right everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from heapq import heapify, heappop, heappush
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.analysis.work_counts import called_functions
-from tensaurus.expr.ir.scope import Body, Const, Read, Reduce, Scope, Select, Tensor, axis, within
+from tensaurus.expr.ir.scope import Const, Read, Reduce, Scope, Select, Source, Tensor, axis, within
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, polynomial, substitute
@@ -31,144 +28,38 @@ from tensaurus.finders.derive.fit_index_map import (
     places_between,
     sample_places,
 )
+from tensaurus.finders.derive.move_finder import product_scope
 from tensaurus.finders.derive.rewrite_step import axes_in, is_in_range, product_of
 from tensaurus.finders.derive.trace_elements import Booleans, Integers, trace_elements
-from tensaurus.graph.ir.node import ITEM, Node, apply
+from tensaurus.graph.ir.node import Node, apply
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program import Program, topological_order
-from tensaurus.ops import Op, TensorType, Untypable
-from tensaurus.ops.declare import Attributes
+from tensaurus.ops import Op, Untypable
 from tensaurus.ops.eop import eop
-from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
+from tensaurus.runtimes.price.operation_counts import number_of
 
-__all__ = ["MoveFinder", "fold_moves"]
+__all__ = ["fold_moves"]
 
 MAX_REFINEMENTS = 8  # rounds that add places near the ends of known ranges to the sample
-MOVE_FUNCTIONS = {"where"}  # functions that an expression that only moves elements may call
-
-
-class MoveFinder:
-    """Finds the moves before and behind the products of one program; nodes are numbered arguments first."""
-
-    def __init__(self, program: Program):
-        self.roots = frozenset(program.roots)
-        self.nodes = topological_order(program.roots)
-        self.position = {node: number for number, node in enumerate(self.nodes)}
-        self.readers: dict[Node, list[Node]] = {}
-        for node in self.nodes:
-            for arg in node.args:
-                if arg is not None:
-                    self.readers.setdefault(arg, []).append(node)
-
-    def piece_around(self, product: Node) -> Piece | None:
-        """Return the product of two tensors with the moves around it, None where there are none."""
-        if _product_scope(product) is None or (root := self._last_move(product)) is None:
-            return None
-        # no piece where nothing moves, or where both operands come from one tensor
-        operands = tuple(_origin(arg) for arg in product.args if arg is not None)
-        if root is product and operands == product.args or len(set(operands)) < 2:
-            return None
-        return Piece(root, operands)
-
-    def _last_move(self, product: Node) -> Node | None:
-        """Return the last node whose elements are all the product's or constants, None for several."""
-        # in program order, so that all inputs of a node are decided before the node
-        reached = {product}
-        waiting = [self.position[node] for node in self._readers_of(product)]
-        heapify(waiting)
-        while waiting:
-            node = self.nodes[heappop(waiting)]
-            if node in reached or not node.args or node.static or not _only_moves(node):
-                continue
-            inputs = _variable_inputs(node)
-            if inputs and reached.issuperset(inputs):
-                reached.add(node)
-                for reader in self._readers_of(node):
-                    heappush(waiting, self.position[reader])
-        # ends: nodes of the moves that something else reads, or that are outputs
-        ends = [
-            node
-            for node in reached
-            if node in self.roots or any(reader not in reached for reader in self._readers_of(node))
-        ]
-        return ends[0] if len(ends) == 1 else None
-
-    def _readers_of(self, node: Node) -> list[Node]:
-        """Return the readers; of a reader with several outputs its output nodes."""
-        found: list[Node] = []
-        for reader in self.readers.get(node, ()):
-            items = [item for item in self.readers.get(reader, ()) if item.op is ITEM]
-            found += items if len(reader.types) > 1 else [reader]
-        return found
 
 
 def fold_moves(piece: Piece, product: Node) -> Node | None:
     """Return the piece's root as one eOperator of its leaves, None where no expression fits the moves."""
-    scope = _product_scope(product)
-    operands = piece.leaves
+    scope = product_scope(product)
     if scope is None:
         return None
-    tensors = [Tensor(f"x{k}", leaf.tensor.shape) for k, leaf in enumerate(operands)]
+    tensors = [Tensor(f"x{k}", leaf.tensor.shape) for k, leaf in enumerate(piece.leaves)]
     args = [arg for arg in product.args if arg is not None]
     assert isinstance(product.op, Op)
     try:
-        moved = [_fold_operand(leaf, arg, x) for leaf, arg, x in zip(operands, args, tensors, strict=True)]
-        if any(operand is None for operand in moved):
+        operands = [_fold_operand(*each) for each in zip(piece.leaves, args, tensors, strict=True)]
+        reads = _operand_reads(scope, operands, product.op.tensors(product.arg_types()))
+        if reads is None:
             return None
-        sources = product.op.tensors(product.arg_types())
-        folded = _fold_output(scope, dict(zip(sources, moved, strict=True)), piece.root, product)
-        node = None if folded is None else apply(eop, operands, {"scope": intern_scope(folded)})
+        folded = _fold_output(scope, reads, piece.root, product)
+        node = None if folded is None else apply(eop, piece.leaves, {"scope": intern_scope(folded)})
     except (Untypable, ValueError):
         return None
     return node if node is not None and node.types == piece.root.types else None
-
-
-def _product_scope(node: Node) -> Scope | None:
-    """Return the expression of a sum of products of two float32 tensors of known sizes, None for others."""
-    kinds = [kind for part in (node, *filter(None, node.args)) for kind in part.types]
-    if not all(isinstance(k, TensorType) and k.static and k.dtype == "float32" for k in kinds):
-        return None
-    scopes = scopes_of(node)
-    if len(scopes) != 1 or len(node.args) != 2 or not isinstance(scopes[0].body, Reduce):
-        return None
-    body = scopes[0].body
-    guards, factors = product_of(body.body)
-    plain = all(isinstance(f, Read) and isinstance(f.source, Tensor) and f.outside is None for f in factors)
-    return scopes[0] if body.monoid == "sum" and len(factors) == 2 and plain and not guards else None
-
-
-def _only_moves(node: Node) -> bool:
-    """Return whether every element of the node is an element of an argument, or a constant."""
-    owner = node.args[0] if node.op is ITEM else node
-    if owner is None or len(owner.types) != 1 and node is owner:
-        return False
-    kinds = [kind for part in (owner, *filter(None, owner.args)) for kind in part.types]
-    if not isinstance(owner.op, Op) or not all(isinstance(k, TensorType) and k.static for k in kinds):
-        return False
-    return _operator_only_moves(owner.op, owner.arg_types(), owner.attrs)
-
-
-@lru_cache(10_000)
-def _operator_only_moves(op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes) -> bool:
-    scopes = op.scopes(kinds, attrs)
-    return bool(scopes) and all(set(called_functions(scope)) <= MOVE_FUNCTIONS for scope in scopes)
-
-
-def _variable_inputs(node: Node) -> list[Node]:
-    """Return the arguments that are no constants; for one of several outputs, the operator's arguments."""
-    owner = node.args[0] if node.op is ITEM else node
-    assert owner is not None
-    return list(dict.fromkeys(arg for arg in owner.args if arg is not None and not arg.static))
-
-
-def _origin(node: Node) -> Node:
-    """Return the node from which all elements of an operand that are no constants are moved."""
-    while not node.static and _only_moves(node):
-        origins = {_origin(arg) for arg in _variable_inputs(node)}
-        if len(origins) != 1:
-            return node
-        node = origins.pop()
-    return node
 
 
 def _fold_operand(leaf: Node, arg: Node, x: Tensor) -> Scope | None:
@@ -178,16 +69,16 @@ def _fold_operand(leaf: Node, arg: Node, x: Tensor) -> Scope | None:
         return Scope(axes, Read(x, tuple(map(polynomial, axes))))
     shape = tuple(map(number_of, x.shape))
 
-    def index_function(d: int) -> IndexFunction:
-        def function(places: Sequence[Integers]) -> tuple[Integers, Booleans]:
+    def leaf_index(d: int) -> IndexFunction:
+        def index_at(places: Sequence[Integers]) -> tuple[Integers, Booleans]:
             traced = trace_elements(arg, leaf, places)
             numbers = np.maximum(traced.numbers, 0)
             return np.unravel_index(numbers, shape)[d].astype(np.int64), traced.is_element
 
-        return function
+        return index_at
 
     # fit the index in each dimension of the leaf; it must be in range exactly where elements of the leaf are
-    forms = [fit_index(index_function(d), axes) for d in range(len(shape))]
+    forms = [fit_index(leaf_index(d), axes) for d in range(len(shape))]
     indices = tuple(form for form in forms if form is not None)
     if len(indices) < len(forms):
         return None
@@ -204,24 +95,47 @@ def _fold_operand(leaf: Node, arg: Node, x: Tensor) -> Scope | None:
     return Scope(axes, Read(x, indices, None if stays_inside else Const(0)))
 
 
-def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product: Node) -> Scope | None:
-    """Return the sum of products at the places from which the root's elements are moved.
+def _operand_reads(
+    scope: Scope, operands: Sequence[Scope | None], tensors: Sequence[Source | None]
+) -> list[Read] | None:
+    """Return the product's factors as reads of the leaves, over its own axes; None where an operand is None.
 
-    Elsewhere the root must have one constant.  Where that is 0 and the operands are read beyond their edges
-    exactly there, the sum is 0 by itself; else guards on the indices select the constant.
+    `operands` are the expressions of the product's `tensors`.
     """
-    # the factors as reads of the leaves, still over the product's axes
-    body = scope.body
-    assert isinstance(body, Reduce)
-    _, factors = product_of(body.body)
+    found = {x: operand for x, operand in zip(tensors, operands, strict=True) if operand is not None}
+    if len(found) < len(operands):
+        return None
+    assert isinstance(scope.body, Reduce)
     reads = list[Read]()
-    for factor in factors:
+    for factor in product_of(scope.body.body).factors:
         assert isinstance(factor, Read)
-        operand = operands[factor.source]
+        operand = found[factor.source]
         at: dict[Atom, Any] = dict(zip(operand.axes, factor.indices, strict=True))
         read = replace_axes(operand.body, at)
         assert isinstance(read, Read)
         reads.append(read)
+    return reads
+
+
+_Indices: TypeAlias = Sequence[tuple[Size, int]]  # each with the extent of the dimension that is read
+
+
+class _RootSample(NamedTuple):
+    """Places of the root, whether an element of the product is at each, and the constants elsewhere."""
+
+    places: list[Integers]
+    is_product: Booleans
+    constants: Any
+
+
+def _fold_output(scope: Scope, reads: Sequence[Read], root: Node, product: Node) -> Scope | None:
+    """Return the sum of products of the reads at the places from which the root's elements are moved.
+
+    Elsewhere the root must have one constant.  Where that is 0 and the operands are read beyond their edges
+    exactly there, the sum is 0 by itself; else guards on the indices select the constant.
+    """
+    body = scope.body
+    assert isinstance(body, Reduce)
     if root is product:
         return Scope(scope.axes, Reduce("sum", body.axes, reads[0] * reads[1]))
     # the same reads over the root's axes
@@ -232,44 +146,29 @@ def _fold_output(scope: Scope, operands: Mapping[Any, Any], root: Node, product:
         if any(form is None for form in forms):
             return None
         moved.append(Read(read.source, tuple(form for form in forms if form is not None), Const(0)))
-    output_indices = [  # without summation iterators: these say which elements of the root are the product's
+    # indices without summation iterators, and extents: they say which elements of the root are the product's
+    output_indices = [
         (index, number_of(extent))
         for read in moved
         for index, extent in zip(read.indices, read.source.shape, strict=True)
         if axes_in(index).isdisjoint(body.axes)
     ]
-    places, is_product, constants = _trace_root(root, product, [index for index, _ in output_indices], axes)
-    other_constants = np.unique(constants[~is_product])
+    sample = _sample_root(root, product, [index for index, _ in output_indices], axes)
+    other_constants = np.unique(sample.constants[~sample.is_product])
     if len(other_constants) > 1:
         return None
-    # first choice: the sum alone, which is 0 wherever an operand is read beyond an edge
-    total: Body = Reduce("sum", body.axes, moved[0] * moved[1])
-    indices = [(index, extent, evaluate_at(index, axes, places)) for index, extent in output_indices]
-    is_outside = np.zeros(is_product.shape, bool)
-    for _, extent, values in indices:
-        is_outside |= (values < 0) | (values >= extent)
-    if not other_constants.size or other_constants[0] == 0 and bool(is_outside[~is_product].all()):
+    total = Reduce("sum", body.axes, moved[0] * moved[1])
+    if not other_constants.size:
         return Scope(axes, total)
-    # second choice: guards on the ranges of these indices, which must hold exactly at the product's elements
-    guards, holds = list[Size](), np.ones(is_product.shape, bool)
-    for index, extent, values in indices:
-        low, high = _product_range(values, is_product, extent)
-        fails = (values < low) | (values > high)
-        if fails.any():
-            holds &= ~fails
-            guards += (guard for guard in within(index, low, high + 1) if not is_nonnegative(guard))
-    if not bool((holds == is_product).all()):
-        return None
-    return Scope(axes, Select(tuple(dict.fromkeys(guards)), total, Const(float(other_constants[0]))))
+    constant = float(other_constants[0])
+    if constant == 0 and _is_zero_elsewhere(output_indices, axes, sample):
+        return Scope(axes, total)
+    guards = _product_guards(output_indices, axes, sample)
+    return None if guards is None else Scope(axes, Select(guards, total, Const(constant)))
 
 
-def _trace_root(
-    root: Node, product: Node, forms: Sequence[Size], axes: Sequence[Axis]
-) -> tuple[list[Integers], Booleans, Any]:
-    """Return places of the root, whether elements of the product are there, and the constants elsewhere.
-
-    A sample of places contains some near the ends of the ranges of `forms`.
-    """
+def _sample_root(root: Node, product: Node, forms: Sequence[Size], axes: Sequence[Axis]) -> _RootSample:
+    """Return all places of a small root, else a sample with some near the ends of the ranges of `forms`."""
     places = sample_places([number_of(a.extent) for a in axes], 1)
     traced = trace_elements(root, product, places)
     is_product, constants = traced.is_element, traced.constants
@@ -281,7 +180,29 @@ def _trace_root(
         places = [np.concatenate(pair) for pair in zip(places, more, strict=True)]
         is_product = np.concatenate([is_product, traced.is_element])
         constants = np.concatenate([constants, traced.constants])
-    return places, is_product, constants
+    return _RootSample(places, is_product, constants)
+
+
+def _is_zero_elsewhere(indices: _Indices, axes: Sequence[Axis], sample: _RootSample) -> bool:
+    """Return whether an operand is read beyond an edge wherever no element of the product is."""
+    is_outside = np.zeros(sample.is_product.shape, bool)
+    for index, extent in indices:
+        values = evaluate_at(index, axes, sample.places)
+        is_outside |= (values < 0) | (values >= extent)
+    return bool(is_outside[~sample.is_product].all())
+
+
+def _product_guards(indices: _Indices, axes: Sequence[Axis], sample: _RootSample) -> tuple[Size, ...] | None:
+    """Return guards on the ranges of the indices that hold exactly at the product's elements, or None."""
+    guards, holds = list[Size](), np.ones(sample.is_product.shape, bool)
+    for index, extent in indices:
+        values = evaluate_at(index, axes, sample.places)
+        low, high = _product_range(values, sample.is_product, extent)
+        fails = (values < low) | (values > high)
+        if fails.any():
+            holds &= ~fails
+            guards += (guard for guard in within(index, low, high + 1) if not is_nonnegative(guard))
+    return tuple(dict.fromkeys(guards)) if bool((holds == sample.is_product).all()) else None
 
 
 def _product_range(values: Integers, is_product: Booleans, extent: int) -> tuple[int, int]:
@@ -312,10 +233,10 @@ def _compose_index(
     if not axes_in(rest) <= set(reduced):
         return None
 
-    def function(places: Sequence[Integers]) -> tuple[Integers, Booleans]:
+    def index_at(places: Sequence[Integers]) -> tuple[Integers, Booleans]:
         traced = trace_elements(root, product, places)
         at = [np.asarray(i, np.int64) for i in np.unravel_index(np.maximum(traced.numbers, 0), shape)]
         return evaluate_at(outer, product_axes, at), traced.is_element
 
-    form = fit_index(function, axes)
+    form = fit_index(index_at, axes)
     return None if form is None else form + rest

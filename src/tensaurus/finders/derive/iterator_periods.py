@@ -48,5 +48,5 @@ def _suggested(size: Size, a: Axis) -> Iterator[int]:
             yield atom.bottom
     axes = [b for b in inside if isinstance(b, Axis)]
     form = affine_coefficients(size, axes)
-    if form is not None and form[0].get(a) in (1, -1):
-        yield from (abs(slope) for slope in form[0].values() if isinstance(slope, int) and abs(slope) > 1)
+    if form is not None and form.slopes.get(a) in (1, -1):
+        yield from (abs(slope) for slope in form.slopes.values() if isinstance(slope, int) and abs(slope) > 1)

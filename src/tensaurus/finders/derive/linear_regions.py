@@ -18,7 +18,8 @@ from functools import cached_property
 from tensaurus.expr.ir.scope import Read, Scope, Tensor
 from tensaurus.finders.derive.derivation_search import initial_expressions
 from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, intensity
-from tensaurus.finders.derive.fold_move_chains import MoveFinder, fold_moves
+from tensaurus.finders.derive.fold_move_chains import fold_moves
+from tensaurus.finders.derive.move_finder import MoveFinder
 from tensaurus.finders.derive.uniform_constants import uniform_value
 from tensaurus.graph.ir.node import Node, source
 from tensaurus.graph.ir.piece import Piece

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
-from tensaurus.expr.analysis.index_map import place_of_number as digits_of
-from tensaurus.expr.analysis.index_map import row_major_number
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.scope import (
     Body,
@@ -34,6 +32,7 @@ from tensaurus.expr.ir.scope import (
 )
 from tensaurus.expr.ir.walk import replace_axes, scopes
 from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.sizes.mixed_radix import ravel_index, unravel_index
 from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, is_same_size, polynomial, substitute
 from tensaurus.finders.derive.rewrite_step import (
     JointStep,
@@ -61,10 +60,10 @@ def joined(stages: Sequence[Scope]) -> Iterator[JointStep]:
         others = [view for view in views[number + 1 :] if _can_merge(first, view)]
         same_windows, other_windows = [first], list[tuple[_View, _View]]()
         for view in others:
-            frame = _make_frame((first, view))
-            if frame is None:
+            alignment = _align((first, view))
+            if alignment is None:
                 continue
-            if frame.enlarges_window:
+            if alignment.has_larger_window:
                 other_windows.append((first, view))
             elif id(view) not in merged_views and all(_can_merge(view, one) for one in same_windows[1:]):
                 same_windows.append(view)
@@ -76,11 +75,11 @@ def joined(stages: Sequence[Scope]) -> Iterator[JointStep]:
 
 
 def _merge(views: tuple[_View, ...]) -> Iterator[JointStep]:
-    frame = _make_frame(views)
-    if frame is not None and (merged := frame.merged_scope()) is not None:
+    alignment = _align(views)
+    if alignment is not None and (merged := alignment.merged_scope()) is not None:
         name = ", ".join(" x ".join(str(n) for n in view.stage.shape) for view in views)
         yield JointStep(
-            JOINED, name, tuple((view.stage, frame.view_scope(k, merged)) for k, view in enumerate(views))
+            JOINED, name, tuple((view.stage, alignment.read_rows(k, merged)) for k, view in enumerate(views))
         )
 
 
@@ -99,8 +98,8 @@ class _View:
     dimensions: tuple[_Dimension, ...]
 
     @property
-    def private(self) -> tuple[Axis, ...]:
-        """The traversal iterators that the data do not depend on."""
+    def row_axes(self) -> tuple[Axis, ...]:
+        """The traversal iterators that the data do not depend on: their values number the weights' rows."""
         return tuple(a for a in self.stage.axes if a not in axes_in(self.data))
 
 
@@ -132,14 +131,14 @@ def _find_views(stage: Scope) -> Iterator[_View]:
 
 def _split_index(index: Size, traversal: Sequence[Axis], reduced: Sequence[Axis]) -> _Dimension | None:
     form = affine_coefficients(index, (*traversal, *reduced))
-    if form is None or not isinstance(form[1], int):
+    if form is None or not isinstance(form.rest, int):
         return None
-    slopes = {a: slope for a, slope in form[0].items() if isinstance(slope, int) and slope}
-    if len(slopes) < len(form[0]) or not all(isinstance(a.extent, int) for a in slopes):
+    slopes = {a: slope for a, slope in form.slopes.items() if isinstance(slope, int) and slope}
+    if len(slopes) < len(form.slopes) or not all(isinstance(a.extent, int) for a in slopes):
         return None
     places = {a: slope for a, slope in slopes.items() if a in traversal}
     taps = {a: slope for a, slope in slopes.items() if a not in traversal}
-    return _Dimension(places, taps, form[1])
+    return _Dimension(places, taps, form.rest)
 
 
 def _can_merge(first: _View, second: _View) -> bool:
@@ -155,7 +154,7 @@ def _is_same_source(first: Source, second: Source) -> bool:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class _Alignment:
     """The common iterators of several views: the first view's places, and windows that contain all views'.
 
     places    for each view {its traversal iterator: the first view's}, for iterators in the data's indices
@@ -167,26 +166,22 @@ class _Frame:
     windows: tuple[tuple[_Window, ...], ...]
 
     @property
-    def enlarges_window(self) -> bool:
+    def has_larger_window(self) -> bool:
         """Whether some view's window is smaller than the common window."""
-        return any(
-            extent != window.extent
-            for dimension in self.windows
-            for window in dimension
-            for _, extent in window.taps
-        )
+        windows = [window for dimension in self.windows for window in dimension]
+        return any(own.extent != window.extent for window in windows for own in window.ranges)
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """For each view the number of elements of its private iterators: its rows in the merged scope."""
-        return tuple(prod(numeric_extent(a) for a in view.private) for view in self.views)
+    def row_counts(self) -> tuple[int, ...]:
+        """For each view the number of elements of its row axes: its rows in the merged scope."""
+        return tuple(prod(numeric_extent(a) for a in view.row_axes) for view in self.views)
 
     def merged_scope(self) -> Scope | None:
         """Return the merged expression, None where its data indices would differ from those of a view."""
         first = self.views[0]
-        fresh = {a: axis(a.extent, base_name(a)) for a in first.stage.axes if a not in first.private}
-        # one iterator k numbers the rows of all views, in place of the first view's private iterators
-        k = axis(sum(self.counts), base_name(first.private[0]) if first.private else "k")
+        fresh = {a: axis(a.extent, base_name(a)) for a in first.stage.axes if a not in first.row_axes}
+        # one iterator k numbers the rows of all views, in place of the first view's row axes
+        k = axis(sum(self.row_counts), base_name(first.row_axes[0]) if first.row_axes else "k")
         taps = tuple(tuple(axis(w.extent, w.name) for w in dimension) for dimension in self.windows)
         # the data's indices over fresh places and fresh taps, which begin at the common window's begin
         indices = []
@@ -202,10 +197,10 @@ class _Frame:
             if view_weights is None:
                 return None
             rows.append(self._index_by_row(view, view_weights, k))
-        # axes in the first view's order, k where its first private iterator was, or first of all
+        # axes in the first view's order, k where its first row axis was, or first of all
         reduced = tuple(v for dimension in taps for v in dimension)
-        order = tuple(fresh.get(a, k) for a in first.stage.axes if a in fresh or a == first.private[0])
-        order = order if first.private else (k, *order)
+        order = tuple(fresh.get(a, k) for a in first.stage.axes if a in fresh or a == first.row_axes[0])
+        order = order if first.row_axes else (k, *order)
         weights = as_nested_read((*order, *reduced), self._select_view(rows, k))
         data = Read(first.data.source, tuple(indices), Const(0))
         return Scope(order, Reduce("sum", reduced, Call("mul", (data, weights))))
@@ -223,13 +218,13 @@ class _Frame:
             for d, (windows, window_taps) in enumerate(zip(self.windows, taps, strict=True)):
                 for window, v in zip(windows, window_taps, strict=True):
                     # `place` counts from the begin of the view's own window: beyond it the weights are 0
-                    tap, extent = window.taps[number]
-                    place = polynomial(v) + (window.low - window.begins[number])
-                    guards += [g for g in within(place, 0, extent) if not is_nonnegative(g)]
-                    if tap is None:  # place is 0 where its guard holds, so that this changes no index there
+                    own = window.ranges[number]
+                    place = polynomial(v) + (window.low - own.begin)
+                    guards += [g for g in within(place, 0, own.extent) if not is_nonnegative(g)]
+                    if own.tap is None:  # place is 0 where its guard holds: this changes no index there
                         offsets[d] = offsets[d] + place * window.slope
                     else:
-                        values[tap] = place
+                        values[own.tap] = place
             pairs = zip(view.data.indices, offsets, strict=True)
             view_indices = [substitute(index, values) + offset for index, offset in pairs]
             if not all(is_same_size(a, b) for a, b in zip(view_indices, indices, strict=True)):
@@ -239,55 +234,64 @@ class _Frame:
             yield Select(tuple(guards), weights, Const(0)) if guards else weights
 
     def _index_by_row(self, view: int, weights: Body, k: Axis) -> Body:
-        """Return the weights with the private iterators written as digits of the merged scope's row k."""
-        private = self.views[view].private
-        number = polynomial(k) - sum(self.counts[:view])
-        digits = digits_of(number, [a.extent for a in private])
-        values: dict[Atom, Any] = dict(zip(private, digits, strict=True))
+        """Return the weights with the row axes written as digits of the merged scope's row k."""
+        row_axes = self.views[view].row_axes
+        number = polynomial(k) - sum(self.row_counts[:view])
+        digits = unravel_index(number, [a.extent for a in row_axes])
+        values: dict[Atom, Any] = dict(zip(row_axes, digits, strict=True))
         return replace_axes(weights, values)
 
     def _select_view(self, rows: Sequence[Body], k: Axis) -> Body:
         """Return the weights of the view to which the row k belongs."""
         body = rows[-1]
         for view in reversed(range(len(rows) - 1)):
-            body = Select((sum(self.counts[: view + 1]) - 1 - polynomial(k),), rows[view], body)
+            body = Select((sum(self.row_counts[: view + 1]) - 1 - polynomial(k),), rows[view], body)
         return body
 
-    def view_scope(self, view: int, merged: Scope) -> Scope:
+    def read_rows(self, view: int, merged: Scope) -> Scope:
         """Return the view's stage as a read of the merged scope."""
-        stage, private = self.views[view].stage, self.views[view].private
+        stage, row_axes = self.views[view].stage, self.views[view].row_axes
         first = self.views[0]
         own_places = {b: a for a, b in self.places[view].items()}
-        row = row_major_number(private, [a.extent for a in private]) + sum(self.counts[:view])
+        row = ravel_index(row_axes, [a.extent for a in row_axes]) + sum(self.row_counts[:view])
         indices: list[Size] = []
         for a in first.stage.axes:
             if a in own_places:
                 indices.append(polynomial(own_places[a]))
-            elif a == first.private[0]:
+            elif a == first.row_axes[0]:
                 indices.append(row)
-        return Scope(stage.axes, Read(merged, tuple(indices if first.private else [row, *indices])))
+        return Scope(stage.axes, Read(merged, tuple(indices if first.row_axes else [row, *indices])))
+
+
+class _TapRange(NamedTuple):
+    """A view's own part of a window, begin <= u < begin + extent, where the view's iterator tap is u - begin.
+
+    The tap is None, and the extent 1, for a view that reads a single value.
+    """
+
+    tap: Axis | None
+    begin: int
+    extent: int
 
 
 class _Window(NamedTuple):
-    """A range low <= u < low + extent of a summation iterator u, which has this slope in the index.
+    """A range low <= u < low + extent of a summation iterator u with this slope in the index.
 
-    begins  where each view's own range begins
-    taps    each view's iterator and its extent; None, 1 for a view that reads a single value
+    ranges  the part of each view
     """
 
     slope: int
     low: int
     extent: int
-    begins: tuple[int, ...]
-    taps: tuple[tuple[Axis | None, int], ...]
+    ranges: tuple[_TapRange, ...]
 
     @property
     def name(self) -> str:
-        return next((base_name(tap) for tap, _ in self.taps if tap is not None), "r")
+        return next((base_name(own.tap) for own in self.ranges if own.tap is not None), "r")
 
 
-def _make_frame(views: tuple[_View, ...]) -> _Frame | None:
-    """Return the frame of views of one tensor, None where their places or slopes differ."""
+def _align(views: tuple[_View, ...]) -> _Alignment | None:
+    """Return the alignment of views of one tensor, None where their places or slopes differ."""
     places = [pairs for view in views if (pairs := _pair_places(views[0], view)) is not None]
     if len(places) < len(views):
         return None
@@ -297,7 +301,7 @@ def _make_frame(views: tuple[_View, ...]) -> _Frame | None:
         if dimension_windows is None:
             return None
         windows.append(dimension_windows)
-    return _Frame(views, tuple(places), tuple(windows))
+    return _Alignment(views, tuple(places), tuple(windows))
 
 
 def _pair_places(first: _View, view: _View) -> Mapping[Axis, Axis] | None:
@@ -320,16 +324,19 @@ def _common_windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] |
     max_taps = max(len(d.taps) for d in dimensions)
     offsets = [d.offset - dimensions[0].offset for d in dimensions]
     if max_taps > 1:  # such as c and r in the index 3*c + r: all views must have equal windows
-        ranked = [sorted((slope, numeric_extent(a), k, a) for k, (a, slope) in enumerate(d.taps.items()))
-                  for d in dimensions]  # fmt: skip
-        shapes = {tuple((slope, extent) for slope, extent, _, _ in taps) for taps in ranked}
+        ranked = [
+            sorted(d.taps.items(), key=lambda item: (item[1], numeric_extent(item[0]))) for d in dimensions
+        ]
+        shapes = {tuple((slope, numeric_extent(a)) for a, slope in taps) for taps in ranked}
         if len(shapes) > 1 or any(offsets):
             return None
-        begins = (0,) * len(dimensions)
         return tuple(
-            _Window(column[0][0], 0, column[0][1], begins, tuple((a, extent) for _, extent, _, a in column))
+            _Window(
+                column[0][1], 0, numeric_extent(column[0][0]),
+                tuple(_TapRange(a, 0, numeric_extent(a)) for a, _ in column),
+            )
             for column in zip(*ranked, strict=True)
-        )
+        )  # fmt: skip
     # no tap and no offset: no window; else one window, from the first to the last value that a view reads
     if not max_taps and not any(offsets):
         return ()
@@ -339,8 +346,11 @@ def _common_windows(dimensions: tuple[_Dimension, ...]) -> tuple[_Window, ...] |
     (slope,) = slopes
     if any(offset % slope for offset in offsets):
         return None
-    begins = tuple(offset // slope for offset in offsets)
-    taps = tuple(next(((a, numeric_extent(a)) for a in d.taps), (None, 1)) for d in dimensions)
-    low = min(begins)
-    high = max(begin + extent for begin, (_, extent) in zip(begins, taps, strict=True))
-    return (_Window(slope, low, high - low, begins, taps),)
+    taps = [next(iter(d.taps), None) for d in dimensions]
+    ranges = tuple(
+        _TapRange(tap, offset // slope, 1 if tap is None else numeric_extent(tap))
+        for tap, offset in zip(taps, offsets, strict=True)
+    )
+    low = min(own.begin for own in ranges)
+    high = max(own.begin + own.extent for own in ranges)
+    return (_Window(slope, low, high - low, ranges),)

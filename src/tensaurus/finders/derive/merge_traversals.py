@@ -106,9 +106,9 @@ def _leaves_with(a: Any, index: Size, extent: Size) -> bool:
     """Return whether the index is outside 0 <= index < extent wherever the axis is outside its own range."""
     # with index = a + rest: rest <= 0 makes it negative where a is, a.extent + rest >= extent puts it beyond
     form = affine_coefficients(index, [a])
-    if form is None or form[0].get(a) != 1:
+    if form is None or form.slopes.get(a) != 1:
         return False
-    low, high = interval(form[1])
+    low, high = interval(form.rest)
     if low is None or high is None:
         return False
     return is_nonnegative(0 - high) and is_nonnegative(a.extent + low - extent)

@@ -9,12 +9,12 @@ from collections.abc import Container, Sequence
 
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import topological_order
-from tensaurus.graph.lower.standard_operators import lower_node
+from tensaurus.graph.lower.expression_lowering import lower_node
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import bytes_of, is_alias, is_free, operations
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["PEAK_FRACTION", "estimate_seconds", "is_precomputed"]
+__all__ = ["PEAK_FRACTION", "estimate_seconds", "is_precomputed", "operator_seconds"]
 
 PEAK_FRACTION = 0.5  # fraction of the machine's peaks that a runtime's operator is assumed to reach
 CALL_SECONDS = 3e-6  # seconds that calling an operator takes in addition to its work
@@ -39,12 +39,12 @@ def estimate_seconds(
         if node not in known:
             args = [arg for arg in node.args if arg is not None]
             operators = topological_order([lower_node(node)], args) if node.op is eop else [node]
-            known[node] = sum(_operator_seconds(one, roofline) for one in operators if not is_free(one))
+            called = [one for one in operators if not is_free(one) and not is_alias(one)]
+            known[node] = sum(CALL_SECONDS + operator_seconds(one, roofline) for one in called)
     return sum(known[node] for node in nodes)
 
 
-def _operator_seconds(node: Node, roofline: Roofline) -> float:
-    if is_alias(node):
-        return 0.0
+def operator_seconds(node: Node, roofline: Roofline) -> float:
+    """Return the seconds of an operator's work by the roofline model, without those of calling it."""
     moved = sum(bytes_of(kind) for one in (node, *filter(None, node.args)) for kind in one.types)
-    return CALL_SECONDS + roofline.seconds(operations(node), moved) / PEAK_FRACTION
+    return roofline.seconds(operations(node), moved) / PEAK_FRACTION

@@ -50,7 +50,7 @@ def reordered(scope: Scope) -> Reordered | None:
 def _common_stride(reads_of_x: Sequence[Read], d: int) -> int:
     """Return a number that divides every index of a dimension into quotient and remainder, 1 for none."""
     forms = [affine_coefficients(read.indices[d], axes_in(read.indices[d])) for read in reads_of_x]
-    slopes = {slope for form in forms if form for slope in form[0].values() if isinstance(slope, int)}
+    slopes = {slope for form in forms if form for slope in form.slopes.values() if isinstance(slope, int)}
     strides = (s for s in sorted(slopes) if s > 1 and all(_divide(r.indices[d], s) for r in reads_of_x))
     return next(strides, 1)
 
@@ -58,11 +58,11 @@ def _common_stride(reads_of_x: Sequence[Read], d: int) -> int:
 def _divide(index: Size, step: int) -> tuple[Size, Size] | None:
     """Return quotient and remainder of an affine index, where each term belongs to one of the two."""
     form = affine_coefficients(index, axes_in(index))
-    if form is None or not isinstance(form[1], int):
+    if form is None or not isinstance(form.rest, int):
         return None
-    quotient: Size = polynomial(form[1] // step)
-    rest: Size = polynomial(form[1] % step)
-    for a, slope in form[0].items():
+    quotient: Size = polynomial(form.rest // step)
+    rest: Size = polynomial(form.rest % step)
+    for a, slope in form.slopes.items():
         if not isinstance(slope, int):
             return None
         if slope % step:
@@ -78,8 +78,9 @@ def _divide(index: Size, step: int) -> tuple[Size, Size] | None:
 def _is_in_remainder(read: Read, strides: Mapping[Tensor, Sequence[int]], a: Axis) -> bool:
     """Return whether the remainder of an index depends on the axis."""
     own_strides = strides.get(read.source, ()) if isinstance(read.source, Tensor) else ()
-    pairs = (_divide(index, step) for index, step in zip(read.indices, own_strides, strict=False) if step > 1)
-    return any(a in axes_in(pair[1]) for pair in pairs if pair)
+    pairs = zip(read.indices, own_strides, strict=False)
+    divisions = (_divide(index, step) for index, step in pairs if step > 1)
+    return any(a in axes_in(remainder) for _, remainder in filter(None, divisions))
 
 
 def _rearrange(x: Tensor, strides: Sequence[int], scope: Scope) -> Scope:
@@ -110,5 +111,9 @@ class _Reordering(Rewriting):
         indices = list[Size]()
         for index, step in zip(read.indices, self.strides[read.source], strict=True):
             pair = _divide(index, step) if step > 1 else None
-            indices += [index] if pair is None else [pair[1], pair[0]]
+            if pair is None:
+                indices.append(index)
+            else:
+                quotient, remainder = pair
+                indices += [remainder, quotient]
         return Read(self.new[read.source], tuple(indices), read.outside)

@@ -72,18 +72,18 @@ def _find_split_points(scope: Scope, a: Axis, cache: dict[tuple[int, Axis], froz
             for inner, index in zip(body.source.axes, body.indices, strict=True):
                 # the nested scope's axis is a + offset: its split points are moved back by the offset
                 form = affine_coefficients(index, [a])
-                if form is not None and form[0] == {a: 1} and isinstance(form[1], int):
-                    yield from (place - form[1] for place in _split_points(body.source, inner, cache))
+                if form is not None and form.slopes == {a: 1} and isinstance(form.rest, int):
+                    yield from (place - form.rest for place in _split_points(body.source, inner, cache))
 
 
 def _guard_change(guard: Size, a: Axis) -> Iterator[int]:
     """Yield the first value of the axis from which on a guard of this axis alone holds, or fails."""
     form = affine_coefficients(guard, [a])
-    if form is None or not isinstance(form[1], int) or not isinstance(slope := form[0].get(a), int):
+    if form is None or not isinstance(form.rest, int) or not isinstance(slope := form.slopes.get(a), int):
         return
     # slope * a + rest >= 0: from -(rest // slope) on, or up to rest // -slope
     if slope:
-        yield -(form[1] // slope) if slope > 0 else form[1] // -slope + 1
+        yield -(form.rest // slope) if slope > 0 else form.rest // -slope + 1
 
 
 def _simplify(body: Body) -> Body:
@@ -113,12 +113,12 @@ def _shorten_sum(axes: tuple[Axis, ...], product: Product) -> Body | None:
     for guard in product.guards:
         alone = [a for a in ranges if a in atoms(guard)]
         form = affine_coefficients(guard, alone) if len(alone) == 1 else None
-        slope = form[0].get(alone[0]) if form is not None else None
-        if form is None or not isinstance(slope, int) or not isinstance(form[1], int) or not slope:
+        slope = form.slopes.get(alone[0]) if form is not None else None
+        if form is None or not isinstance(slope, int) or not isinstance(form.rest, int) or not slope:
             other_guards.append(guard)
             continue
         low, high = ranges[alone[0]]
-        least, most = (-(form[1] // slope), high) if slope > 0 else (low, form[1] // -slope)
+        least, most = (-(form.rest // slope), high) if slope > 0 else (low, form.rest // -slope)
         ranges[alone[0]] = max(low, least), min(high, most)
     if len(other_guards) == len(product.guards) or any(low > high for low, high in ranges.values()):
         return None

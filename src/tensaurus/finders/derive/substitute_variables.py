@@ -11,7 +11,7 @@ from typing import Any
 
 from tensaurus.expr.ir.scope import Body, Read, Scope, axis, digit_axes
 from tensaurus.expr.ir.walk import bodies, rebuild_body, replace_axes
-from tensaurus.expr.sizes.affine import affine_coefficients
+from tensaurus.expr.sizes.affine import LinearForm, affine_coefficients
 from tensaurus.expr.sizes.size import (
     Atom,
     Axis,
@@ -72,48 +72,53 @@ def _mixed_forms(scope: Scope) -> Iterator[Size]:
                     yield polynomial(atom)
             for size in (index, *(atom.top for atom in atoms(index) if isinstance(atom, Floor))):
                 found = affine_coefficients(size, scope.axes)
-                if found is not None and len(found[0]) > 1 and _numbers(found[0].values()):
-                    yield sum((polynomial(a) * slope for a, slope in found[0].items()), start=polynomial(0))
+                if found is not None and len(found.slopes) > 1:
+                    slopes = found.slopes.items()
+                    if all(isinstance(slope, int) for _, slope in slopes):
+                        yield sum((polynomial(a) * slope for a, slope in slopes), start=polynomial(0))
 
 
-def _numbers(slopes: Any) -> bool:
-    return all(isinstance(slope, int) for slope in slopes)
+class _CannotEliminate(Exception):
+    """The axis remains in an index."""
 
 
 def _eliminate_axis(body: Body, a: Axis, form: Size, value: Size) -> Body | None:
-    """Solve form = value for the axis and return the body without the axis, None where that is impossible.
+    """Solve form = value for the axis and return the body without the axis, None where that is impossible."""
 
-    With form = unit * a + others, an index's term (k * unit) * a becomes k * (value - others).
-    """
     affine = affine_coefficients(form, [a])
-    unit, others = (1, 0) if affine is None else (affine[0][a], affine[1])
-    assert isinstance(unit, int)
-    failed = False
-
-    def size(old: Size) -> Size:
-        nonlocal failed
-        if a not in atoms(old):
-            return old
-        if affine is None:  # a quotient
-            quotients: dict[Atom, Any] = {atom: value for atom in atoms(form) if polynomial(atom) == form}
-            changed: Size = substitute(old, quotients)
-            failed = failed or a in atoms(changed)
-            return changed
-        found = affine_coefficients(old, [a])
-        if found is not None and isinstance(times := found[0][a], int) and times % unit == 0:
-            return found[1] + (value - others) * (times // unit)
-        if unit in (1, -1):
-            values: dict[Atom, Any] = {a: (value - others) * unit}
-            solved: Size = substitute(old, values)
-            return solved
-        failed = True
-        return old
 
     def visit(part: Body) -> Body:
-        return rebuild_body(part, visit, size)
+        return rebuild_body(part, visit, lambda index: _eliminate_from_index(index, a, form, affine, value))
 
-    new = visit(body)
-    return None if failed else new
+    try:
+        return visit(body)
+    except _CannotEliminate:
+        return None
+
+
+def _eliminate_from_index(index: Size, a: Axis, form: Size, affine: LinearForm | None, value: Size) -> Size:
+    """Return the index with the axis as form = value gives it; `affine` is the form over the axis.
+
+    With form = unit * a + others, the index's term (k * unit) * a becomes k * (value - others).
+    """
+    if a not in atoms(index):
+        return index
+    if affine is None:  # the form is a quotient: only the same quotient is replaced
+        quotients: dict[Atom, Any] = {atom: value for atom in atoms(form) if polynomial(atom) == form}
+        changed: Size = substitute(index, quotients)
+        if a in atoms(changed):
+            raise _CannotEliminate
+        return changed
+    unit, others = affine.slopes[a], affine.rest
+    assert isinstance(unit, int)
+    found = affine_coefficients(index, [a])
+    if found is not None and isinstance(times := found.slopes[a], int) and times % unit == 0:
+        return found.rest + (value - others) * (times // unit)
+    if unit in (1, -1):
+        values: dict[Atom, Any] = {a: (value - others) * unit}
+        solved: Size = substitute(index, values)
+        return solved
+    raise _CannotEliminate
 
 
 def divided(scope: Scope) -> Iterator[Step]:

@@ -127,7 +127,7 @@ def reindexed(scope: Scope) -> Iterator[Step]:
             form = affine_coefficients(index, [a])
             assert form is not None
             j = axis(extent, base_name(a))
-            place = (polynomial(j) - form[1]) * form[0][a]  # the slope is 1 or -1
+            place = (polynomial(j) - form.rest) * form.slopes[a]  # the slope is 1 or -1
             values: dict[Atom, Any] = {a: place}
             inside = [guard for guard in within(place, 0, a.extent) if not is_nonnegative(guard)]
             moved = (*inside, *(substitute(guard, values) for guard in guards))
@@ -145,9 +145,9 @@ def _shifted_indices(factors: tuple[Body, ...], axes: tuple[Axis, ...]) -> Itera
         for index, extent in zip(factor.indices, factor.source.shape, strict=True):
             for a in axes_in(index).intersection(axes):
                 form = affine_coefficients(index, [a])
-                if form is None or form[0].get(a) not in (1, -1):
+                if form is None or form.slopes.get(a) not in (1, -1):
                     continue
-                if axes_in(form[1]) and axes_in(form[1]).isdisjoint(axes):
+                if axes_in(form.rest) and axes_in(form.rest).isdisjoint(axes):
                     yield a, index, extent
 
 
@@ -183,7 +183,7 @@ def _single_values(guard: Size, axes: tuple[Axis, ...]) -> Iterator[tuple[Axis, 
             continue
         for a in axes:
             form = affine_coefficients(top, [a])
-            if form is None or a.extent != divisor or form[0].get(a) not in (1, -1):
+            if form is None or a.extent != divisor or form.slopes.get(a) not in (1, -1):
                 continue
-            rest = form[1] if form[0][a] == -1 else 0 - form[1]
+            rest = form.rest if form.slopes[a] == -1 else 0 - form.rest
             yield a, mod(rest, divisor)

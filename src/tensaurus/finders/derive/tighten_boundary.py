@@ -61,8 +61,8 @@ def _nonzero_by_bounds(scope: Scope) -> Mapping[Axis, tuple[int, int]] | None:
         inside = [a for a in scope.axes if a in axes_in(size)]
         if len(inside) != 1 or (form := affine_coefficients(size, inside)) is None:
             continue
-        (a,), rest = inside, interval(form[1])[1]
-        slope = form[0].get(a)
+        (a,), rest = inside, interval(form.rest)[1]
+        slope = form.slopes.get(a)
         if not isinstance(slope, int) or not isinstance(rest, int) or slope == 0:
             continue
         low, high = ranges[a]

@@ -1,5 +1,8 @@
 """Traces elements of a program back through operators that only move elements.
 
+    node = Pad(Slice(x)), leaf = x of 5 elements      position     0  1  2  3
+                                                      element     -1  2  3  4     (-1: the constant 0)
+
 For given positions in an output, the trace says which element of a leaf, or which constant, is there.
 `fold_move_chains` turns these numbers into one index expression.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,32 +51,49 @@ def trace_elements(node: Node, leaf: Node, places: Sequence[Integers]) -> Traced
     Raises ValueError where a value is computed, or a choice or an index depends on the leaf.
     """
     shape = np.broadcast_shapes(*(place.shape for place in places)) if places else ()
-    numbers, constants = _Tracer(leaf).node(node, [np.broadcast_to(place, shape) for place in places])
+    numbers, constants = _Tracer(leaf).trace_node(node, [np.broadcast_to(place, shape) for place in places])
     return TracedElements(np.broadcast_to(numbers, shape), np.broadcast_to(constants, shape))
 
 
-Values = tuple[Any, Any]  # numbers and constants, as in `TracedElements`
+class _Traced(NamedTuple):
+    """Numbers and constants as in `TracedElements`, not yet broadcast."""
+
+    numbers: Any
+    constants: Any
+
+
+class _Positions(NamedTuple):
+    """Where an expression is evaluated.
+
+    values  the value of each axis in scope, as one array over the positions
+    shape   of these arrays
+    args    the node for which each tensor of the operator's expression stands
+    """
+
+    values: Mapping[Atom, Any]
+    shape: tuple[int, ...]
+    args: Mapping[Source, Node]
+
+    def where(self, chosen: Booleans) -> _Positions:
+        """Return the chosen positions alone."""
+        values = {a: np.broadcast_to(value, self.shape)[chosen] for a, value in self.values.items()}
+        return _Positions(values, (int(chosen.sum()),), self.args)
 
 
 class _Tracer:
-    """Evaluates expressions at positions.
-
-    at      the value of each axis in scope, as one array over the positions
-    shape   of the arrays over the positions
-    args    the node for which each tensor of an operator's expression stands
-    """
+    """Evaluates nodes and expressions to element numbers of the leaf and constants."""
 
     def __init__(self, leaf: Node):
         self.leaf = leaf
 
-    def node(self, node: Node, places: Sequence[Integers]) -> Values:
+    def trace_node(self, node: Node, places: Sequence[Integers]) -> _Traced:
         if node is self.leaf:
             shape = [n for n in node.tensor.shape if isinstance(n, int)]
             number = np.ravel_multi_index(tuple(places), shape) if shape else np.zeros((), np.int64)
-            return np.asarray(number, np.int64), np.zeros(np.shape(number))
+            return _Traced(np.asarray(number, np.int64), np.zeros(np.shape(number)))
         if node.op is CONSTANT:
             found = np.asarray(node.attribute("data").array)[tuple(places)]
-            return np.full(np.shape(found), -1, np.int64), found.astype(np.float64)
+            return _Traced(np.full(np.shape(found), -1, np.int64), found.astype(np.float64))
         owner, output = (node.args[0], node.attribute("index")) if node.op is ITEM else (node, 0)
         if owner is None or not isinstance(owner.op, Op):
             raise ValueError(f"{node} has no expression")
@@ -83,71 +103,46 @@ class _Tracer:
             for x, arg in zip(owner.op.tensors(kinds), owner.args, strict=False)
             if x is not None and arg is not None
         }
-        return self.scope(owner.op.scopes(kinds, owner.attrs)[output], places, args)
+        return self._trace_scope(owner.op.scopes(kinds, owner.attrs)[output], places, args)
 
-    def scope(self, scope: Scope, places: Sequence[Integers], args: Mapping[Source, Node]) -> Values:
-        at: dict[Atom, Any] = dict(zip(scope.axes, places, strict=True))
-        shape = places[0].shape if places else ()
-        return self.body(scope.body, at, shape, args)
+    def _trace_scope(self, scope: Scope, places: Sequence[Integers], args: Mapping[Source, Node]) -> _Traced:
+        values: dict[Atom, Any] = dict(zip(scope.axes, places, strict=True))
+        return self._trace_body(scope.body, _Positions(values, places[0].shape if places else (), args))
 
-    def body(
-        self, body: Body, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
-    ) -> Values:
+    def _trace_body(self, body: Body, at: _Positions) -> _Traced:
         match body:
             case Const(value) if isinstance(value, int | float | bool):
-                return np.full(shape, -1, np.int64), np.full(shape, float(value))
+                return _Traced(np.full(at.shape, -1, np.int64), np.full(at.shape, float(value)))
             case Read():
-                return self.read(body, at, shape, args)
+                return self._trace_read(body, at)
             case Select(guard, then, other):
-                holds = np.ones(shape, bool)
+                holds = np.ones(at.shape, bool)
                 for size in guard:
-                    holds = holds & (self.value(size, at, shape, args) >= 0)
-                return self.choose(holds, then, other, at, args)
+                    holds = holds & (self._evaluate(size, at) >= 0)
+                return self._trace_choice(holds, then, other, at)
             case Call("where", (condition, then, other)):
-                numbers, constants = self.body(condition, at, shape, args)
+                numbers, constants = self._trace_body(condition, at)
                 if (numbers >= 0).any():
                     raise ValueError("a choice that depends on the leaf")
-                return self.choose(constants != 0, then, other, at, args)
+                return self._trace_choice(constants != 0, then, other, at)
         raise ValueError(f"{type(body).__name__} computes")
 
-    def choose(
-        self, holds: Any, then: Body, other: Body, at: Mapping[Atom, Any], args: Mapping[Source, Node]
-    ) -> Values:
+    def _trace_choice(self, holds: Booleans, then: Body, other: Body, at: _Positions) -> _Traced:
         numbers, constants = np.empty(holds.shape, np.int64), np.empty(holds.shape)
         for branch, chosen in ((then, holds), (other, ~holds)):
             if chosen.any():
-                at_chosen = {a: np.broadcast_to(value, holds.shape)[chosen] for a, value in at.items()}
-                values = self.body(branch, at_chosen, (int(chosen.sum()),), args)
-                numbers[chosen], constants[chosen] = values
-        return numbers, constants
+                numbers[chosen], constants[chosen] = self._trace_body(branch, at.where(chosen))
+        return _Traced(numbers, constants)
 
-    def value(
-        self, size: Size, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
-    ) -> Any:
-        def look_up(atom: Atom) -> Any:
-            if not isinstance(atom, Lookup):
-                return at[atom]
-            numbers, constants = self.read(atom.read, at, shape, args)
-            if (numbers >= 0).any():
-                raise ValueError("an index that depends on the leaf")
-            return constants.astype(np.int64)
-
-        try:
-            return np.broadcast_to(np.asarray(evaluate(size, look_up), np.int64), shape)
-        except KeyError as error:
-            raise ValueError(f"the index {size}") from error
-
-    def read(
-        self, read: Read, at: Mapping[Atom, Any], shape: tuple[int, ...], args: Mapping[Source, Node]
-    ) -> Values:
+    def _trace_read(self, read: Read, at: _Positions) -> _Traced:
         source = read.source
-        places = [self.value(index, at, shape, args) for index in read.indices]
-        inside = np.ones(shape, bool)
+        places = [self._evaluate(index, at) for index in read.indices]
+        inside = np.ones(at.shape, bool)
         for place, extent in zip(places, source.shape, strict=True):
             if not isinstance(extent, int):
                 raise ValueError(f"the size {extent} is not known")
             inside = inside & (place >= 0) & (place < extent)
-        numbers, constants = np.full(shape, -1, np.int64), np.zeros(shape)
+        numbers, constants = np.full(at.shape, -1, np.int64), np.zeros(at.shape)
         if not inside.all():
             if read.outside is None or not isinstance(read.outside.value, int | float):
                 raise ValueError("a read beyond an edge")
@@ -155,10 +150,26 @@ class _Tracer:
         if inside.any():
             inner_places = [place[inside] for place in places]
             if isinstance(source, Scope):
-                values = self.scope(source, inner_places, args)
-            elif isinstance(source, Tensor) and source in args:
-                values = self.node(args[source], inner_places)
+                values = self._trace_scope(source, inner_places, at.args)
+            elif isinstance(source, Tensor) and source in at.args:
+                values = self.trace_node(at.args[source], inner_places)
             else:
                 raise ValueError("a literal table")
             numbers[inside], constants[inside] = values
-        return numbers, constants
+        return _Traced(numbers, constants)
+
+    def _evaluate(self, size: Size, at: _Positions) -> Integers:
+        """Return the size's value at each position."""
+
+        def look_up(atom: Atom) -> Any:
+            if not isinstance(atom, Lookup):
+                return at.values[atom]
+            numbers, constants = self._trace_read(atom.read, at)
+            if (numbers >= 0).any():
+                raise ValueError("an index that depends on the leaf")
+            return constants.astype(np.int64)
+
+        try:
+            return np.broadcast_to(np.asarray(evaluate(size, look_up), np.int64), at.shape)
+        except KeyError as error:
+            raise ValueError(f"the index {size}") from error

@@ -24,7 +24,7 @@ from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Evidence, Proved, Tested
 from tensaurus.rules.language.match import scalar_value
-from tensaurus.rules.language.nested_calls import format_nodes
+from tensaurus.rules.language.node_text import format_nodes
 
 __all__ = ["FUSED_PREFIX", "compose_region"]
 

@@ -50,24 +50,24 @@ class Fusion:
 class Fuse:
     """Finds fusions in the e-graph's programs, as a `Finder`.
 
-    seconds   returns the measured seconds of an operator, or None: then half of the peaks is assumed
-    roofline  the machine's peaks
-    kernels   the largest number of different kernels for one program
-    variants  returns programs that compute the same as a program in other ways; they are fused, too
+    seconds      returns the measured seconds of an operator, or None: then half of the peaks is assumed
+    roofline     the machine's peaks
+    max_kernels  different kernels for one program
+    variants     returns programs that compute the same as a program in other ways; they are fused, too
     """
 
     seconds: Callable[[Node], float | None] = lambda node: None
     roofline: Roofline = ONE_CORE
-    kernels: int = MAX_KERNELS
+    max_kernels: int = MAX_KERNELS
     variants: Callable[[Program], Iterable[Program]] = lambda program: ()
     _fusions_of: dict[tuple[Node, ...], tuple[Fusion, ...]] = field(default_factory=dict, repr=False)
 
-    def __call__(self, graph: EGraph, room: int) -> Iterator[Proposal]:
-        """Yields proposals for about `room` e-nodes."""
+    def __call__(self, graph: EGraph, max_new_enodes: int) -> Iterator[Proposal]:
+        """Yields proposals for about `max_new_enodes` e-nodes."""
         programs = (each for program in graph.programs for each in (program, *self.variants(program)))
         fusions = (fusion for program in programs for fusion in self.find_fusions(program))
         matches = (match for fusion in fusions for match in fusion.matches)
-        for piece, equation in islice(matches, max(room, 0)):
+        for piece, equation in islice(matches, max(max_new_enodes, 0)):
             yield Proposal(equation, tuple(map(graph.insert_term, piece.leaves)))
 
     def find_fusions(self, program: Program) -> tuple[Fusion, ...]:
@@ -88,21 +88,18 @@ class Fuse:
             names = {leaf: source(f"x{k}", leaf.types[0]) for k, leaf in enumerate(piece.leaves)}
             alike.setdefault(piece.with_leaves(names), []).append(piece)
         gains = {form: len(pieces) * self._estimate_gain(pieces[0]) for form, pieces in alike.items()}
-        # both by the attributes of the eOperator, which contain its expression and so identify the kernel
-        matches_of: dict[Any, list[tuple[Piece, Equation]]] = {}
-        gain_of: dict[Any, float] = {}
+        # by the attributes of the eOperator, which contain its expression and so identify the kernel
+        fusions: dict[Any, Fusion] = {}
         for form in sorted(alike, key=lambda form: -gains[form]):
             pairs = [(piece, equation) for piece in alike[form] if (equation := compose_region(piece))]
             if not pairs or gains[form] <= 0:
                 continue
             attrs = pairs[0][1].right[0].attrs
-            if attrs in matches_of or len(matches_of) < self.kernels:
-                matches_of.setdefault(attrs, []).extend(pairs)
-                gain_of[attrs] = gain_of.get(attrs, 0.0) + gains[form]
-            else:  # there are enough kernels, and all forms that follow gain less
-                break
-        order = sorted(matches_of, key=lambda attrs: -gain_of[attrs])
-        return tuple(Fusion(tuple(matches_of[attrs]), gain_of[attrs]) for attrs in order)
+            if attrs not in fusions and len(fusions) >= self.max_kernels:
+                break  # there are enough kernels, and all forms that follow gain less
+            known = fusions.get(attrs, Fusion((), 0.0))
+            fusions[attrs] = Fusion((*known.matches, *pairs), known.gain + gains[form])
+        return tuple(sorted(fusions.values(), key=lambda fusion: -fusion.gain))
 
     def _estimate_gain(self, piece: Piece) -> float:
         """Estimates what the operators take without fusion, minus what one kernel takes at the peaks."""

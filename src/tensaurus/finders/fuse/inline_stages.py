@@ -36,66 +36,70 @@ def inline_stages(scope: Scope) -> Scope:
 class _StageInliner(Rewriting):
     """Replaces reads of scopes by the bodies of these scopes.
 
-    read_by   how many reads each scope has, by its identity
-    reader    the scope whose body is rewritten at present
-    reducing  whether the part that is rewritten is inside a reduction of the reader
+    read_counts      how many reads each scope has, by its identity
+    reader           the scope whose body is rewritten at present
+    is_in_reduction  whether the part that is rewritten is inside a reduction of the reader
     """
 
     def __init__(self, outermost: Scope):
         super().__init__()
         sources = (read.source for stage in scopes(outermost) for read in reads(stage))
-        self.read_by = Counter(id(source) for source in sources if isinstance(source, Scope))
+        self.read_counts = Counter(id(source) for source in sources if isinstance(source, Scope))
         self.reader = outermost
-        self.reducing = False
+        self.is_in_reduction = False
 
     def scope(self, scope: Scope) -> Scope:
-        outer = self.reader, self.reducing
-        self.reader, self.reducing = scope, False
+        outer = self.reader, self.is_in_reduction
+        self.reader, self.is_in_reduction = scope, False
         inlined = super().scope(scope)
-        self.reader, self.reducing = outer
+        self.reader, self.is_in_reduction = outer
         return inlined
 
     def body(self, body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Scope):
             rewritten = self.read(body)
-            assert isinstance(rewritten.source, Scope)
-            return self._inlined_read(rewritten, rewritten.source, self.read_by[id(body.source)] == 1)
+            stage = rewritten.source
+            assert isinstance(stage, Scope)
+            # literals alone take their type from their neighbours, so such a stage stays
+            if literal_dtype(stage.body) != dtype_of(stage):
+                return rewritten
+            if isinstance(stage.body, Read) and stage.body.outside is None:
+                return _inline_move(rewritten, stage, stage.body)
+            is_only_read = self.read_counts[id(body.source)] == 1
+            if not is_only_read or self.is_in_reduction or not self._may_compute(rewritten, stage):
+                return rewritten
+            return replace_axes(stage.body, _axis_values(stage, rewritten))
         if isinstance(body, Reduce):
-            outer, self.reducing = self.reducing, True
+            outer, self.is_in_reduction = self.is_in_reduction, True
             reduction = super().body(body)
-            self.reducing = outer
+            self.is_in_reduction = outer
             return reduction
         return super().body(body)
 
-    def _inlined_read(self, read: Read, stage: Scope, is_only_read: bool) -> Body:
-        """Returns the stage's body at the indices of the read, or the read if the stage must stay."""
-        # a body of literals alone takes its type from its neighbours, so it stays
-        body = stage.body
-        values: dict[Atom, Size] = dict(zip(stage.axes, read.indices, strict=True))
-        if literal_dtype(body) != dtype_of(stage):
-            return read
-        # a stage that only moves elements: a value outside the stage must be one outside its source, too
-        if isinstance(body, Read) and body.outside is None:
-            if read.outside is None:
-                return replace_axes(body, values)
-            if _is_permutation(stage, body):
-                moved = replace_axes(body, values)
-                assert isinstance(moved, Read)
-                return Read(moved.source, moved.indices, read.outside)
-            return read
-        # a stage that computes stays where elements would be computed twice, or a reduction be nested
-        larger = product(stage.shape) < product(self.reader.shape)
+    def _may_compute(self, read: Read, stage: Scope) -> bool:
+        """Whether the reader may compute the stage's elements: each once, and no reduction within another."""
+        if read.outside is not None or product(stage.shape) < product(self.reader.shape):
+            return False
+        if not any(isinstance(part, Reduce) for part in bodies(stage.body, nested=False)):
+            return True
         # a reader that only moves the elements of a reduction can be the reduction itself, but not if a
         # combination by a table would be indexed by more than axes then: its rows could not be written out
-        moves = (
-            isinstance(self.reader.body, Read)
-            and isinstance(body, Reduce)
-            and not _indexes_table(body, values)
-        )
-        reduces = not moves and any(isinstance(part, Reduce) for part in bodies(body, nested=False))
-        if not is_only_read or self.reducing or larger or reduces or read.outside is not None:
-            return read
-        return replace_axes(body, values)
+        is_move = isinstance(self.reader.body, Read) and isinstance(stage.body, Reduce)
+        return is_move and not _indexes_table(stage.body, _axis_values(stage, read))
+
+
+def _axis_values(stage: Scope, read: Read) -> dict[Atom, Size]:
+    return dict(zip(stage.axes, read.indices, strict=True))
+
+
+def _inline_move(read: Read, stage: Scope, body: Read) -> Body:
+    """Returns the read of a stage that only moves elements as a read of the stage's source."""
+    moved = replace_axes(body, _axis_values(stage, read))
+    if read.outside is None:
+        return moved
+    # a place outside the stage must be outside its source, too
+    assert isinstance(moved, Read)
+    return Read(moved.source, moved.indices, read.outside) if _is_permutation(stage, body) else read
 
 
 def _indexes_table(body: Body, values: Mapping[Atom, Size]) -> bool:

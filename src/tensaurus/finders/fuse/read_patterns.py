@@ -69,53 +69,61 @@ def read_pattern(node: Node) -> ReadPattern | None:
 
     Kernels are compiled for numeric sizes, so that no operator of symbolic sizes is fused.
     """
-    owner, place = (node.args[0], int(node.attribute("index"))) if node.op is ITEM else (node, 0)
+    owner, output = (node.args[0], int(node.attribute("index"))) if node.op is ITEM else (node, 0)
     if owner is None or not isinstance(owner.op, Op) or len(node.types) != 1:
         return None
     kinds = tuple(arg and arg.types[0] for arg in owner.args)
     for kind in (node.types[0], *kinds):
         if kind is not None and not (isinstance(kind, TensorType) and kind.static and elements_of(kind)):
             return None
-    return _pattern_of_operator(owner.op, kinds, owner.attrs, place)
+    return _pattern_of_operator(owner.op, kinds, owner.attrs, output)
 
 
 @lru_cache(10_000)
 def _pattern_of_operator(
-    op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes, place: int
+    op: Op, kinds: tuple[TensorType | None, ...], attrs: Attributes, output: int
 ) -> ReadPattern:
     # reductions, and whether all of them go over whole dimensions (rows)
-    scope = op.scopes(kinds, attrs)[place]
+    scope = op.scopes(kinds, attrs)[output]
     computing = [body for body in bodies(scope) if not isinstance(body, Const | Read)]
     reductions = [body for body in computing if isinstance(body, Reduce)]
     over_rows = bool(reductions) and all(map(_reduces_whole_dimensions, reductions))
     lengths = (number_of(product(axis.extent for axis in body.axes)) for body in reductions)
     rows = frozenset(lengths if over_rows else ())
     # for each input how often it is read, and whether ever at other indices than the output's (moved)
-    places = {tensor: number for number, tensor in enumerate(op.tensors(kinds)) if tensor is not None}
+    inputs = op.tensors(kinds)
+    number_of_tensor = {tensor: number for number, tensor in enumerate(inputs) if tensor is not None}
     read_counts: Counter[Tensor] = Counter()
     moved: set[Tensor] = set()
     for stage in scopes(scope):
-        own = tuple(polynomial(axis) if axis.extent != 1 else 0 for axis in stage.axes)
+        output_indices = tuple(polynomial(axis) if axis.extent != 1 else 0 for axis in stage.axes)
         for read in reads(stage):
             if isinstance(read.source, Tensor):
                 read_counts[read.source] += 1
-                if stage is not scope or not _reads_own_place(read, own, scope):
+                if stage is not scope or not _reads_at(output_indices, read, scope):
                     moved.add(read.source)
     if reductions:  # each output element reads many elements
         moved.update(read_counts)
-    once = {places[x] for x, count in read_counts.items() if count == 1 and not reductions}
-    pointwise = frozenset(places[x] for x in read_counts if x not in moved)
-    products = any(body.monoid == "sum" and _is_contraction(body.body) for body in reductions)
-    work = number_of(flops(scope))
-    return ReadPattern(work, products, bool(reductions), rows, pointwise, pointwise | once, len(computing))
+    once = {number_of_tensor[x] for x, count in read_counts.items() if count == 1 and not reductions}
+    pointwise = frozenset(number_of_tensor[x] for x in read_counts if x not in moved)
+    return ReadPattern(
+        work=number_of(flops(scope)),
+        is_contraction=any(body.monoid == "sum" and _is_contraction(body.body) for body in reductions),
+        has_reductions=bool(reductions),
+        row_lengths=rows,
+        pointwise_args=pointwise,
+        once_read_args=pointwise | once,
+        steps=len(computing),
+    )
 
 
-def _reads_own_place(read: Read, place_of_output: tuple[object, ...], scope: Scope) -> bool:
+def _reads_at(indices: tuple[object, ...], read: Read, scope: Scope) -> bool:
+    """Whether the tensor has the scope's shape and is read at these indices, or at the only ones."""
     if read.source.shape != scope.shape:
         return False
     return all(
-        index == place or extent == 1
-        for index, place, extent in zip(read.indices, place_of_output, scope.shape, strict=True)
+        index == wanted or extent == 1
+        for index, wanted, extent in zip(read.indices, indices, scope.shape, strict=True)
     )
 
 

@@ -1,9 +1,9 @@
 """Generates rules from the declarations of operators (TASO, sections 2 to 4).
 
 A law is an equality of two terms, which are operators applied to variables.  Candidates for laws are terms
-of equal values (`terms`); they are enumerated by size, compared at further points, and proved.  A candidate
-that known laws make smaller follows from these laws and from smaller candidates, and is dropped before any
-proof.  Within a size, candidates of more variables come first: the general before the special.
+of equal values (`term_classes`), enumerated by size and compared at further points.  A candidate that known
+laws make smaller, or that rules derive, is dropped; any other is stated as a rule and proved (`law`).  Within
+a size, candidates of more variables come first: the general before the special.
 
     Split(Relu(x))[0] and Relu(Split(x)[0]) have equal values
  -> split-relu-24373e: Split(Relu(x), **a)[i] <=> Relu(Split(x, **a)[i]) | proved(algebra, ...)
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -21,16 +21,16 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from tensaurus.egraph.match.ruleset import Ruleset
-from tensaurus.expr.evaluate.prime_field import Prime
+from tensaurus.expr.evaluate.prime_field import PrimeField
 from tensaurus.finders.synthesis.derivable import is_derivable
 from tensaurus.finders.synthesis.journal import Journal
 from tensaurus.finders.synthesis.law import StatedLaw, state_law, state_multi_patterns
 from tensaurus.finders.synthesis.multi_pattern import has_symmetric_parts
-from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.reservoir import Reservoir
 from tensaurus.finders.synthesis.second_fingerprint import ComparisonPoints
+from tensaurus.finders.synthesis.term_classes import Candidate, TermClasses, possible_laws
 from tensaurus.finders.synthesis.term_order import Laws, order_key, rank_key, variables_in
-from tensaurus.finders.synthesis.terms import Candidate, Pair, Term, Terms, possible_laws
+from tensaurus.finders.synthesis.terms import Application, Pair, Term, Variable
 from tensaurus.finders.synthesis.world import World
 from tensaurus.graph.ir.node import INPUT, Node, source
 from tensaurus.graph.ir.program import Program, topological_order
@@ -42,7 +42,6 @@ from tensaurus.rules.language.rule import Rule
 __all__ = ["GeneratedRule", "Generation", "Sides", "format_roots"]
 
 Sides: TypeAlias = tuple[tuple[Node, ...], tuple[Node, ...]]  # the roots of both sides of an equation
-DroppedSample: TypeAlias = Reservoir[Candidate | Pair]
 POINTS = 64  # points at which terms are compared again: for scalars perhaps one in four shows a difference
 NOTE_SECONDS = 60.0  # seconds between two notes on the progress
 MAX_NAMINGS = 24  # ways to name a candidate's variables that are tried
@@ -114,117 +113,114 @@ class Generation:
     counts: dict[int, Counter[str]] = field(default_factory=dict)
     dropped: list[Sides] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._terms = TermClasses(self.world, self.seed)
+        self._points = ComparisonPoints(self.world, PrimeField(self.seed + 1), POINTS, self.seed)
+        # proved laws, and equations that proved rules derive: they make later candidates smaller
+        self._laws = Laws()
+        # of one rank, all types count as one: a proof fails for all of them alike
+        self._unproved_laws = Laws(rank_key)
+        self._known_texts: set[str] = set()  # of the laws that are rules
+        self._rules: list[Rule] = []
+        self._ruleset = Ruleset(self._rules)
+        self._dropped = Reservoir[Candidate | Pair](self.sample, self.seed)
+
     def run(self) -> list[GeneratedRule]:
         """Return the rules, the smallest first."""
-        # laws: proved ones, and equations that proved rules derive; they make later candidates smaller
-        terms, laws, points = Terms(self.world, self.seed), Laws(), self._comparison_points()
-        unproved = Laws(rank_key)  # types of one rank count as one: a proof fails for all of them alike
-        known: set[str] = set()
-        rules: list[Rule] = []
-        ruleset = Ruleset(rules)
-        dropped = DroppedSample(self.sample, self.seed)
         began = monotonic()
         for size in range(1, self.size + 1):
             counts = self.counts[size] = Counter()
-            # waiting: candidates that are equal at further points, too; different: under no naming
-            waiting: list[Pair] = []
-            different: list[Candidate] = []
-            candidates = self._irreducible_candidates(terms, laws, dropped, size)
-            for candidate, equal in points.keep_equal(candidates):
-                waiting += equal
-                if not equal and not _is_representative(candidate):
-                    different.append(candidate)
-            counts["refuted"] += len(different)
-            for candidate in different if size < self.size else ():
-                terms.separate(candidate)
-            counts["terms"] = terms.count
-            counts["classes"] = sum(len(f.origins) for f in terms.families.values())
-            self.note(f"size {size}: {terms.count} terms, {counts['classes']} classes,"
-                      f" {len(waiting)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
-            # each candidate is dropped as reduced or derived, or is stated and proved
+            equations = self._equations_of_size(size)
+            self.note(f"size {size}: {counts['terms']} terms, {counts['classes']} classes,"
+                      f" {len(equations)} candidates, {monotonic() - began:.0f} s")  # fmt: skip
             noted = monotonic()
-            for place, (left, right) in enumerate(sorted(waiting, key=_generality)):
+            for place, (left, right) in enumerate(sorted(equations, key=_generality)):
                 if monotonic() - noted > NOTE_SECONDS:
                     noted = monotonic()
-                    self.note(f"size {size}: {place} of {len(waiting)} candidates, {noted - began:.0f} s")
-                first, second = sorted((left, right), key=order_key)
-                if laws.reduces_inside(second) or laws.reduces_inside(first):
-                    counts["reduced"] += 1
-                    dropped.offer((second, first))
-                    continue
-                if unproved.reduces_inside(second):
-                    counts["resting on what is no rule"] += 1
-                    continue
-                nodes = self._node(second), self._node(first)
-                if self._is_derivable(nodes, ruleset):
-                    counts["derived"] += 1
-                    dropped.offer((second, first))
-                    laws.add(left, right)  # candidates that this law makes smaller are derivable, too
-                    continue
-                law = state_law(self.world, left, right, known, self.journal)
-                if not law.rules and law.reasons:
-                    counts["refuted" if law.is_refuted else "unproved"] += 1
-                    self.unproved += [] if law.is_refuted else [law]
-                    unproved.add(left, right)
-                    continue
-                assert law.sides is not None
-                laws.add(*law.sides, back=law.is_two_way)
-                if not law.rules:  # the law's text is known: the law is an instance of a rule
-                    continue
-                known.add(law.text)
-                rules += law.rules
-                ruleset = Ruleset(rules)
-                matched, other = map(self._node, law.sides)
-                self._add_rule(law, size, ((matched,), (other,)))
-                # a law that joins two terms gives a multi-pattern rule as well (`multi_pattern`)
-                for pattern, joined in state_multi_patterns(self.world, left, right, known, self.journal):
-                    if pattern.rules:
-                        known.add(pattern.text)
-                        tags = ("once",) if has_symmetric_parts(joined) else ()
-                        sides = self._multi_pattern_sides(pattern.rules[0], joined)
-                        self._add_rule(pattern, size, sides, tags)
-        self.dropped = list(self._true_equations(dropped.sample))
+                    self.note(f"size {size}: {place} of {len(equations)} candidates, {noted - began:.0f} s")
+                self._process_equation(left, right, size)
+        self.dropped = list(self._dropped_equations())
         return self.found
 
-    def _irreducible_candidates(
-        self, terms: Terms, laws: Laws, dropped: DroppedSample, size: int
-    ) -> Iterator[tuple[Candidate, list[Pair]]]:
+    def _equations_of_size(self, size: int) -> list[Pair]:
+        """Grow the terms of a size and return the equations among candidates that hold at further points."""
+        counts = self.counts[size]
+        equations: list[Pair] = []
+        different: list[Candidate] = []  # from their class, however their variables are named
+        for candidate, equal in self._points.keep_equal(self._irreducible_candidates(size)):
+            equations += equal
+            if not equal and not candidate.is_representative:
+                different.append(candidate)
+        counts["refuted"] += len(different)
+        for candidate in different if size < self.size else ():
+            self._terms.separate(candidate)
+        counts["terms"] = self._terms.count
+        counts["classes"] = sum(len(family.origins) for family in self._terms.families.values())
+        return equations
+
+    def _irreducible_candidates(self, size: int) -> Iterator[tuple[Candidate, list[Pair]]]:
         """Yield the candidates of a size that no law makes smaller, with the laws that each may stand for."""
         counts = self.counts[size]
         place, shards = self.shard if size == self.size else (0, 1)
-        for candidate in terms.grow(last=size == self.size):
-            if candidate.equal_class[1] % shards != place:  # by the class's number: equal terms in one shard
+        for candidate in self._terms.grow(last=size == self.size):
+            if candidate.equal_class.number % shards != place:  # equal terms are in one shard
                 continue
             counts["candidates"] += 1
-            if laws.reduces(candidate.term):
+            if self._laws.reduces(candidate.term):
                 counts["reduced"] += 1
-                dropped.offer(candidate)
+                self._dropped.offer(candidate)
             elif pairs := list(islice(possible_laws(candidate), MAX_NAMINGS)):
                 yield candidate, pairs
 
-    def _true_equations(self, sample: Iterable[Candidate | Pair]) -> Iterator[Sides]:
-        """Yield an equation for each pair, or candidate, that holds at further points, too."""
-        groups = (
-            list(islice(possible_laws(one), MAX_NAMINGS)) if isinstance(one, Candidate) else [one]
-            for one in sample
-        )
-        for _, equal in self._comparison_points().keep_equal(enumerate(groups)):
-            for left, right in equal[:1]:
-                yield (self._node(left),), (self._node(right),)
+    def _process_equation(self, left: Term, right: Term, size: int) -> None:
+        """Drop an equation that follows from known laws; prove any other, and add its rules."""
+        counts = self.counts[size]
+        smaller, larger = sorted((left, right), key=order_key)
+        if self._laws.reduces_inside(larger) or self._laws.reduces_inside(smaller):
+            counts["reduced"] += 1
+            self._dropped.offer((larger, smaller))
+        elif self._unproved_laws.reduces_inside(larger):
+            counts["resting on what is no rule"] += 1
+        elif self._is_derivable(self._node(larger), self._node(smaller)):
+            counts["derived"] += 1
+            self._dropped.offer((larger, smaller))
+            self._laws.add(left, right)  # candidates that this law makes smaller are derivable, too
+        else:
+            self._prove_law(left, right, size)
 
-    def _comparison_points(self) -> ComparisonPoints:
-        return ComparisonPoints(self.world, Prime(self.seed + 1), POINTS, self.seed)
-
-    def _is_derivable(self, sides: tuple[Node, Node], ruleset: Ruleset) -> bool:
+    def _is_derivable(self, first: Node, second: Node) -> bool:
         """Return whether the rules derive one side from the other."""
-        first, second = sides[:1], sides[1:]
 
         def decide() -> bool:
-            return is_derivable(first, second, ruleset) or is_derivable(second, first, ruleset)
+            ways = ((first, second), (second, first))
+            return any(is_derivable((start,), (goal,), self._ruleset) for start, goal in ways)
 
-        laws = sha256("\n".join(rule.law for rule in ruleset.rules).encode()).hexdigest()
-        question = f"derived by {laws}: {format_roots(first)} = {format_roots(second)}"
+        laws = sha256("\n".join(rule.law for rule in self._ruleset.rules).encode()).hexdigest()
+        question = f"derived by {laws}: {format_roots((first,))} = {format_roots((second,))}"
         return self.journal.answer(question, decide)
+
+    def _prove_law(self, left: Term, right: Term, size: int) -> None:
+        """State the law as a rule, and as multi-pattern rules if it joins two terms; add those proved."""
+        law = state_law(self.world, left, right, self._known_texts, self.journal)
+        if not law.rules and law.reasons:
+            self.counts[size]["refuted" if law.is_refuted else "unproved"] += 1
+            self.unproved += [] if law.is_refuted else [law]
+            self._unproved_laws.add(left, right)
+            return
+        assert law.sides is not None
+        self._laws.add(*law.sides, back=law.is_two_way)
+        if not law.rules:  # the law's text is known: the law is an instance of a rule
+            return
+        self._known_texts.add(law.text)
+        self._rules += law.rules
+        self._ruleset = Ruleset(self._rules)
+        matched, other = map(self._node, law.sides)
+        self._add_rule(law, size, ((matched,), (other,)))
+        for pattern, joined in state_multi_patterns(self.world, left, right, self._known_texts, self.journal):
+            if pattern.rules:
+                self._known_texts.add(pattern.text)
+                tags = ("once",) if has_symmetric_parts(joined) else ()
+                self._add_rule(pattern, size, self._multi_pattern_sides(pattern.rules[0], joined), tags)
 
     def _add_rule(self, law: StatedLaw, size: int, sides: Sides, tags: tuple[str, ...] = ()) -> None:
         rule = GeneratedRule(self.world.name, size, law.text, law.rules, str(law.evidence), sides, tags)
@@ -232,18 +228,27 @@ class Generation:
         self.counts[size]["multi-patterns" if len(sides[0]) > 1 else "rules"] += 1
         self.note(f"{law.text} | {law.evidence}")
 
-    def _multi_pattern_sides(self, rule: Rule, joined: Term) -> Sides:
+    def _multi_pattern_sides(self, rule: Rule, joined: Application) -> Sides:
         """Return the parts of the joined term, and the result of the rule on them."""
-        parts, matcher = tuple(map(self._node, joined[1:])), Matcher(rule)
-        results = (matcher.apply(parts, binding) for binding in matcher.bindings(parts))
+        parts, matcher = tuple(map(self._node, joined.args)), Matcher(rule)
+        results = (matcher.apply(parts, binding) for binding in matcher.match_roots(parts))
         return parts, next(result for result in results if result is not None)
+
+    def _dropped_equations(self) -> Iterator[Sides]:
+        """Yield an equation for each sampled pair, or candidate, that holds at further points, too."""
+        groups = (
+            list(islice(possible_laws(one), MAX_NAMINGS)) if isinstance(one, Candidate) else [one]
+            for one in self._dropped.sample
+        )
+        for _, equal in self._points.keep_equal(enumerate(groups)):
+            for left, right in equal[:1]:
+                yield (self._node(left),), (self._node(right),)
 
     def _node(self, term: Term) -> Node:
         """Return the term on inputs of the world's types."""
-        if term[0] == "x":
-            return source(f"x{term[2]}_{term[1]}", self.world.kinds[term[1]])
-        use: Use = term[0]
-        return use.node([self._node(part) for part in term[1:]])
+        if isinstance(term, Variable):
+            return source(f"x{term.number}_{term.type}", self.world.kinds[term.type])
+        return term.use.node([self._node(part) for part in term.args])
 
 
 def _generality(pair: Pair) -> tuple[Any, ...]:
@@ -276,9 +281,3 @@ def _is_reordering(first: Node, second: Node) -> bool:
         )
         for order in orders
     )
-
-
-def _is_representative(candidate: Candidate) -> bool:
-    """Return whether the candidate is its class's own representative: a candidate for a symmetry alone."""
-    family, number = candidate.equal_class
-    return family.origins[number] == (candidate.use, candidate.args)

@@ -55,7 +55,7 @@ def allowed_directions(world: World, left: Term, right: Term) -> tuple[bool, boo
     rng = np.random.default_rng(0)
     leaves = {}
     for x in dict.fromkeys((*variables_in(left), *variables_in(right))):
-        shape = (POINTS, *world.shapes[x[1]])
+        shape = (POINTS, *world.shapes[x.type])
         numbers = np.exp2(rng.uniform(-MAX_EXPONENT, MAX_EXPONENT, shape)) * rng.choice([-1, 1], shape)
         leaves[x] = numbers.astype(np.float32)
     wide = {x: numbers.astype(np.float64) for x, numbers in leaves.items()}

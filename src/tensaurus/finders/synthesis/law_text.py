@@ -19,7 +19,7 @@ from typing import Any
 
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.term_order import variables_in
-from tensaurus.finders.synthesis.terms import Term, subterms
+from tensaurus.finders.synthesis.terms import Application, Term, Variable, subterms
 
 __all__ = [
     "MATRIX_RANK", "LawText", "attribute_names", "attribute_texts", "call_text", "format_term", "law_texts",
@@ -50,7 +50,7 @@ class LawText:
         return f"{self.left} {self.arrow} {self.right}" + (f" where {condition}" if condition else "")
 
 
-def law_texts(first: Term, second: Term, names: Mapping[Term, str], back: bool) -> Iterator[LawText]:
+def law_texts(first: Term, second: Term, names: Mapping[Variable, str], back: bool) -> Iterator[LawText]:
     """Yield the law's texts, with names for attributes first; `back`: whether both directions are allowed."""
     both = back and set(variables_in(first)) == set(variables_in(second)) and second not in subterms(first)
     outputs = [{use.output for use in _uses_in(side) if use.outputs > 1} for side in (first, second)]
@@ -168,16 +168,15 @@ def attribute_names(text: str) -> set[str]:
 
 
 def _uses_in(term: Term) -> Iterator[Use]:
-    return (part[0] for part in subterms(term) if part[0] != "x")
+    return (part.use for part in subterms(term) if isinstance(part, Application))
 
 
 def format_term(
-    term: Term, names: Mapping[Term, str], attributes: Mapping[str, str], output: str = ""
+    term: Term, names: Mapping[Variable, str], attributes: Mapping[str, str], output: str = ""
 ) -> str:
     """Return the term's text with these names of variables, texts of attributes, and name of outputs."""
-    if term[0] == "x":
+    if isinstance(term, Variable):
         return names[term]
-    use: Use = term[0]
-    attribute_text = attributes.get(call_text(use), "")
-    parts = [format_term(part, names, attributes, output) for part in term[1:]]
-    return use.format([*parts, *([attribute_text] if attribute_text else [])], output)
+    attribute_text = attributes.get(call_text(term.use), "")
+    parts = [format_term(part, names, attributes, output) for part in term.args]
+    return term.use.format([*parts, *([attribute_text] if attribute_text else [])], output)

@@ -15,17 +15,16 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from tensaurus.expr.sizes.size import is_same_size, terms_of
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.term_order import term_size, variables_in
-from tensaurus.finders.synthesis.terms import Term
+from tensaurus.finders.synthesis.terms import Application, Term, Variable
 from tensaurus.graph.ir.node import Node
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import parse_terms
 from tensaurus.rules.prove.case_split import CaseSplit
-from tensaurus.rules.prove.rule_case import Case, Gap, State
+from tensaurus.rules.prove.rule_case import CaseState, Gap
 
 __all__ = ["find_joined_sides", "format_multi_pattern", "has_symmetric_parts"]
 
@@ -36,14 +35,14 @@ def _split_templates() -> dict[str, str]:
     return tomllib.loads(files("tensaurus.finders.synthesis").joinpath("parts.toml").read_text("utf-8"))
 
 
-def find_joined_sides(left: Term, right: Term) -> Iterator[tuple[Term, Term]]:
+def find_joined_sides(left: Term, right: Term) -> Iterator[tuple[Application, Term]]:
     """Yield (side that joins two terms, other side) where the other side computes less."""
     for joined, whole in ((left, right), (right, left)):
-        if joined[0] == "x" or joined[0].name not in _split_templates():
+        if isinstance(joined, Variable) or joined.use.name not in _split_templates():
             continue
-        first, second = joined[1:]
+        first, second = joined.args
         shared = set(variables_in(first)) & set(variables_in(second))
-        if "x" in (first[0], second[0]) or not shared:
+        if isinstance(first, Variable) or isinstance(second, Variable) or not shared:
             continue
         if set(variables_in(joined)) == set(variables_in(whole)) and _work(whole) < _work(joined):
             yield joined, whole
@@ -51,24 +50,29 @@ def find_joined_sides(left: Term, right: Term) -> Iterator[tuple[Term, Term]]:
 
 def _work(term: Term) -> int:
     """Return the number of operators that do more than join their operands."""
-    if term[0] == "x":
+    if isinstance(term, Variable):
         return 0
-    return sum(map(_work, term[1:])) + (term[0].name not in _split_templates())
+    return sum(map(_work, term.args)) + (term.use.name not in _split_templates())
 
 
-def has_symmetric_parts(joined: Term) -> bool:
+def has_symmetric_parts(joined: Application) -> bool:
     """Return whether exchanging the names of variables turns each part into the other."""
-    first, second = joined[1:]
-    forth, back = dict[Term, Term](), dict[Term, Term]()
+    first, second = joined.args
+    forth, back = dict[Variable, Variable](), dict[Variable, Variable]()
     if term_size(first) != term_size(second) or not _find_renaming(first, second, forth, back):
         return False
     return all(back.get(x, other) == other for x, other in forth.items())
 
 
-def _find_renaming(a: Term, b: Term, forth: dict[Term, Term], back: dict[Term, Term]) -> bool:
-    if a[0] == "x" or b[0] == "x":
-        return a[0] == b[0] and forth.setdefault(a, b) == b and back.setdefault(b, a) == a
-    return a[0] is b[0] and all(_find_renaming(p, q, forth, back) for p, q in zip(a[1:], b[1:], strict=True))
+def _find_renaming(
+    a: Term, b: Term, forth: dict[Variable, Variable], back: dict[Variable, Variable]
+) -> bool:
+    """Return whether b is a with its variables renamed; extend `forth`, from a to b, and `back`."""
+    if isinstance(a, Variable) and isinstance(b, Variable):
+        return forth.setdefault(a, b) == b and back.setdefault(b, a) == a
+    if isinstance(a, Variable) or isinstance(b, Variable) or a.use is not b.use:
+        return False
+    return all(_find_renaming(p, q, forth, back) for p, q in zip(a.args, b.args, strict=True))
 
 
 def format_multi_pattern(
@@ -86,14 +90,6 @@ def format_multi_pattern(
     return ", ".join(parts), ", ".join(f"{text}[{number}]" for number in range(len(parts)))
 
 
-class _TypingCases(CaseSplit):
-    """The cases in which a term types."""
-
-    def _make_case(self, state: State, sides: Any, asked: Any) -> Iterator[Case | Gap]:
-        left, right = sides
-        yield Case(state, left, right, tuple(asked))
-
-
 def _size_text(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
     """Return a term's size along an axis as a sum of dimensions of its variables, or None.
 
@@ -102,8 +98,9 @@ def _size_text(part: str, axis: int, ranks: Mapping[str, int]) -> str | None:
     roots = parse_terms(part)
     rule = Rule("part", roots, roots, (), frozenset(), f"part: {part} => {part}")
     # the case with the most symbols: in the others some sizes are fixed or equal
-    most_general: tuple[int, State, Node] | None = None
-    for case in _TypingCases(rule, max(ranks[name] for name in rule.variables)):
+    most_general: tuple[int, CaseState, Node] | None = None
+    rank = max(ranks[name] for name in rule.variables)
+    for case in CaseSplit(rule, rank, skip_identical=False):
         if isinstance(case, Gap):
             return None
         (node,) = case.left

@@ -107,7 +107,7 @@ class OperatorUse(Use):
         return self.op.attributes
 
     def takes_any_numbers(self, name: str) -> bool:
-        return domain_of(self.op, name).kind == "sizes"
+        return domain_of(self.op, name).kind == "integers"
 
     def count_from_end(self, name: str, value: Any) -> Any:
         if self.takes_any_numbers(name):

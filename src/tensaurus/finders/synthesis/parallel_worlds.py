@@ -12,7 +12,7 @@ from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from threading import Thread
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tensaurus.finders.synthesis.generate import GeneratedRule, Generation, Sides, format_roots
 from tensaurus.finders.synthesis.journal import Journal
@@ -25,7 +25,26 @@ from tensaurus.system.child import die_with_parent
 __all__ = ["WorldJob", "WorldResult", "grow_worlds"]
 
 _SideTexts: TypeAlias = tuple[str, str]
-_Row: TypeAlias = tuple[str, int, str, str, _SideTexts, tuple[str, ...]]  # of a `GeneratedRule`, as text
+
+
+class _RuleText(NamedTuple):
+    """A `GeneratedRule` as text, which can be pickled."""
+
+    world: str
+    size: int
+    text: str
+    evidence: str
+    sides: _SideTexts
+    tags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rule: GeneratedRule) -> _RuleText:
+        return cls(rule.world, rule.size, rule.text, rule.evidence, _format_sides(rule.sides), rule.tags)
+
+    def parse(self) -> GeneratedRule:
+        rules = tuple(parse_rule(f"law: {self.text}"))
+        sides = _parse_sides(self.sides)
+        return GeneratedRule(self.world, self.size, self.text, rules, self.evidence, sides, self.tags)
 
 
 @dataclass(frozen=True)
@@ -52,12 +71,28 @@ class WorldResult:
     seconds: float = 0.0
 
 
+class _ResultText(NamedTuple):
+    """A `WorldResult` as text, which can be pickled."""
+
+    world: str
+    rules: tuple[_RuleText, ...]
+    counts: Mapping[int, Counter[str]]
+    unproved: tuple[tuple[str, str], ...]
+    dropped: tuple[_SideTexts, ...]
+    seconds: float
+
+    def parse(self) -> WorldResult:
+        rules = tuple(rule.parse() for rule in self.rules)
+        dropped = tuple(map(_parse_sides, self.dropped))
+        return WorldResult(self.world, rules, self.counts, self.unproved, dropped, self.seconds)
+
+
 def grow_worlds(jobs: Sequence[WorldJob], note: Callable[[str], None]) -> Iterator[WorldResult]:
     """Yield the result of each job in order, running as many at a time as there are cores."""
     workers = min(len(jobs), Machine.here().threads)
     if workers < 2:
         for job in jobs:
-            yield _parse_result(*_run_job(note, job))
+            yield _run_job(note, job).parse()
         return
     # spawned, not forked: the result must not depend on what this process has imported or cached
     context = get_context("spawn")
@@ -67,7 +102,7 @@ def grow_worlds(jobs: Sequence[WorldJob], note: Callable[[str], None]) -> Iterat
     pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(os.getpid(), notes))
     try:
         for waiting in [pool.submit(_run_in_worker, job) for job in jobs]:
-            yield _parse_result(*waiting.result())
+            yield waiting.result().parse()
     except BaseException:
         for process in active_children():  # else the pool would wait for their results
             process.terminate()
@@ -94,43 +129,27 @@ def _start_worker(parent: int, notes: SimpleQueue[str]) -> None:
     _notes = notes
 
 
-def _run_in_worker(job: WorldJob) -> tuple[Any, ...]:
+def _run_in_worker(job: WorldJob) -> _ResultText:
     assert _notes is not None
     return _run_job(_notes.put, job)
 
 
-def _run_job(note: Callable[[str], None], job: WorldJob) -> tuple[Any, ...]:
-    """Generate the world's rules and return the fields of its result as text, which can be pickled."""
+def _run_job(note: Callable[[str], None], job: WorldJob) -> _ResultText:
+    """Generate the world's rules."""
     name, (place, shards), began = job.world.name, job.shard, monotonic()
     note(f"world {name}")
     journal = Journal(job.journal, f"{name}-{place + 1}-of-{shards}")
     generation = Generation(
         job.world, job.size, job.seed, lambda text: note(f"{name}: {text}"), job.sample, journal, job.shard
     )
-    rows: list[_Row] = [
-        (rule.world, rule.size, rule.text, rule.evidence, _format_sides(rule.sides), rule.tags)
-        for rule in generation.run()
-    ]
+    rules = tuple(map(_RuleText.of, generation.run()))
     unproved = tuple((law.text, law.reasons[-1]) for law in generation.unproved)
     dropped = tuple(map(_format_sides, generation.dropped))
-    return name, rows, generation.counts, unproved, dropped, monotonic() - began
+    return _ResultText(name, rules, generation.counts, unproved, dropped, monotonic() - began)
 
 
 def _format_sides(sides: Sides) -> _SideTexts:
     return format_roots(sides[0]), format_roots(sides[1])
-
-
-def _parse_result(
-    name: str, rows: Sequence[_Row], counts: Mapping[int, Counter[str]],
-    unproved: tuple[tuple[str, str], ...], dropped: Sequence[_SideTexts], seconds: float
-) -> WorldResult:
-    rules = (
-        GeneratedRule(
-            world, size, text, tuple(parse_rule(f"law: {text}")), evidence, _parse_sides(sides), tags
-        )
-        for world, size, text, evidence, sides, tags in rows
-    )
-    return WorldResult(name, tuple(rules), counts, unproved, tuple(map(_parse_sides, dropped)), seconds)
 
 
 def _parse_sides(texts: _SideTexts) -> Sides:

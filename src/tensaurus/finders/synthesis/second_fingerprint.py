@@ -13,7 +13,7 @@ import numpy as np
 from tensaurus.expr.evaluate.field_protocol import Array, Field
 from tensaurus.finders.synthesis.operator_use import Use
 from tensaurus.finders.synthesis.term_order import term_size
-from tensaurus.finders.synthesis.terms import Pair, Term, subterms
+from tensaurus.finders.synthesis.terms import Application, Pair, Term, Variable, subterms
 from tensaurus.finders.synthesis.world import World
 
 __all__ = ["ComparisonPoints"]
@@ -48,22 +48,21 @@ class ComparisonPoints:
     def _evaluate(self, terms: Iterable[Term]) -> dict[Term, Array]:
         """Return the values [points, *shape] of each term and subterm."""
         every = dict.fromkeys(part for term in terms for part in subterms(term))
-        values = {x: self._variable_values(x) for x in every if x[0] == "x"}
-        by_use: dict[tuple[int, Use], list[Term]] = {}
-        for term in (term for term in every if term[0] != "x"):
-            by_use.setdefault((term_size(term), term[0]), []).append(term)
+        values: dict[Term, Array] = {x: self._variable_values(x) for x in every if isinstance(x, Variable)}
+        by_use: dict[tuple[int, Use], list[Application]] = {}
+        for term in (term for term in every if isinstance(term, Application)):
+            by_use.setdefault((term_size(term), term.use), []).append(term)
         # smaller terms first: they are the arguments of larger ones
         for (_, use), calls in sorted(by_use.items(), key=lambda item: item[0][0]):
             if not use.types:
                 values[calls[0]] = np.repeat(use.evaluate((), self.field), self.count, axis=0)
                 continue
-            arguments = zip(*(term[1:] for term in calls), strict=True)
+            arguments = zip(*(call.args for call in calls), strict=True)
             args = [np.concatenate([values[part] for part in parts]) for parts in arguments]
             results = use.evaluate(args, self.field)
             values.update(zip(calls, np.split(results, len(calls)), strict=True))
         return values
 
-    def _variable_values(self, variable: Term) -> Array:
-        _, kind, number = variable
-        rng = np.random.default_rng((self.seed, kind, number))
-        return self.field.random((self.count, *self.world.shapes[kind]), rng)
+    def _variable_values(self, variable: Variable) -> Array:
+        rng = np.random.default_rng((self.seed, variable.type, variable.number))
+        return self.field.random((self.count, *self.world.shapes[variable.type]), rng)

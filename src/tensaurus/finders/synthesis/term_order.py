@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from tensaurus.finders.synthesis.operator_use import Use
-from tensaurus.finders.synthesis.terms import Pair, Term, subterms
+from tensaurus.finders.synthesis.terms import Application, Pair, Term, Variable, subterms
 
 __all__ = ["Laws", "order_key", "rank_key", "term_size", "variables_in"]
 
@@ -23,20 +23,20 @@ UseKey: TypeAlias = Callable[[Use], Hashable]
 
 def term_size(term: Term) -> int:
     """Return the number of operators, those of a repeated subterm as often as it occurs."""
-    return 0 if term[0] == "x" else 1 + sum(map(term_size, term[1:]))
+    return 0 if isinstance(term, Variable) else 1 + sum(map(term_size, term.args))
 
 
-def variables_in(term: Term) -> Iterator[Term]:
+def variables_in(term: Term) -> Iterator[Variable]:
     """Yield the variables from left to right, each as often as it occurs."""
-    return (part for part in subterms(term) if part[0] == "x")
+    return (part for part in subterms(term) if isinstance(part, Variable))
 
 
 def order_key(term: Term) -> tuple[Any, ...]:
     """Return a sort key: a smaller term has a smaller key."""
-    if term[0] == "x":
-        return 0, -1, term[1], term[2]
-    parts = tuple(map(order_key, term[1:]))
-    return 1 + sum(part[0] for part in parts), term[0].place, *parts
+    if isinstance(term, Variable):
+        return 0, -1, term.type, term.number
+    parts = tuple(map(order_key, term.args))
+    return 1 + sum(part[0] for part in parts), term.use.place, *parts
 
 
 def use_key(use: Use) -> Hashable:
@@ -50,20 +50,20 @@ def rank_key(use: Use) -> Hashable:
     return use.name, tuple(use.attrs.items()), use.output, ranks
 
 
-def match_term(pattern: Term, term: Term, found: dict[Term, Term], key: UseKey = use_key) -> bool:
+def match_term(pattern: Term, term: Term, found: dict[Variable, Term], key: UseKey = use_key) -> bool:
     """Return whether the term is an instance of the pattern; put its variables' values into `found`."""
-    if pattern[0] == "x":
+    if isinstance(pattern, Variable):
         return found.setdefault(pattern, term) == term
-    if term[0] is not pattern[0] and (term[0] == "x" or key(term[0]) != key(pattern[0])):
+    if isinstance(term, Variable) or term.use is not pattern.use and key(term.use) != key(pattern.use):
         return False
-    return all(match_term(p, t, found, key) for p, t in zip(pattern[1:], term[1:], strict=True))
+    return all(match_term(p, t, found, key) for p, t in zip(pattern.args, term.args, strict=True))
 
 
-def substitute_term(term: Term, values: dict[Term, Term]) -> Term:
+def substitute_term(term: Term, values: dict[Variable, Term]) -> Term:
     """Return the term with its variables replaced."""
-    if term[0] == "x":
+    if isinstance(term, Variable):
         return values[term]
-    return (term[0], *(substitute_term(part, values) for part in term[1:]))
+    return Application(term.use, tuple(substitute_term(part, values) for part in term.args))
 
 
 class Laws:
@@ -79,24 +79,26 @@ class Laws:
     def add(self, left: Term, right: Term, back: bool = True) -> None:
         """Add a law from the left to the right side, and `back` as well."""
         for first, second in ((left, right), *([(right, left)] if back else [])):
-            if first[0] != "x" and set(variables_in(second)) <= set(variables_in(first)):
-                roots = (self._key(first[0]), *map(self._root_key, first[1:]))
+            if isinstance(first, Application) and set(variables_in(second)) <= set(variables_in(first)):
+                roots = (self._key(first.use), *map(self._root_key, first.args))
                 self._by_roots.setdefault(roots, []).append((first, second))
 
     def _root_key(self, term: Term) -> Hashable:
-        return None if term[0] == "x" else self._key(term[0])
+        return None if isinstance(term, Variable) else self._key(term.use)
 
     def reduces_inside(self, term: Term) -> bool:
         """Return whether a law, applied to the term or to a subterm, makes it smaller."""
-        return term[0] != "x" and (self.reduces(term) or any(map(self.reduces_inside, term[1:])))
+        if isinstance(term, Variable):
+            return False
+        return self.reduces(term) or any(map(self.reduces_inside, term.args))
 
-    def reduces(self, term: Term) -> bool:
+    def reduces(self, term: Application) -> bool:
         """Return whether a law, applied at the term's root, makes it smaller."""
         term_key = None
-        argument_keys = [dict.fromkeys((self._root_key(part), None)) for part in term[1:]]
+        argument_keys = [dict.fromkeys((self._root_key(part), None)) for part in term.args]
         for arguments in product(*argument_keys):
-            for pattern, other in self._by_roots.get((self._key(term[0]), *arguments), ()):
-                found: dict[Term, Term] = {}
+            for pattern, other in self._by_roots.get((self._key(term.use), *arguments), ()):
+                found: dict[Variable, Term] = {}
                 if match_term(pattern, term, found, self._key):
                     term_key = order_key(term) if term_key is None else term_key
                     if order_key(substitute_term(other, found)) < term_key:

@@ -1,7 +1,7 @@
 """Find the kernels that may flush subnormal numbers to zero without a visible change of the outputs.
 
 Arithmetic with subnormal numbers is 10 to 100 times slower on Intel processors.  A kernel that flushes them
-changes each of its results by at most the smallest normal number; `constant_influence` bounds how far that
+changes each of its results by at most the smallest normal number; `change_bounds` bounds how far that
 changes the outputs of the program.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tensaurus.graph.analysis.constant_influence import ChangeBound, ChangeRefused
+from tensaurus.graph.analysis.change_bounds import ChangeAnalysis, ChangeRefused
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 
@@ -20,12 +20,12 @@ MAX_ATTEMPTS = 4  # each without the kernels that earlier ones refused; where al
 def find_flushing_nodes(program: Program, kernels: Iterable[Node]) -> frozenset[Node]:
     """Return the kernels that may all flush in the same program."""
     candidates = frozenset(kernels)
-    change_bound = ChangeBound(program, MAX_RUNTIME_VALUE, coarse=True)
+    analysis = ChangeAnalysis(program, MAX_RUNTIME_VALUE, coarse=True)
     for _ in range(MAX_ATTEMPTS):
         if not candidates:
             break
         try:
-            change_bound({}, candidates)
+            analysis.bound({}, candidates)
         except ChangeRefused as error:
             candidates -= error.origins
             continue

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.evaluate.fields import Array, Exact, Reals
+from tensaurus.expr.evaluate.fields import Array, ExactField, Reals
 from tensaurus.expr.evaluate.interpret import Evaluation, interpret
-from tensaurus.expr.evaluate.labelled_arrays import Labelled
+from tensaurus.expr.evaluate.labelled_arrays import LabelledArray
 from tensaurus.expr.ir.integer_types import integer_limits, to_native
 from tensaurus.expr.ir.scope import Tensor
 from tensaurus.expr.ir.walk import tensors
@@ -41,7 +41,7 @@ KnownElements: TypeAlias = MutableMapping[Node, Array | None]
 MAX_ELEMENTS = 4096  # larger values are not evaluated: they are no shapes, and take time
 
 
-class SizeField(Exact):
+class SizeField(ExactField):
     """The field of integers and symbolic sizes.  Raises Untypable where a symbol decides about a result."""
 
     name = "sizes"
@@ -66,11 +66,8 @@ class SizeField(Exact):
             raise Untypable("division of a size that may be negative")
         return floordiv(a, b)
 
-    def greater(self, a: Any, b: Any) -> Any:
-        return largest(a, b)
-
-    def lesser(self, a: Any, b: Any) -> Any:
-        return smallest(a, b)
+    def max_or_min(self, fn: str, a: Any, b: Any) -> Any:
+        return largest(a, b) if fn == "max" else smallest(a, b)
 
     def unknown(self, fn: str, *args: Any) -> Any:
         raise Untypable(f"{fn} of a size")
@@ -99,9 +96,9 @@ class SizeField(Exact):
 class _SizeEvaluation(Evaluation):
     """The evaluator over `SizeField`: a literal such as N // 2 is one element, which holds the size."""
 
-    def const(self, value: Any) -> Labelled:
+    def const(self, value: Any) -> LabelledArray:
         if isinstance(value, Poly) and any(isinstance(a, Symbol) for a in atoms(value)):
-            return Labelled(self.field.constant(value), ())
+            return LabelledArray(self.field.constant(value), ())
         return super().const(value)
 
 

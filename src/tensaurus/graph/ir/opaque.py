@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from tensaurus.graph.ir.program import Program
-from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.special_nodes import ONNX_DOMAINS
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tensaurus.expr.evaluate.interpret import Evaluation
 from tensaurus.expr.sizes.size import Axis, Size, atoms, interval, polynomial
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.lower.labelled_nodes import (
-    Labelled,
+    LabelledNode,
     apply_function,
     length,
     reshape_node,
@@ -34,7 +34,7 @@ from tensaurus.ops.parts import concat, pad, slice_
 from tensaurus.system.errors import TensaurusError
 
 AxisOrder: TypeAlias = Mapping[Axis, int]  # the number of each axis: dimensions are sorted by it
-IndexNodes: TypeAlias = Callable[[Size], Labelled | None]  # returns the node of an index read from a tensor
+IndexNodes: TypeAlias = Callable[[Size], LabelledNode | None]  # makes the node of an index that is read
 
 MAX_TABLE_ELEMENTS = 1 << 24  # of a table of indices, which the model stores
 MIN_GATHER_BLOCK = 8  # a Gather that copies fewer elements at once is slower than several slices
@@ -60,18 +60,23 @@ def require_small(sizes: Iterable[Size]) -> None:
 class _Dimension:
     """One dimension of the tensor that is read, with its index over `axes`.
 
-    number    number of the dimension
-    known     the values of the index, where they are known ahead of time
-    computed  the node that computes the index at run time otherwise
-    inside    whether a computed index is never beyond the edge
+    number     number of the dimension
+    values     the values of the index, where they are known ahead of time
+    node       the node that computes the index at run time otherwise
+    is_inside  whether an index that is computed at run time is never beyond the edge
     """
 
     number: int
     size: int
     axes: tuple[Axis, ...]
-    known: Array | None = None
-    computed: Labelled | None = None
-    inside: bool = True
+    values: Array | None = None
+    node: LabelledNode | None = None
+    is_inside: bool = True
+
+    def inside_mask(self) -> Array:
+        """Return for each value of a known index whether it is not beyond the edge."""
+        assert self.values is not None
+        return np.asarray((self.values >= 0) & (self.values < self.size))
 
 
 class _Run(NamedTuple):
@@ -104,12 +109,12 @@ class _GroupPlan:
     runs: tuple[_Run, ...] = ()
     indices: Node | None = None
     has_fill_slot: bool = False
-    valid: Labelled | None = None
+    valid: LabelledNode | None = None
 
 
 def read_elements(
     source: Node, indices: Sequence[Size], outside: Any, axis_order: AxisOrder, index_nodes: IndexNodes
-) -> Labelled:
+) -> LabelledNode:
     """Return source[indices], with the value `outside` beyond the edge (any value where that is None)."""
     dtype = source.tensor.dtype
     beyond = 0 if outside is None else outside
@@ -117,20 +122,20 @@ def read_elements(
         _describe_dimension(number, size, index, axis_order, index_nodes)
         for number, (size, index) in enumerate(zip(_known_shape(source), indices, strict=True))
     ]
-    nowhere = Labelled(literal(beyond, dtype), ())  # the result where every element is beyond the edge
-    if any(d.size == 0 or d.known is not None and not _is_inside(d).any() for d in dimensions):
+    nowhere = LabelledNode(literal(beyond, dtype), ())  # the result where every element is beyond the edge
+    if any(d.size == 0 or d.values is not None and not d.inside_mask().any() for d in dimensions):
         return nowhere
     # dimensions whose indices share an axis, such as x[i, i], are read as one
     groups = _group_by_axes(dimensions)
-    # for each group, the elements behind it, which are contiguous
-    inner = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
-    planned = (_plan_group(*pair, outside is None, axis_order) for pair in zip(groups, inner, strict=True))
-    plans = [plan for plan in list(planned) if plan is not None]
+    # for each group, the number of contiguous elements behind it, which a Gather copies at once
+    blocks = [prod(d.size for later in groups[k + 1 :] for d in later) for k in range(len(groups))]
+    planned = [_plan_group(*pair, outside is None, axis_order) for pair in zip(groups, blocks, strict=True)]
+    plans = [plan for plan in planned if plan is not None]
     if len(plans) < len(groups):  # a group is wholly beyond the edge
         return nowhere
     fill = exact_attribute(beyond, dtype)
     node = _build_read(source, groups, plans, 0 if fill is None else fill)
-    elements = Labelled(node, tuple(a for plan in plans for a in plan.axes))
+    elements = LabelledNode(node, tuple(a for plan in plans for a in plan.axes))
     for plan in plans if fill is None else ():  # a value that cannot be an attribute is selected afterwards
         if plan.valid is not None:
             elements = apply_function("where", plan.valid, elements, nowhere)
@@ -153,15 +158,10 @@ def _describe_dimension(
     computed = index_nodes(index)
     if computed is not None:
         low, high = interval(index)
-        inside = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size
-        return _Dimension(number, size, computed.axes, computed=computed, inside=inside)
-    data, axes = tabulate_size(index, axis_order)
-    return _Dimension(number, size, axes, known=data)
-
-
-def _is_inside(d: _Dimension) -> Array:
-    assert d.known is not None
-    return np.asarray((d.known >= 0) & (d.known < d.size))
+        is_inside = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < size
+        return _Dimension(number, size, computed.axes, node=computed, is_inside=is_inside)
+    values, axes = tabulate_size(index, axis_order)
+    return _Dimension(number, size, axes, values)
 
 
 def _group_by_axes(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
@@ -177,51 +177,49 @@ def _group_by_axes(dimensions: Sequence[_Dimension]) -> list[list[_Dimension]]:
 
 
 def _plan_group(
-    group: Sequence[_Dimension], inner: int, ignores_edge: bool, axis_order: AxisOrder
+    group: Sequence[_Dimension], block: int, ignores_edge: bool, axis_order: AxisOrder
 ) -> _GroupPlan | None:
     """Return how to read a group of dimensions, None where every element is beyond the edge.
 
-    inner         number of contiguous elements for each index, which a Gather copies at once
+    block         number of contiguous elements for each index
     ignores_edge  whether elements beyond the edge may have any value
     """
     size = prod(d.size for d in group)
     axes = tuple(sorted({a for d in group for a in d.axes}, key=axis_order.__getitem__))
     require_small(map(polynomial, axes))
-    if any(d.computed is not None for d in group):
+    if any(d.node is not None for d in group):
         return _plan_computed(group, size, axes, ignores_edge)
-    # for each point of the axes: the index into the one dimension (`linear`), and whether that is inside
-    strides = [prod(d.size for d in group[k + 1 :]) for k in range(len(group))]
-    shape = [length(a) for a in axes]
-    parts = [_align(d.known, d.axes, axes) for d in group]  # type: ignore[arg-type]
-    linear = np.broadcast_to(sum((p * s for p, s in zip(parts, strides, strict=True)), np.int64(0)), shape)
-    valid = np.broadcast_to(
-        reduce(np.logical_and, (_align(_is_inside(d), d.axes, axes) for d in group)), shape
-    )
+    linear, valid = _linear_indices(group, axes)
     if not valid.any():
         return None
-    # first try one run: with axes in the order of their strides, a reshape or one slice may be enough
+    # with axes in the order of their strides, a reshape or one slice may be enough
     steps = {a: _index_step(linear, k) for k, a in enumerate(axes)}
-    ordered = sorted(axes, key=lambda a: -steps[a])
+    ordered = tuple(sorted(axes, key=lambda a: -steps[a]))
     perm = [axes.index(a) for a in ordered]
     linear, valid = linear.transpose(perm), valid.transpose(perm)
-    mask = None if valid.all() else Labelled(constant(np.ascontiguousarray(valid)), tuple(ordered))
+    mask = None if valid.all() else LabelledNode(constant(np.ascontiguousarray(valid)), ordered)
     run = _find_run(linear.ravel(), valid.ravel())
     if run is not None:
-        return _GroupPlan(size, tuple(ordered), (run,), valid=mask)
-    # then, where a Gather would copy few elements at once, one run for each point of some axis k, to be
-    # concatenated along it
-    for k in range(linear.ndim if inner < MIN_GATHER_BLOCK else 0):
-        rows = zip(np.moveaxis(linear, k, 0), np.moveaxis(valid, k, 0), strict=True)
-        few = linear.shape[k] <= MAX_SLICES
-        runs = [_find_run(row.ravel(), good.ravel()) for row, good in rows] if few else [None]
-        if None not in runs:
-            windows = (ordered[k], *ordered[:k], *ordered[k + 1 :])
-            return _GroupPlan(size, windows, tuple(run for run in runs if run is not None), valid=mask)
+        return _GroupPlan(size, ordered, (run,), valid=mask)
+    if block < MIN_GATHER_BLOCK:  # several slices are faster than a Gather of few elements at once
+        for k, a in enumerate(ordered):
+            if runs := _find_runs(linear, valid, k):
+                return _GroupPlan(size, (a, *ordered[:k], *ordered[k + 1 :]), runs, valid=mask)
     # else a Gather, which reads element 0 beyond the edge (any value will do), or the fill slot
     beyond = 0 if ignores_edge else size
     indices = constant(np.ascontiguousarray(np.where(valid, linear, beyond), dtype=np.int64))
     has_fill_slot = mask is not None and not ignores_edge
-    return _GroupPlan(size, tuple(ordered), indices=indices, has_fill_slot=has_fill_slot, valid=mask)
+    return _GroupPlan(size, ordered, indices=indices, has_fill_slot=has_fill_slot, valid=mask)
+
+
+def _linear_indices(group: Sequence[_Dimension], axes: Sequence[Axis]) -> tuple[Array, Array]:
+    """Return, for each point of the axes, the index into the group as one dimension, and if it is valid."""
+    strides = [prod(d.size for d in group[k + 1 :]) for k in range(len(group))]
+    shape = [length(a) for a in axes]
+    parts = [_align(d.values, d.axes, axes) for d in group]  # type: ignore[arg-type]
+    linear = np.broadcast_to(sum((p * s for p, s in zip(parts, strides, strict=True)), np.int64(0)), shape)
+    inside = reduce(np.logical_and, (_align(d.inside_mask(), d.axes, axes) for d in group))
+    return linear, np.broadcast_to(inside, shape)
 
 
 def _align(data: Array, data_axes: Sequence[Axis], axes: Sequence[Axis]) -> Array:
@@ -253,17 +251,26 @@ def _find_run(linear: Array, valid: Array) -> _Run | None:
     return _Run(int(inner[0]), step, len(inner), first, len(linear) - 1 - last)
 
 
+def _find_runs(linear: Array, valid: Array, k: int) -> tuple[_Run, ...]:
+    """Return one run for each index of dimension k, none where that is impossible or takes too many."""
+    if linear.shape[k] > MAX_SLICES:
+        return ()
+    rows = zip(np.moveaxis(linear, k, 0), np.moveaxis(valid, k, 0), strict=True)
+    runs = [_find_run(row.ravel(), good.ravel()) for row, good in rows]
+    return () if None in runs else tuple(run for run in runs if run is not None)
+
+
 def _plan_computed(
     group: Sequence[_Dimension], size: int, axes: tuple[Axis, ...], ignores_edge: bool
 ) -> _GroupPlan:
     """Return how to read a group of dimensions of which an index is computed when the model runs."""
-    linear: Labelled | None = None
-    valid: Labelled | None = None
+    linear: LabelledNode | None = None
+    valid: LabelledNode | None = None
     for k, d in enumerate(group):
-        index = d.computed or Labelled(constant(np.asarray(d.known, np.int64)), d.axes)
+        index = d.node or LabelledNode(constant(np.asarray(d.values, np.int64)), d.axes)
         stride = prod(other.size for other in group[k + 1 :])
         # an index that may be beyond the edge is compared with both ends
-        if d.known is None and not d.inside or d.known is not None and not _is_inside(d).all():
+        if not (d.is_inside if d.values is None else d.inside_mask().all()):
             above, below = (_integer(0), index), (index, _integer(d.size))
             for good in (apply_function("le", *above), apply_function("lt", *below)):
                 valid = good if valid is None else apply_function("and", valid, good)
@@ -276,8 +283,8 @@ def _plan_computed(
     return _GroupPlan(size, axes, indices=linear.expanded(axes), has_fill_slot=has_fill_slot, valid=valid)
 
 
-def _integer(value: int) -> Labelled:
-    return Labelled(literal(value, "int64"), ())
+def _integer(value: int) -> LabelledNode:
+    return LabelledNode(literal(value, "int64"), ())
 
 
 def _build_read(

@@ -1,6 +1,6 @@
 """Nodes whose dimensions are named by axes, and operations on them that match dimensions by name.
 
-`standard_operators` writes expressions by them (`expr/evaluate/labelled_arrays` has the same for arrays).
+`expression_lowering` writes expressions by them (`expr/evaluate/labelled_arrays` has the same for arrays).
 
     apply_function("mul", a[i, k], b[k, j])                ->   a node over [i, k, j]
     contract_factors([a[i, k], b[k, j]], summed_axes=[k], ...)    ->   MatMul(a, b), over [i, j]
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.expr.sizes.size import Axis
@@ -19,15 +20,14 @@ from tensaurus.graph.lower.primitives import call_function, call_reduction, lite
 from tensaurus.ops import Untypable
 from tensaurus.ops.contraction import matmul
 from tensaurus.ops.layout import reshape, tile, transpose
-from tensaurus.ops.onnx_form import check_types
-from tensaurus.ops.schema import NEWEST, NotInOpset
+from tensaurus.ops.schema import NEWEST, NotInOpset, check_input_types
 from tensaurus.system.errors import TensaurusError
 
 SUM_DTYPE = "int64"  # reductions of integer types that ONNX does not reduce are computed in this type
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledNode:
     """A node with the axis of each dimension."""
 
     node: Node
@@ -61,10 +61,10 @@ def length(a: Axis) -> int:
     return a.extent
 
 
-def order_axes(item: Labelled, axes: Sequence[Axis]) -> Labelled:
+def order_axes(item: LabelledNode, axes: Sequence[Axis]) -> LabelledNode:
     """Return the node with its dimensions in the order of `axes`."""
     ordered = tuple(a for a in axes if a in item.axes)
-    return Labelled(transpose_node(item.node, [item.axes.index(a) for a in ordered]), ordered)
+    return LabelledNode(transpose_node(item.node, [item.axes.index(a) for a in ordered]), ordered)
 
 
 def transpose_node(node: Node, perm: Sequence[int]) -> Node:
@@ -77,19 +77,19 @@ def reshape_node(node: Node, shape: Sequence[int]) -> Node:
     return node if node.tensor.shape == tuple(shape) else apply(reshape, [node], {"shape": tuple(shape)})
 
 
-def _union_axes(items: Sequence[Labelled]) -> tuple[Axis, ...]:
+def _union_axes(items: Sequence[LabelledNode]) -> tuple[Axis, ...]:
     """Return the axes of all items; those of the item with most axes come first."""
     return tuple(dict.fromkeys(a for item in sorted(items, key=lambda x: -len(x.axes)) for a in item.axes))
 
 
-def apply_function(fn: str, *items: Labelled) -> Labelled:
+def apply_function(fn: str, *items: LabelledNode) -> LabelledNode:
     """Return a scalar function of each element, over the axes of all arguments."""
     axes = _union_axes(items)
     result = call_function(fn, *(item.aligned(axes) for item in items))
-    return Labelled(reshape_node(result, tuple(map(length, axes))), axes)
+    return LabelledNode(reshape_node(result, tuple(map(length, axes))), axes)
 
 
-def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
+def reduce_axes(monoid: str, item: LabelledNode, axes: Sequence[Axis]) -> LabelledNode:
     """Return the item reduced over axes, none of them of length 0.
 
     Along an axis that the item lacks, its value repeats: the sum is multiplied by the length, and so on.
@@ -98,12 +98,12 @@ def reduce_axes(monoid: str, item: Labelled, axes: Sequence[Axis]) -> Labelled:
     result = item
     if dims:
         remaining = tuple(a for a in item.axes if a not in axes)
-        result = Labelled(_reduce_dimensions(monoid, item.node, dims), remaining)
+        result = LabelledNode(_reduce_dimensions(monoid, item.node, dims), remaining)
     repeats = prod(length(a) for a in axes if a not in item.axes)
     if repeats == 1 or monoid in ("max", "min"):
         return result
     if monoid == "sum":
-        return apply_function("mul", result, Labelled(literal(repeats, item.dtype), ()))
+        return apply_function("mul", result, LabelledNode(literal(repeats, item.dtype), ()))
     return _power(result, repeats)
 
 
@@ -119,7 +119,7 @@ def _reduce_dimensions(monoid: str, node: Node, dims: Sequence[int]) -> Node:
         return call_function(f"to_{dtype}", call_reduction(monoid, wide, dims))
 
 
-def _power(item: Labelled, exponent: int) -> Labelled:
+def _power(item: LabelledNode, exponent: int) -> LabelledNode:
     """Return the item to a positive integer power."""
     if exponent == 1:
         return item
@@ -129,8 +129,8 @@ def _power(item: Labelled, exponent: int) -> Labelled:
 
 
 def contract_factors(
-    factors: Sequence[Labelled], summed_axes: Sequence[Axis], order: Sequence[Axis]
-) -> Labelled:
+    factors: Sequence[LabelledNode], summed_axes: Sequence[Axis], order: Sequence[Axis]
+) -> LabelledNode:
     """Return the sum over the axes `summed_axes` of the product of the factors, by products of two factors.
 
     Axes in `order` come in this order in the result, if that costs no transposition.
@@ -150,7 +150,9 @@ def contract_factors(
     return reduce_axes("sum", result, [a for a in summed_axes if a in remaining])
 
 
-def _contract_pair(a: Labelled, b: Labelled, summed_axes: Sequence[Axis], order: Sequence[Axis]) -> Labelled:
+def _contract_pair(
+    a: LabelledNode, b: LabelledNode, summed_axes: Sequence[Axis], order: Sequence[Axis]
+) -> LabelledNode:
     """Return the sum over `summed_axes` of a * b, as a matrix product wherever both have a summed axis."""
     # an axis of one factor alone is summed before the product
     a = reduce_axes("sum", a, [x for x in summed_axes if x in a.axes and x not in b.axes])
@@ -165,22 +167,26 @@ def _contract_pair(a: Labelled, b: Labelled, summed_axes: Sequence[Axis], order:
     outer = [*known, *(x for x in _union_axes([a, b]) if x not in known and x not in inner)]
     if outer and outer[-1] in a.axes and outer[-1] not in b.axes:  # b has the last axis, that of the columns
         a, b = b, a
-    batch, rows, columns = _split_dimensions(a, b, outer)
+    batch, rows, columns = _matmul_axes(a, b, outer)
     # MatMul of [batch, m, depth] and [batch, depth, n]
     m, n, depth = (prod(map(length, xs)) for xs in (rows, columns, inner))
     left = _as_matrices(a, batch, [*rows, *inner], (m, depth))
     right = _as_matrices(b, batch, [*inner, *columns], (depth, n))
     axes = (*batch, *rows, *columns)
     product = apply(matmul, [left, right])
-    return Labelled(reshape_node(product, tuple(map(length, axes))), axes)
+    return LabelledNode(reshape_node(product, tuple(map(length, axes))), axes)
 
 
-def _split_dimensions(
-    a: Labelled, b: Labelled, outer: Sequence[Axis]
-) -> tuple[list[Axis], list[Axis], list[Axis]]:
-    """Return which axes of the result are of the batch, rows of a, and columns of b.
+class _MatmulAxes(NamedTuple):
+    """The axes of a MatMul's result: of its batch, rows of the left factor, columns of the right one."""
 
-    For a[n, i, k], b[n, k, j] and outer [n, i, j]: ([n], [i], [j]).
+    batch: list[Axis]
+    rows: list[Axis]
+    columns: list[Axis]
+
+
+def _matmul_axes(a: LabelledNode, b: LabelledNode, outer: Sequence[Axis]) -> _MatmulAxes:
+    """Return the axes of a result over `outer`: for a[n, i, k], b[n, k, j] and [n, i, j]: [n], [i], [j].
 
     A leading axis that only one side has may be of the batch where that saves transposing the result.
     """
@@ -194,13 +200,13 @@ def _split_dimensions(
         first -= 1
     # `outer` may be batch, rows and columns as it stands, unless that leaves a batch of single rows
     if (first < last or first == 0) and set(shared) <= set(outer[:first]):
-        return list(outer[:first]), list(outer[first:last]), list(outer[last:])
-    rows = [x for x in outer if x not in b.axes]
-    return shared, rows, [x for x in outer if x not in a.axes]
+        return _MatmulAxes(list(outer[:first]), list(outer[first:last]), list(outer[last:]))
+    rows, columns = ([x for x in outer if x not in other.axes] for other in (b, a))
+    return _MatmulAxes(shared, rows, columns)
 
 
 def _as_matrices(
-    item: Labelled, batch: Sequence[Axis], inside: Sequence[Axis], shape: tuple[int, int]
+    item: LabelledNode, batch: Sequence[Axis], inside: Sequence[Axis], shape: tuple[int, int]
 ) -> Node:
     """Return the item as matrices of this shape, behind the axes of the batch.
 
@@ -217,7 +223,7 @@ def _as_matrices(
 def _has_matmul(a: Node, b: Node) -> bool:
     """Return whether ONNX's MatMul accepts the element types of these nodes."""
     try:
-        check_types(matmul, (a.tensor, b.tensor), NEWEST)
+        check_input_types(matmul, (a.tensor, b.tensor), NEWEST)
     except NotInOpset:
         return False
     return True

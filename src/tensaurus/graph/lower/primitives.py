@@ -23,8 +23,7 @@ from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.declare import NUMBERS
 from tensaurus.ops.examples import parse_example
-from tensaurus.ops.onnx_form import check_types
-from tensaurus.ops.schema import NEWEST, NotInOpset
+from tensaurus.ops.schema import NEWEST, NotInOpset, check_input_types
 
 
 def exact_number(value: Any) -> Fraction:
@@ -165,7 +164,7 @@ def _matches(
     if operator.domain or len(kinds) > len(operator.inputs) and not operator.is_variadic:
         return False
     try:
-        check_types(operator, kinds, NEWEST)
+        check_input_types(operator, kinds, NEWEST)
         scopes = operator.scopes(kinds, operator.canonical(kinds, attrs))
     except (Untypable, NotInOpset):
         return False

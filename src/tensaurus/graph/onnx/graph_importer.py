@@ -1,31 +1,42 @@
 """Import one ONNX graph: a model's graph, or a body of If, Loop or Scan.
 
-Each ONNX node becomes a typed node where its operator is declared and its sizes are known, else an opaque
-node that states why.  `onnx_import` imports the graph of a model by this, and adds its frame.
+    y = Relu(x)                ->   a typed node, as Relu is declared
+    y = NonZero(x)             ->   an opaque node: "the size of its output depends on values"
+    y = If(true) {Relu(x)}     ->   the nodes of the branch that is taken
+
+Typed nodes may be rewritten; an opaque node is kept as the model states it, and says why.  `onnx_import`
+imports the graph of a model with this class, and adds the model's frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from tensaurus.expr.sizes.size import Arithmetic, Floor, Largest, Symbol, polynomial, terms_of
+from tensaurus.expr.sizes.size import Symbol
 from tensaurus.graph.ir.known_integers import KnownElements, known_elements
 from tensaurus.graph.ir.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.ir.opaque import OpaqueForm, operator_name
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
-from tensaurus.graph.onnx.onnx_frame import Frame, graph_without_content, graphs_in, initializer_names
-from tensaurus.graph.onnx.value_types import Location, ValueTypes, describe_contradiction
+from tensaurus.graph.onnx.attribute_sizes import require_computable_sizes
+from tensaurus.graph.onnx.onnx_frame import (
+    Frame,
+    graph_without_content,
+    graphs_in,
+    initializer_names,
+    node_without_bodies,
+)
+from tensaurus.graph.onnx.value_types import Location, ValueTypes, describe_contradiction, symbol_of
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.eop import eop
-from tensaurus.ops.kernel_form import scope_text
-from tensaurus.ops.leaf_form import (
+from tensaurus.ops.kernel_nodes import scope_text
+from tensaurus.ops.onnx_reader import read_node
+from tensaurus.ops.special_nodes import (
     ONNX_DOMAINS,
     branches,
     constant_tensor,
@@ -33,11 +44,25 @@ from tensaurus.ops.leaf_form import (
     is_deterministic,
     sparse_node,
 )
-from tensaurus.ops.onnx_form import from_onnx
 from tensaurus.ops.undeclared import why_undeclared
 from tensaurus.system.errors import InvalidModel, TensaurusError
 
 _NON_TENSOR_TYPES = frozenset({"sequence_type", "optional_type", "map_type", "sparse_tensor_type"})
+
+
+class CapturedValue(NamedTuple):
+    """A value that a body reads from the graph around it: an input of the body, and the node outside."""
+
+    inside: Node
+    outside: Node
+
+
+class _ImportedBody(NamedTuple):
+    """A body of an opaque node, the attribute that holds it, and the importer that has imported it."""
+
+    attribute: str
+    graph: GraphProto
+    importer: GraphImporter
 
 
 class GraphImporter:
@@ -51,7 +76,7 @@ class GraphImporter:
     stated         by name: the type that the model itself states, which may be stale
     functions      (domain, operator) of the model's own functions: their nodes stay opaque
     names          the node of each value by its name
-    captured       by name: (input of this body, node of the graph around it)
+    captured       by name: the values of the graph around this body that the body reads
     input_symbols  sizes of inputs: on export, nodes can compute every size that consists of them
     known          elements of integer nodes (`known_integers`)
     location       where values are defined: equal names of sizes mean equal sizes in one scope
@@ -80,7 +105,7 @@ class GraphImporter:
         scope = outer.location.scope if outer is not None and shared else str(number or "")
         self.location: Location = Location(str(number), scope)
         self.names: dict[str, Node] = {}
-        self.captured: dict[str, tuple[Node, Node]] = {}
+        self.captured: dict[str, CapturedValue] = {}
         self.input_symbols: set[Symbol] = set(outer.input_symbols) if outer is not None else set()
         self.known: KnownElements = outer.known if outer is not None and is_taken_branch else {}
         self.branch_names: dict[Node, str] = {}
@@ -111,7 +136,7 @@ class GraphImporter:
         if name in self.names:
             return self.names[name]
         if name in self.captured:
-            return self.captured[name][0]
+            return self.captured[name].inside
         if self.outer is None:
             raise InvalidModel(f"the value {name} is used, but nothing defines it")
         node = self.outer.lookup(name)
@@ -121,7 +146,7 @@ class GraphImporter:
         while label in self.names:
             label = f"outer:{label}"
         inside = source(label, node.types[0])
-        self.captured[name] = (inside, node)
+        self.captured[name] = CapturedValue(inside, node)
         value = known_elements(node, self.outer.known)
         if value is not None:
             self.known[inside] = value
@@ -142,38 +167,39 @@ class GraphImporter:
                 error.node = error.node or proto.name or next(iter(proto.output), None)
                 raise
 
+    def is_function(self, proto: NodeProto) -> bool:
+        """Return whether the node calls a function of the model, which hides any operator of its name."""
+        return (proto.domain, proto.op_type) in self.functions
+
     def import_node(self, proto: NodeProto) -> None:
         """Import one ONNX node and define its outputs."""
-        # an operator of ONNX itself, no function of the model that hides one
-        is_standard = proto.domain in ONNX_DOMAINS and (proto.domain, proto.op_type) not in self.functions
-        tensor = constant_tensor(proto) if is_standard else None
-        if tensor is not None:
-            return self.define(proto.output, [constant(_tensor_data(tensor))])
-        choice = branches(proto) if is_standard else None
-        if choice is not None:
-            for attribute in proto.attribute:
-                if len(attribute.g.output) != len(proto.output):
-                    raise InvalidModel(f"its {attribute.name} has another number of outputs than the node")
-            if {attribute.name for attribute in proto.attribute} != set(choice.values()):
-                raise InvalidModel(f"it lacks the attribute {' or '.join(choice.values())}")
-            condition = known_elements(self.lookup(proto.input[0]), self.known)
-            if condition is not None and condition.size == 1:  # only one branch is ever run
-                return self.take_branch(proto, choice[bool(condition.item())])
-        domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
-        op = registry.get(proto.op_type) if (proto.domain, proto.op_type) not in self.functions else None
-        if (scope := scope_text(proto)) is not None:  # the call of a kernel, in a model of ours
-            build = partial(self.build_eoperator, scope)
-        elif op is not None and op.domain == domain:
-            build = partial(self.build_declared, op)
-        else:
-            return self.add_opaque(proto, why_undeclared(operator_name(proto)))
+        if proto.domain in ONNX_DOMAINS and not self.is_function(proto):
+            if (tensor := constant_tensor(proto)) is not None:
+                return self.define(proto.output, [constant(_tensor_data(tensor))])
+            if (branch := self.known_branch(proto)) is not None:
+                return self.take_branch(proto, branch)
         try:
-            node = build(proto)
+            node = self.build_typed(proto)
         except Untypable as error:
-            return self.add_opaque(proto, str(error))
+            return self.import_opaque(proto, str(error))
         except Exception as error:  # a declaration that fails leaves the node as it is
-            return self.add_opaque(proto, f"{type(error).__name__}: {error}")
+            return self.import_opaque(proto, f"{type(error).__name__}: {error}")
         self.define(proto.output, [item(node, k) for k in range(len(node.types))])
+
+    def known_branch(self, proto: NodeProto) -> str | None:
+        """Return the attribute with the only branch of an If that is ever run; None for any other node."""
+        attribute_of_condition = branches(proto)
+        if attribute_of_condition is None:
+            return None
+        for attribute in proto.attribute:
+            if len(attribute.g.output) != len(proto.output):
+                raise InvalidModel(f"its {attribute.name} has another number of outputs than the node")
+        if {attribute.name for attribute in proto.attribute} != set(attribute_of_condition.values()):
+            raise InvalidModel(f"it lacks the attribute {' or '.join(attribute_of_condition.values())}")
+        condition = known_elements(self.lookup(proto.input[0]), self.known)
+        if condition is None or condition.size != 1:
+            return None
+        return attribute_of_condition[bool(condition.item())]
 
     def take_branch(self, proto: NodeProto, taken: str) -> None:
         """Define the outputs of an If with a known condition: import the branch in attribute `taken`."""
@@ -199,27 +225,31 @@ class GraphImporter:
                     raise InvalidModel(f"the value {name} is defined twice")
                 self.names[name] = node
 
+    def build_typed(self, proto: NodeProto) -> Node:
+        """Return the node as a typed node.  Raises Untypable where it must stay opaque, and says why."""
+        if (scope := scope_text(proto)) is not None:  # the call of a kernel, in a model of ours: an eOperator
+            node = apply(eop, [self.lookup(name) for name in proto.input], {"scope": scope})
+        else:
+            op = registry.get(proto.op_type)
+            if op is None or op.domain != _domain(proto) or self.is_function(proto):
+                raise Untypable(why_undeclared(operator_name(proto)))
+            node = self.build_declared(op, proto)
+        self.check_types(proto, node)
+        return node
+
     def build_declared(self, op: Op, proto: NodeProto) -> Node:
-        """Return the node of a declared operator.  Raises Untypable where it must stay opaque."""
+        """Return the node of a declared operator.  Raises Untypable."""
         if any(name not in self.names_read for name in proto.output):  # the declaration may lack this output
             bare = NodeProto()
             bare.CopyFrom(proto)
             bare.output[:] = [name if name in self.names_read else "" for name in proto.output]
             proto = bare
-        names, attrs = from_onnx(op, proto, self.opset, self.constant_of, self.dtype_of)
+        names, attrs = read_node(op, proto, self.opset, self.constant_of, self.dtype_of)
         args = [self.argument(a, names) for a in names]
         # outputs up to the last one that is read; 0 stands for all, as of a Split
         wanted = max((i + 1 for i, name in enumerate(proto.output) if name), default=1)
         node = apply(op, args, attrs, 0 if has_variadic_outputs(op, self.opset) else wanted)
-        for size in _symbolic_sizes(node.attrs):
-            self.require_size(size, node)
-        self.check_types(proto, node)
-        return node
-
-    def build_eoperator(self, scope: str, proto: NodeProto) -> Node:
-        """Return the eOperator that a kernel of an optimized model was compiled from."""
-        node = apply(eop, [self.lookup(name) for name in proto.input], {"scope": scope})
-        self.check_types(proto, node)
+        require_computable_sizes(node, self.input_symbols)
         return node
 
     def check_types(self, proto: NodeProto, node: Node) -> None:
@@ -236,27 +266,6 @@ class GraphImporter:
             if differs := differs or describe_contradiction(kind, inferred, element=has_stated_shape):
                 raise Untypable(f"its output {name} is {differs}")
 
-    def require_size(self, size: Any, node: Node) -> None:
-        """Raise Untypable where a size in an attribute is known only when the model runs.
-
-        It must follow from sizes of the node's arguments and the graph's inputs, by quotients and maxima.
-        """
-        dimensions = {polynomial(n) for a in node.args if a is not None for n in a.tensor.shape}
-        if polynomial(size) in dimensions:
-            return
-        for factors, _ in terms_of(size):
-            for atom in factors:
-                if polynomial(atom) in dimensions or isinstance(atom, Symbol) and atom in self.input_symbols:
-                    continue
-                if isinstance(atom, Floor):
-                    self.require_size(atom.top, node)
-                    self.require_size(atom.bottom, node)
-                elif isinstance(atom, Largest):
-                    for arg in atom.args:
-                        self.require_size(arg, node)
-                else:
-                    raise Untypable(f"the size {atom} is known only at run time")
-
     def argument(self, name: Any, names: Sequence[Any]) -> Node | None:
         """Return the node of an argument: a name, or a constant that this opset has as an attribute."""
         if isinstance(name, np.ndarray):
@@ -270,79 +279,72 @@ class GraphImporter:
         return self.lookup(name).tensor.dtype
 
     def constant_of(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Return the elements of a value in its type (symbols as objects), None where they are not known."""
-        node = self.lookup(name)
+        return self.elements_of(self.lookup(name))
+
+    def elements_of(self, node: Node) -> np.ndarray[Any, Any] | None:
+        """Return the elements of a node in its type (symbols as objects), None where they are not known."""
         value = known_elements(node, self.known)
         if value is None or value.dtype.kind == "O":
             return value
         return value.astype(numpy_dtype(node.tensor.dtype), copy=False)
 
-    def add_opaque(self, proto: NodeProto, reason: str) -> None:
+    def import_opaque(self, proto: NodeProto, reason: str) -> None:
         """Import a node as opaque, with its bodies as programs, and define its outputs."""
         args: list[Node | None] = [self.lookup(name) if name else None for name in proto.input]
-        bare = NodeProto()  # the node without names and bodies
-        bare.CopyFrom(proto)
-        for field_name in ("input", "output", "name", "attribute"):
-            bare.ClearField(field_name)
-        imported: list[tuple[str, GraphImporter, GraphProto]] = []  # attribute, importer, body
-        for attribute in proto.attribute:
-            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else list(attribute.graphs)
-            for graph in graphs:
-                inner = GraphImporter(self.opsets, self.functions, self.types, self, graph=graph)
-                inner.import_body(graph)
-                imported.append((attribute.name, inner, graph))
-            if attribute.type == AttributeProto.GRAPHS:
-                bare.attribute.add(name=attribute.name, type=AttributeProto.GRAPHS)
-            elif attribute.type != AttributeProto.GRAPH:
-                bare.attribute.add().CopyFrom(attribute)
-        ends = [inner.lookup(o.name) for _, inner, graph in imported for o in graph.output]
-        used = set(topological_order(ends))
-        # all bodies get all captured values; bodies that capture one value share its node, which is interned
-        captured = {
-            name: pair for _, inner, _ in imported for name, pair in inner.captured.items() if pair[0] in used
-        }
-        inside = tuple(node for node, _ in captured.values())
-        bodies = tuple((name, inner.program(graph, inside)) for name, inner, graph in imported)
+        imported = list(self.import_bodies(proto))
+        captured = _captured_values(imported)
+        inside = tuple(value.inside for value in captured)
+        bodies = tuple((b.attribute, b.importer.program(b.graph, inside)) for b in imported)
         form = OpaqueForm(
-            bare.SerializeToString(deterministic=True),
+            node_without_bodies(proto).SerializeToString(deterministic=True),
             len(args),
             tuple(bool(name) for name in proto.output),
             bodies,
             reason,
         )
-        args += [node for _, node in captured.values()]  # behind the operator's own inputs
-        domain = "" if proto.domain in ONNX_DOMAINS else proto.domain
-        types = self.output_types(proto, self.opsets.get(domain, 1), args[: form.inputs], bodies)
+        types = self.output_types(proto, args, bodies)
+        all_args = [*args, *(value.outside for value in captured)]
+        node = opaque(form, all_args, types, effects=self.must_stay_separate(proto, bodies))
+        self.define(proto.output, [item(node, k) for k in range(len(types))])
+
+    def import_bodies(self, proto: NodeProto) -> Iterator[_ImportedBody]:
+        """Import the graphs in the attributes of a node, each by an importer of its own."""
+        for attribute in proto.attribute:
+            graphs = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
+            for graph in graphs:
+                inner = GraphImporter(self.opsets, self.functions, self.types, self, graph=graph)
+                inner.import_body(graph)
+                yield _ImportedBody(attribute.name, graph, inner)
+
+    def must_stay_separate(self, proto: NodeProto, bodies: Sequence[tuple[str, Program]]) -> bool:
+        """Return whether the node must not be merged with an equal one.
+
+        Separate are functions (which may be random), random operators, nodes with such nodes in their bodies,
+        and those whose outputs are no tensors in old opsets, in which no Identity can copy these outputs.
+        """
         kinds = [self.infos[name].WhichOneof("value") for name in proto.output if name in self.infos]
-        # equal nodes are merged, but for functions (which may be random), random operators, bodies with such
-        # nodes, and outputs that are no tensors in old opsets, in which no Identity can copy them
-        must_stay_separate = (
-            (proto.domain, proto.op_type) in self.functions
-            or not is_deterministic(proto, self.opsets.get(domain))
+        return (
+            self.is_function(proto)
+            or not is_deterministic(proto, self.opsets.get(_domain(proto)))
             or any(node.identity is not None for _, body in bodies for node in body.nodes)
             or (self.opset < 16 and not _NON_TENSOR_TYPES.isdisjoint(kinds))
         )
-        node = opaque(form, args, types, effects=must_stay_separate)
-        self.define(proto.output, [item(node, k) for k in range(len(types))])
 
     def output_types(
-        self, proto: NodeProto, opset: int, args: Sequence[Node | None], bodies: Sequence[tuple[str, Program]]
+        self, proto: NodeProto, args: Sequence[Node | None], bodies: Sequence[tuple[str, Program]]
     ) -> list[Type]:
         """Return the types of an opaque node's outputs: ONNX's inference given the types of arguments."""
         kinds = [None if a is None else a.types[0] for a in args]
-        values = [None if a is None else known_elements(a, self.known) for a in args]
-        plain = [None if v is None or v.dtype.kind == "O" else v for v in values]
-        for k, (arg, value) in enumerate(zip(args, plain, strict=True)):
-            if arg is not None and value is not None:
-                plain[k] = value.astype(numpy_dtype(arg.tensor.dtype))
+        elements = [None if a is None else self.elements_of(a) for a in args]
+        values = [None if v is None or v.dtype.kind == "O" else v for v in elements]  # without symbols
         stated = [self.infos.get(name, TypeProto()) for name in proto.output]
-        local = (proto.domain, proto.op_type) in self.functions
+        opset = 0 if self.is_function(proto) else self.opsets.get(_domain(proto), 1)
         try:
-            types = self.types.output_types(proto, 0 if local else opset, kinds, plain, self.location, stated)
+            types = self.types.output_types(proto, opset, kinds, values, self.location, stated)
         except ValueError as error:
             raise InvalidModel(f"it has a type that ONNX does not define: {error}") from error
         # the types on which both branches of an If agree are more exact than those of inference
-        if branches(proto) is not None and len(bodies) == 2 and not local:
+        if branches(proto) is not None and len(bodies) == 2 and not self.is_function(proto):
             for k, pair in enumerate(zip(*(body.outputs for _, body in bodies), strict=True)):
                 (_, one), (_, other) = pair
                 if one.types == other.types and isinstance(one.types[0], TensorType):
@@ -382,19 +384,17 @@ def _tensor_data(tensor: TensorProto) -> TensorData:
         raise InvalidModel(f"the tensor {tensor.name} is malformed ({error})") from error
 
 
-def symbol_of(size: Any) -> Symbol | None:
-    """Return the symbol that a size consists of, None for any other size."""
-    terms = terms_of(size)
-    if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-        atom = terms[0][0][0]
-        return atom if isinstance(atom, Symbol) else None
-    return None
+def _domain(proto: NodeProto) -> str:
+    """Return the domain of the node's operator, "" for ONNX's own."""
+    return "" if proto.domain in ONNX_DOMAINS else proto.domain
 
 
-def _symbolic_sizes(value: Any) -> Iterator[Any]:
-    """Yield every symbolic size in an attribute."""
-    if isinstance(value, Arithmetic):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _symbolic_sizes(part)
+def _captured_values(bodies: Sequence[_ImportedBody]) -> list[CapturedValue]:
+    """Return the values that some body captures and needs for its outputs, each once.
+
+    All bodies of a node get all of them; bodies that capture one value share its input, which is interned.
+    """
+    ends = [body.importer.lookup(output.name) for body in bodies for output in body.graph.output]
+    used = set(topological_order(ends))
+    captured = (pair for body in bodies for pair in body.importer.captured.items())
+    return list({name: value for name, value in captured if value.inside in used}.values())

@@ -14,7 +14,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, defs
 from onnx.inliner import inline_local_functions
 
 from tensaurus.graph.onnx.onnx_frame import bodies_of
-from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.special_nodes import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError, name_file_in_errors
 
 MAX_NODES = 200_000  # of an inlined model: onnx takes seconds to inline this many nodes

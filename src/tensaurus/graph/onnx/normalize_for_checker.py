@@ -12,7 +12,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
 from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in
-from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.special_nodes import ONNX_DOMAINS
 
 CHECKED_IR_VERSION = 4  # from this IR version on, initializers need not be inputs as well
 

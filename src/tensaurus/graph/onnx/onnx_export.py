@@ -27,15 +27,15 @@ from tensaurus.graph.ir.census import unfolded_constant_bytes
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, OPAQUE, Node
 from tensaurus.graph.ir.opaque import OpaqueForm
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.lower.lowering import Expand, Kernels, lower_program, no_kernels, node_in_opset
+from tensaurus.graph.lower.program_lowering import Expand, Kernels, lower_program, no_kernels, write_in_opset
 from tensaurus.graph.onnx.build import TensorMap
 from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.graph.onnx.weight_files import WeightFiles
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
-from tensaurus.ops.kernel_form import KERNELS, kernel_proto
-from tensaurus.ops.leaf_form import ONNX_DOMAINS, copy_node, sparse_initializer
-from tensaurus.ops.size_form import SizeWriter
+from tensaurus.ops.kernel_nodes import KERNEL_DOMAIN, make_kernel_node
+from tensaurus.ops.size_nodes import SizeWriter
+from tensaurus.ops.special_nodes import ONNX_DOMAINS, copy_node, sparse_initializer
 
 MIN_SHARED_ELEMENTS = 256  # a constant that several bodies read is written once if it has more elements
 DEFAULT_OPSET = 14  # of ONNX's operators, in a model that imports none but needs an Identity
@@ -77,7 +77,7 @@ def export_with_tensors(
     prepared = writer.prepare(program)
     watch(prepared)
     inputs = [i.attribute("name") for i in prepared.inputs]
-    writer.used.update(inputs, (name for name, _ in prepared.outputs))
+    writer.used_names.update(inputs, (name for name, _ in prepared.outputs))
     writer.write(prepared, inputs)
     model = ModelProto()
     model.CopyFrom(frame.model)
@@ -94,8 +94,8 @@ def export_with_tensors(
         # a model without any import (before IR version 3) has the first opset
         version = DEFAULT_OPSET if model.opset_import else frame.opset
         model.opset_import.add(domain="", version=version)
-    if writer.runs_kernels and all(entry.domain != KERNELS for entry in model.opset_import):
-        model.opset_import.add(domain=KERNELS, version=1)
+    if writer.runs_kernels and all(entry.domain != KERNEL_DOMAIN for entry in model.opset_import):
+        model.opset_import.add(domain=KERNEL_DOMAIN, version=1)
     return model, writer.tensor_map(program, prepared)
 
 
@@ -141,20 +141,20 @@ class ConstantBudget:
 class GraphWriter:
     """Writes one graph; for a body, `outer` is the writer of the graph around it.
 
-    used      all names of the model
-    names     the name of each value of this graph, written or not
-    visible   names of the values that are defined before the next node
-    items     {node of several outputs: {number of an output: the ITEM that stands for this output}}
-    hints     names of nodes in the original model
-    current   the node that is being written; a symbolic size is looked up in its arguments first
-    became    {node of the program: the node written in its place, after folding and expansion}
-    sizes     writes the nodes that compute symbolic sizes
+    used_names      all names of the model
+    original_names  names of nodes in the original model
+    names           the name of each value of this graph, written or not
+    visible         names of the values that are defined before the next node
+    items           {node of several outputs: {number of an output: the ITEM that stands for this output}}
+    current         the node that is being written; a symbolic size is looked up in its arguments first
+    became          {node of the program: the node written in its place, after folding and expansion}
+    sizes           writes the nodes that compute symbolic sizes
     """
 
     def __init__(
         self,
         opset: int,
-        used: set[str],
+        used_names: set[str],
         budget: ConstantBudget,
         outer: GraphWriter | None = None,
         *,
@@ -163,7 +163,8 @@ class GraphWriter:
         kernels: Kernels,
         weights: WeightFiles | None = None,
     ):
-        self.opset, self.used, self.budget, self.outer, self.weights = opset, used, budget, outer, weights
+        self.opset, self.used_names, self.budget = opset, used_names, budget
+        self.outer, self.weights = outer, weights
         self.folded, self.expand, self.kernels = folded, expand, kernels
         self.runs_kernels = False
         self.names: dict[Node, str] = {}
@@ -172,7 +173,7 @@ class GraphWriter:
         self.initializers: list[TensorProto] = []
         self.sparse: list[SparseTensorProto] = []
         self.items: dict[Node, dict[int, Node]] = defaultdict(dict)
-        self.hints: Mapping[Node, str] = {}
+        self.original_names: Mapping[Node, str] = {}
         self.current: Node | None = None
         self.became: dict[Node, Node] = {}
         self.sizes = SizeWriter(opset, self.find_dimension, self.add_size_node, self.fresh_name)
@@ -194,15 +195,15 @@ class GraphWriter:
     def fresh_name(self, hint: str) -> str:
         """Return a name that no value has yet: the hint itself if it is free."""
         name, count = hint, 0
-        while name in self.used:
+        while name in self.used_names:
             count += 1
             name = f"{hint}_{count}"
-        self.used.add(name)
+        self.used_names.add(name)
         return name
 
     def write(self, program: Program, inputs: Sequence[str]) -> None:
-        """Write every node; inputs and outputs have the given names, which `used` holds already."""
-        self.hints = program.names
+        """Write every node; inputs and outputs have the given names, which `used_names` holds already."""
+        self.original_names = program.names
         # name the inputs, the outputs, and what bodies share, before any node is written
         for node, name in zip(program.inputs, inputs, strict=True):
             self.names[node] = self.visible[node] = name
@@ -249,7 +250,7 @@ class GraphWriter:
 
     def model_name(self, node: Node) -> str | None:
         """Return the name that the node had in the model, in this graph or in one around it."""
-        return self.hints.get(node) or (self.outer.model_name(node) if self.outer is not None else None)
+        return self.original_names.get(node) or (self.outer.model_name(node) if self.outer else None)
 
     def output_names(self, node: Node, wanted: Sequence[bool] = ()) -> list[str]:
         """Return the names of a node's outputs; "" for one that nothing reads if `wanted` excludes it."""
@@ -272,10 +273,10 @@ class GraphWriter:
         if kernel is not None:
             self.runs_kernels = True
             names, (output,) = [self.name(a) for a in node.args if a is not None], self.output_names(node)
-            self.nodes.append(kernel_proto(kernel.name, node.attribute("scope"), names, output))
+            self.nodes.append(make_kernel_node(kernel.name, node.attribute("scope"), names, output))
             return self.mark_written(node)
         inputs, outputs = [None if a is None else self.name(a) for a in node.args], self.output_names(node)
-        proto, added = node_in_opset(node, self.opset, inputs, outputs, self.sizes.tensor, self.fresh_name)
+        proto, added = write_in_opset(node, self.opset, inputs, outputs, self.sizes.tensor, self.fresh_name)
         proto.name = proto.output[0]
         self.initializers.extend(tensor for tensor in added if tensor.name in set(proto.input))
         self.nodes.append(proto)
@@ -311,7 +312,7 @@ class GraphWriter:
 
     def write_body(self, program: Program, captured: Sequence[Node | None]) -> GraphProto:
         """Return a body of If, Loop or Scan; its names differ from all others of the model."""
-        model = self.opset, self.used, self.budget, self
+        model = self.opset, self.used_names, self.budget, self
         inner = GraphWriter(*model, folded=self.folded, expand=self.expand, kernels=self.kernels)
         for inside, outside in zip(program.captured, captured, strict=True):
             assert outside is not None

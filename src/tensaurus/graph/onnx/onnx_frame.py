@@ -13,7 +13,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
-from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.special_nodes import ONNX_DOMAINS
 
 MAX_LIGHT_ELEMENTS = 4096  # a light copy keeps smaller tensors: inference may read them as shapes
 
@@ -123,6 +123,20 @@ CONTENT_FIELDS = frozenset({"node", "initializer", "sparse_initializer", "value_
 def graph_without_content(graph: GraphProto) -> GraphProto:
     """Return a graph's name, documentation and metadata, without nodes, values and interface."""
     return _copy_fields(graph, GraphProto(), {*CONTENT_FIELDS, "input", "output"})
+
+
+def node_without_bodies(proto: NodeProto) -> NodeProto:
+    """Return a node's operator and attributes, without names; an attribute with a list of bodies is empty."""
+    bare = NodeProto()
+    bare.CopyFrom(proto)
+    for field_name in ("input", "output", "name", "attribute"):
+        bare.ClearField(field_name)
+    for attribute in proto.attribute:
+        if attribute.type == AttributeProto.GRAPHS:
+            bare.attribute.add(name=attribute.name, type=AttributeProto.GRAPHS)
+        elif attribute.type != AttributeProto.GRAPH:
+            bare.attribute.add().CopyFrom(attribute)
+    return bare
 
 
 def light_copy(model: ModelProto) -> ModelProto:

@@ -19,13 +19,13 @@ from typing import Any
 import onnx
 from onnx import ModelProto, NodeProto, TypeProto, defs, helper, numpy_helper
 
-from tensaurus.expr.sizes.size import Size, Symbol, polynomial
+from tensaurus.expr.sizes.size import Size, Symbol, polynomial, single_atom
 from tensaurus.graph.ir.node import OtherType, Type
 from tensaurus.graph.onnx.onnx_frame import bodies_of, graphs_in, stated_sizes
 from tensaurus.graph.onnx.shape_inference import infer_shapes
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code, dtype_name
-from tensaurus.ops.leaf_form import ONNX_DOMAINS
+from tensaurus.ops.special_nodes import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError
 
 # what exporters write for an unknown size, and names with a meaning in the text form of programs
@@ -38,6 +38,12 @@ def is_size_name(parameter: str) -> bool:
     """Return whether a dim_param names a size; `?`, `unk__7` and the like stand for any size."""
     plain = re.fullmatch(r"[A-Za-z_]\w*", parameter, re.ASCII)
     return bool(plain) and not parameter.startswith("unk__") and parameter.lower() not in _RESERVED_NAMES
+
+
+def symbol_of(size: Size) -> Symbol | None:
+    """Return the symbol that a size consists of, None for any other size."""
+    atom = single_atom(size)
+    return atom if isinstance(atom, Symbol) else None
 
 
 def fix_shapes(

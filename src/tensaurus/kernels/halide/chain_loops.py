@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import halide as hl
 
 from tensaurus.expr.sizes.size import polynomial
 from tensaurus.kernels.halide.lower import LoweredStages
-from tensaurus.kernels.halide.schedule import EnclosingLoops, FuncLoops, schedule_copy
+from tensaurus.kernels.halide.schedule import EnclosingLoops, FuncLoops, schedule_accumulators, schedule_copy
 from tensaurus.kernels.stages.bilinear_chain import BilinearChain
 from tensaurus.kernels.stages.chain_layout import ChainLayout
 from tensaurus.kernels.stages.register_transpose import shuffle_radix
@@ -47,6 +47,21 @@ def schedule_chain(
     _ChainScheduler(chain, layout, sketch, lowered).schedule_all()
 
 
+class _OutputLoops(NamedTuple):
+    """Loops of the output, outermost first.
+
+    tile_blocks    over blocks of tiles; None where one block holds all
+    result_blocks  over blocks of results
+    vectors        over vectors of results in a row of tiles
+    lines          over the lines of that row, each of which is transposed at once
+    """
+
+    tile_blocks: Any
+    result_blocks: Any
+    vectors: Any
+    lines: Any
+
+
 class _ChainScheduler:
     def __init__(
         self, chain: BilinearChain, layout: ChainLayout, sketch: ChainSketch, lowered: LoweredStages
@@ -60,18 +75,17 @@ class _ChainScheduler:
         return [self.lowered.variables[a] for a in stage.axes]
 
     def schedule_all(self) -> None:
-        tile_block_loop, result_block_loop, vectors_loop, line_loop = self.schedule_output()
-        self.schedule_output_combinations(vectors_loop, line_loop)
-        self.schedule_products(result_block_loop)
-        self.schedule_input_combinations(tile_block_loop)
+        loops = self.schedule_output()
+        self.schedule_output_combinations(loops)
+        self.schedule_products(loops.result_blocks)
+        self.schedule_input_combinations(loops.tile_blocks)
 
-    def schedule_output(self) -> tuple[Any, Any, Any, Any]:
-        """Schedules the output, and returns four of its loops, outermost first.
+    def schedule_output(self) -> _OutputLoops:
+        """Schedules the output, and returns the loops in which other stages are computed.
 
-        They go over blocks of tiles (None where one block holds all), over blocks of results, over vectors of
-        results in a row of tiles, and over the lines of that row, each of which is transposed at once. For
-        y[f, i, k] with results f, all loops are, outermost first: blocks of i and of k, blocks of f; tiles of
-        i, rows of k; vectors of f; lines i of a tile; f in a vector (unrolled), k in a row (one vector).
+        For y[f, i, k] with results f, all loops are, outermost first: blocks of i and of k, blocks of f;
+        tiles of i, rows of k; vectors of f; lines i of a tile; f in a vector (unrolled), k in a row (one
+        vector).
         """
         chain, sketch, stage = self.chain, self.sketch, self.layout.output
         out = self.func(stage)
@@ -87,32 +101,25 @@ class _ChainScheduler:
             place = axis_numbers[tile.axis]
             # along the last axis a block is a whole number of rows, which are transposed at once
             size = -(-count * tile.size // row) * row if place == last else count * tile.size
-            outer = loops.split(place, size, GUARDED_TAIL)
-            tile_block_loops += [] if outer is None else [outer]
+            tile_block_loops += loops.split(place, size, GUARDED_TAIL)
             if place != last:
-                within = loops.split(place, tile.size, GUARDED_TAIL)
-                tile_loops += [] if within is None else [within]
-        tile_loops += [] if (outer := loops.split(last, row, MASKED_TAIL)) is None else [outer]
-        block_loop = loops.split(f, sketch.lanes * sketch.vectors, GUARDED_TAIL)
-        vector_loop = loops.split(f, sketch.lanes, GUARDED_TAIL)
+                tile_loops += loops.split(place, tile.size, GUARDED_TAIL)
+        tile_loops += loops.split(last, row, MASKED_TAIL)
+        block_loops = loops.split(f, sketch.lanes * sketch.vectors, GUARDED_TAIL)
         # where one vector holds the results, a loop of one step in which transposed stages are computed
-        vectors_loop = vector_loop if vector_loop is not None else self.unit_loop(loops, f)
+        (vectors_loop,) = loops.split(f, sketch.lanes, GUARDED_TAIL) or [self.unit_loop(loops, f)]
         # the output's other axes over results: groups of a convolution, or blocks of results
         indices = [chain.output_read.indices[k] for k in chain.result_places]
         group_axes = [a for i in indices for a in stage.axes if i == polynomial(a)]
         group_axes = [a for a in group_axes if a is not chain.result_axis]
-        if block_loop is not None:
-            result_block_loop = block_loop
-        else:
-            group = axis_numbers[group_axes[-1]] if group_axes else None
-            result_block_loop = self.unit_loop(loops, f) if group is None else loops.axes[group]
+        group_loops = [loops.axes[axis_numbers[a]] for a in group_axes[-1:]]
+        (result_block_loop,) = block_loops or group_loops or [self.unit_loop(loops, f)]
         # what is left of other axes: the lines of a tile
         inner = [loops.axes[k] for k in range(last) if k != f and stage.axes[k] not in group_axes]
         order = [loops.axes[last], loops.axes[f], *reversed(inner), vectors_loop, *reversed(tile_loops)]
         out.reorder(*order, result_block_loop, *reversed(tile_block_loops))
         out.unroll(loops.axes[f])
-        size = loops.sizes[last]
-        if size > 1:
+        if loops.sizes[last] > 1:
             out.vectorize(loops.axes[last])
         tile_block_loop = tile_block_loops[-1] if tile_block_loops else None
         if sketch.parallel == 1 and tile_block_loops:
@@ -121,7 +128,8 @@ class _ChainScheduler:
             tile_block_loop = fused
         elif sketch.parallel == 2:
             out.parallel(result_block_loop)
-        return tile_block_loop, result_block_loop, vectors_loop, inner[-1] if inner else vectors_loop
+        lines_loop = inner[-1] if inner else vectors_loop
+        return _OutputLoops(tile_block_loop, result_block_loop, vectors_loop, lines_loop)
 
     def unit_loop(self, loops: FuncLoops, place: int) -> Any:
         """Returns a new loop of one step around an axis."""
@@ -130,16 +138,16 @@ class _ChainScheduler:
         loops.axes[place] = inner
         return outer
 
-    def schedule_output_combinations(self, vectors_loop: Any, line_loop: Any) -> None:
+    def schedule_output_combinations(self, loops: _OutputLoops) -> None:
         """Schedules the stages between the products and the output, for a row of tiles."""
         out, lanes = self.func(self.layout.output), self.sketch.lanes
         first, *shuffles = self.layout.transposed
         for stage in self.layout.transposed:
             func = self.func(stage)
-            func.compute_at(out, line_loop).store_in(STACK)
+            func.compute_at(out, loops.lines).store_in(STACK)
             func.reorder(*reversed(self.variables(stage)))
         self.schedule_transposition(first, shuffles, lanes)
-        reader, level = out, vectors_loop
+        reader, level = out, loops.vectors
         for place, stage in reversed([*enumerate(self.layout.output_combinations)]):
             func = self.func(stage)
             *variables, f = self.variables(stage)
@@ -171,34 +179,37 @@ class _ChainScheduler:
                 width = row * shuffle_radix(stage)
             func.vectorize(element, width).unroll(element)
 
+    def product_variables(self, stage: Stage) -> tuple[list[Any], list[Any], Any]:
+        """Returns the loop variables of products: around all register blocks, of tiles, and of a vector.
+
+        The first are those of groups of channels, if the stage sums groups, of points, blocks of results and
+        phases.
+        """
+        *variables, lane = self.variables(stage)
+        end = len(variables) - len(self.chain.tiles)
+        return variables[:end], variables[end:], lane
+
     def schedule_products(self, result_block_loop: Any) -> None:
         """Schedules the products: a register block of tiles and results inside loops over points."""
         sketch, stage = self.sketch, self.layout.products[-1]
         func, sums = self.func(stage), self.lowered.accumulators[stage.tensor.name]
-        variables = self.variables(stage)
-        count = len(self.chain.point_places)
-        end = len(variables) - 1 - len(self.chain.tiles)
-        *_, lane = variables
-        # `blocks` are the blocks of results, and phases
-        points, blocks, tiles = variables[:count], variables[count:end], variables[end:-1]
-        fixed = [*reversed(blocks), *reversed(points)]  # loops around all register blocks, innermost first
+        around, tiles, lane = self.product_variables(stage)
         func.compute_at(self.func(self.layout.output), result_block_loop)
-        loops = FuncLoops(func, variables, [extent(a) for a in stage.axes])
-        outer = []
-        for place, size in enumerate(sketch.block, end):
-            loop = loops.split(place, size)
-            outer += [] if loop is None else [loop]
-        inner = [loops.axes[k] for k in range(end, len(variables) - 1)]  # tiles of one register block
-        func.reorder(lane, *reversed(inner), *reversed(outer), *fixed)
+        loops = FuncLoops(func, self.variables(stage), [extent(a) for a in stage.axes])
+        outer: list[Any] = []
+        for place, size in enumerate(sketch.block, len(around)):
+            outer += loops.split(place, size)
+        inner = loops.axes[len(around) : -1]  # tiles of one register block
+        func.reorder(lane, *reversed(inner), *reversed(outer), *reversed(around))
         func.vectorize(lane, sketch.lanes).unroll(lane)
         for variable in inner:
             func.unroll(variable)
-        sums.compute_at(func, outer[-1] if outer else fixed[0]).store_in(hl.MemoryType.Register)
-        reduction_loop = self.schedule_sums(stage, sums, 0)
+        sums.compute_at(func, (around + outer)[-1]).store_in(hl.MemoryType.Register)
+        reduction_loop = self.schedule_sums(stage)
         for group in self.layout.products[:-1]:  # where channels are in groups, each group is summed inside
             group_sums = self.lowered.accumulators[group.tensor.name]
             group_sums.compute_at(sums, reduction_loop).store_in(hl.MemoryType.Register)
-            self.schedule_sums(group, group_sums, len(group.axes) - len(variables))
+            self.schedule_sums(group)
         innermost = self.layout.products[0]
         self.lowered.accumulators[innermost.tensor.name].update().unroll(
             self.lowered.variables[innermost.reduced[-1]], sketch.unrolled
@@ -207,23 +218,12 @@ class _ChainScheduler:
         if tiles and point_bytes % CACHE_SET_BYTES == 0:  # pad, so that points fall into different sets
             func.align_storage(tiles[0], sketch.tile[0] + 1)
 
-    def schedule_sums(self, stage: Stage, sums: Any, groups: int) -> Any:
-        """Schedules the accumulators of a register block, whose first `groups` axes are groups of a long sum.
-
-        Returns the innermost loop of the reduction.
-        """
-        variables = self.variables(stage)
-        end = len(variables) - 1 - len(self.chain.tiles)
-        tiles, lane = variables[end:-1], variables[-1]
-        fixed = [*reversed(variables[groups:end]), *reversed(variables[:groups])]
+    def schedule_sums(self, stage: Stage) -> Any:
+        """Schedules the accumulators of a register block; returns the innermost loop of the reduction."""
+        around, tiles, lane = self.product_variables(stage)
+        sums = self.lowered.accumulators[stage.tensor.name]
         reduced = [self.lowered.variables[a] for a in reversed(stage.reduced)]
-        update = sums.update()
-        sums.reorder(lane, *reversed(tiles), *fixed)
-        update.reorder(lane, *reversed(tiles), *reduced, *fixed)
-        for each in (sums, update):
-            each.vectorize(lane, self.sketch.lanes).unroll(lane)
-            for variable in tiles:
-                each.unroll(variable)
+        schedule_accumulators(sums, lane, self.sketch.lanes, tiles[::-1], reduced, around[::-1])
         return reduced[0]
 
     def schedule_input_combinations(self, tile_block_loop: Any) -> None:

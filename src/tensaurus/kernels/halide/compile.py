@@ -24,10 +24,14 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.kernels.halide.cpu_features import NATIVE
 from tensaurus.kernels.halide.lowering_errors import LoweringError
 from tensaurus.kernels.halide.pipeline import build_pipeline, schedulable_stages
-from tensaurus.kernels.stages.pack_weights import pack_scope_inputs, packed_type
-from tensaurus.kernels.stages.pack_weights import packing_scope as packing_scope
-from tensaurus.kernels.stages.sketch import Schedule, nest_changes, nest_sketches, select_packs
-from tensaurus.kernels.stages.sketch import format_schedule as show_schedule
+from tensaurus.kernels.stages.pack_weights import pack_scope_inputs, packed_type, packing_scope
+from tensaurus.kernels.stages.sketch import (
+    Schedule,
+    format_schedule,
+    nest_changes,
+    nest_sketches,
+    select_packs,
+)
 from tensaurus.ops import TensorType
 from tensaurus.system.scratch import temporary_folder
 
@@ -71,9 +75,8 @@ def compile_kernel(
 
     Raises LoweringError, also where the schedule belongs to another expression or Halide rejects it.
     """
-    return kernel_with_code(
-        scope, inputs, output, schedule, compile_object(scope, inputs, output, schedule, cpu), cpu
-    )
+    code = compile_object(scope, inputs, output, schedule, cpu)
+    return kernel_with_code(scope, inputs, output, schedule, code, cpu)
 
 
 def compile_object(
@@ -86,13 +89,11 @@ def compile_object(
     """
     name = _kernel_name(scope, inputs, output, schedule, cpu)
     with temporary_folder() as folder, raising_lowering_errors():
-        types, packed_scope, _ = kernel_interface(scope, inputs, schedule)
-        stages, read_inputs = schedulable_stages(packed_scope, input_tensors(types), nest_changes(schedule))
-        lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
+        built = _build_kernel(kernel_interface(scope, inputs, schedule), schedule)
         path = folder / "kernel.o"
         # metadata are left out, as Halide writes names into them that depend on what was compiled before
-        module = hl.Pipeline(func).compile_to_module(
-            lowered.inputs, name, _target(cpu, (*UNCHECKED, *FOR_LINKING)), hl.LinkageType.External
+        module = hl.Pipeline(built.func).compile_to_module(
+            built.parameters, name, _target(cpu, (*UNCHECKED, *FOR_LINKING)), hl.LinkageType.External
         )
         module.compile({hl.OutputFileType.object: str(path)})
         return path.read_bytes()
@@ -117,7 +118,7 @@ def _kernel_name(
     scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str
 ) -> str:
     words = " ".join(halide_features(cpu))
-    text = "\n".join([show(scope), *map(str, inputs), str(output), show_schedule(schedule), words])
+    text = "\n".join([show(scope), *map(str, inputs), str(output), format_schedule(schedule), words])
     return f"eop_{sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -136,15 +137,30 @@ class KernelInterface(NamedTuple):
 
 def kernel_interface(scope: Scope, inputs: Sequence[TensorType], schedule: Schedule) -> KernelInterface:
     """Returns the interface of the scope's kernel if the inputs that the schedule names are packed."""
-    pack_of = {pack.tensor: pack for pack in select_packs(schedule)}
+    packs = select_packs(schedule)
     inputs_by_name = {x.name: x for x in input_tensors(inputs)}
-    types, packing = [], []
-    for name, kind in zip(inputs_by_name, inputs, strict=True):
-        pack = pack_of.get(name)
-        types.append(kind if pack is None else packed_type(kind, pack))
-        packing.append(None if pack is None else packing_scope(kind, pack))
-    scope = pack_scope_inputs(scope, inputs_by_name, select_packs(schedule))
-    return KernelInterface(tuple(types), scope, tuple(packing))
+    pack_of = {pack.tensor: pack for pack in packs}
+    pairs = [(kind, pack_of.get(name)) for name, kind in zip(inputs_by_name, inputs, strict=True)]
+    return KernelInterface(
+        types=tuple(kind if pack is None else packed_type(kind, pack) for kind, pack in pairs),
+        scope=pack_scope_inputs(scope, inputs_by_name, packs),
+        packing=tuple(None if pack is None else packing_scope(kind, pack) for kind, pack in pairs),
+    )
+
+
+class _BuiltKernel(NamedTuple):
+    """The scheduled Halide function of a kernel, its parameters, and the shapes of inputs and output."""
+
+    func: Any
+    parameters: list[hl.ImageParam]
+    shapes: list[Sequence[Any]]
+
+
+def _build_kernel(interface: KernelInterface, schedule: Schedule) -> _BuiltKernel:
+    inputs = input_tensors(interface.types)
+    stages, read_inputs = schedulable_stages(interface.scope, inputs, nest_changes(schedule))
+    lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
+    return _BuiltKernel(func, lowered.inputs, [x.shape for x in (*read_inputs, stages[-1].tensor)])
 
 
 def jit(
@@ -158,16 +174,16 @@ def jit(
     Raises as `compile_kernel`. With Halide's own `checks`, a run raises halide.HalideError where one fails.
     """
     with raising_lowering_errors():
-        types, packed_scope, packing = kernel_interface(scope, inputs, schedule)
-        stages, read_inputs = schedulable_stages(packed_scope, input_tensors(types), nest_changes(schedule))
-        lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
-        call = func.compile_to_callable(lowered.inputs, _target(cpu, () if checks else UNCHECKED))
-    shape = stages[-1].tensor.shape
+        interface = kernel_interface(scope, inputs, schedule)
+        built = _build_kernel(interface, schedule)
+        call = built.func.compile_to_callable(built.parameters, _target(cpu, () if checks else UNCHECKED))
 
     def bind(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
-        packed_arrays = [_pack_array(array, pack) for array, pack in zip(arrays, packing, strict=True)]
-        views = [_buffer(array, x.shape) for array, x in zip(packed_arrays, read_inputs, strict=True)]
-        views.append(_buffer(result, shape))
+        packing = zip(arrays, interface.packing, strict=True)
+        packed_arrays = [_pack_array(array, scope) for array, scope in packing]
+        *input_shapes, output_shape = built.shapes
+        views = [_buffer(array, shape) for array, shape in zip(packed_arrays, input_shapes, strict=True)]
+        views.append(_buffer(result, output_shape))
 
         def run(keep: object = (packed_arrays, result)) -> None:  # the default keeps the arrays alive
             call(*views)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import halide as hl
 import numpy as np
@@ -96,15 +96,14 @@ def _define_func(stage: Stage, lowered: LoweredStages, order: Sequence[int]) -> 
             lowered.variables[a] = domain[number]
         # the accumulators: a neutral element, then an update for each point of the domain
         sums = lowered.accumulators[name] = hl.Func(f"{name}_sums")
-        sums[place] = _BodyLowering(lowered).lower_body(neutral_element(stage.monoid, dtype), dtype)
-        if stage.monoid == "sum" and dtype.startswith("float"):
-            value = _BodyLowering(lowered).lower_summand(stage.body, dtype)
-        else:
-            value = _BodyLowering(lowered).lower_body(stage.body, dtype)
+        lowering = _BodyLowering(lowered)
+        sums[place] = lowering.lower_body(neutral_element(stage.monoid, dtype), dtype)
+        is_float_sum = stage.monoid == "sum" and dtype.startswith("float")
+        value = (lowering.lower_summand if is_float_sum else lowering.lower_body)(stage.body, dtype)
         if free_axes(stage.body).isdisjoint(reduced):
             # the select mentions the domain: without it Halide would see no reduction
             value = hl.select(domain[0] >= 0, value, value)
-        if stage.monoid == "sum" and dtype.startswith("float"):
+        if is_float_sum:
             sums[place] += value
         else:
             sums[place] = apply_function(MONOID_FUNCTIONS[stage.monoid], [sums[place], value], dtype)
@@ -163,26 +162,34 @@ def _has_reciprocal(value: object) -> TypeGuard[int | Fraction]:
     return isinstance(value, (int, Fraction)) and not isinstance(value, bool) and value != 0
 
 
-def _match_remainder(size: Size) -> tuple[int, Size, int, Size] | None:
-    """Returns (m, t, k, rest) with size = rest + m * (t % k), or None.
+class _RemainderForm(NamedTuple):
+    """The size rest + factor * (dividend % divisor)."""
+
+    factor: int
+    dividend: Size
+    divisor: int
+    rest: Size
+
+
+def _match_remainder(size: Size) -> _RemainderForm | None:
+    """Returns a size with one remainder, which sizes write as a quotient, in this form, or None.
 
         j + 3*i - 12*(i // 4)   ->   (3, i, 4, j)            j + 3 * (i % 4)
         i // 2 - 2*(i // 4)     ->   (1, i // 2, 2, 0)       i // 4 is (i // 2) // 2
 
-    Halide bounds t % k, but not the t - k * (t // k) that sizes have in its place.
+    Halide bounds i % 4, but not i - 4 * (i // 4).
     """
     terms = terms_of(size)
     for factors, coefficient in terms:
         match factors:
             case (Floor(top, int(bottom)) as floor,):
-                # t is the top, or a quotient of the top by a smaller divisor
-                dividends = [(top, bottom), *_quotients(top, terms, bottom)]
-                for t, k in dividends:
-                    if coefficient % k:  # the coefficient of t // k must be -m * k
+                # the dividend is the top, or a quotient of the top by a smaller divisor
+                for dividend, divisor in [(top, bottom), *_quotients(top, terms, bottom)]:
+                    if coefficient % divisor:  # the quotient's coefficient must be -factor * divisor
                         continue
-                    rest = size + coefficient // k * (t - k * polynomial(floor))
-                    if len(terms_of(rest)) < len(terms):  # the size has t, too, and not the quotient alone
-                        return -int(coefficient) // k, t, k, rest
+                    rest = size + coefficient // divisor * (dividend - divisor * polynomial(floor))
+                    if len(terms_of(rest)) < len(terms):  # the size has the dividend, too
+                        return _RemainderForm(-int(coefficient) // divisor, dividend, divisor, rest)
     return None
 
 
@@ -327,10 +334,10 @@ class _BodyLowering:
         """Lowers a size to an int32 expression. Raises LoweringError where it may not fit."""
         if any(isinstance(end, int) and abs(end) > MAX_INDEX for end in interval(size)):
             raise LoweringError(f"an index beyond 32 bits: {size}")
-        remainder = _match_remainder(size)
-        if remainder is not None:
-            m, t, k, rest = remainder
-            return self.lower_size(rest) + m * (self.lower_size(t) % k)
+        form = _match_remainder(size)
+        if form is not None:
+            remainder = self.lower_size(form.dividend) % form.divisor
+            return self.lower_size(form.rest) + form.factor * remainder
         total: Any = hl.i32(0)
         for factors, coefficient in terms_of(size):
             term: Any = hl.i32(int(coefficient))

@@ -10,22 +10,18 @@ functions, whose loops the sketches arrange. `halide/compile` calls both steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from tensaurus.expr.ir.printer import free_names
 from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import free_axes, reads
+from tensaurus.kernels.halide.block_loops import schedule_block
 from tensaurus.kernels.halide.chain_loops import schedule_chain
 from tensaurus.kernels.halide.lower import MAX_INDEX, LoweredStages, lower_stages, set_dense_layout
 from tensaurus.kernels.halide.lowering_errors import LoweringError
-from tensaurus.kernels.halide.schedule import (
-    AT_ROOT,
-    EnclosingLoops,
-    schedule_block,
-    schedule_flat,
-    schedule_row,
-)
+from tensaurus.kernels.halide.schedule import AT_ROOT, EnclosingLoops, schedule_flat, schedule_row_reduction
 from tensaurus.kernels.math.halide_functions import halide_type
 from tensaurus.kernels.stages.band_blocks import block_band
 from tensaurus.kernels.stages.bilinear_chain import recognize_chain
@@ -47,7 +43,7 @@ from tensaurus.kernels.stages.sketch import (
 )
 from tensaurus.kernels.stages.split_phases import split_phases
 from tensaurus.kernels.stages.split_row_reduction import SplitReduction, split_row_reduction
-from tensaurus.kernels.stages.stage import Stage, build_stages, extent
+from tensaurus.kernels.stages.stage import Stage, build_stages, extent, source_name
 
 __all__ = ["schedulable_stages", "build_pipeline"]
 
@@ -114,14 +110,75 @@ def _build_chain_pipeline(
     if extent(chain.products.axes[chain.lane_place]) != sketch.lanes * sketch.vectors:
         raise ValueError("a sketch of weights that are packed in another way")
     layout = lay_out_chain(chain, sketch.channel_lanes, sketch.lanes, chain.row_elements)
-    orders = {stage.tensor.name: range(len(stage.reduced))[::-1] for stage in layout.products}
-    lowered = lower_stages(layout.stages, inputs, orders)
-    func = lowered.funcs[layout.output.tensor.name]
-    set_dense_layout(func.output_buffer(), [extent(a) for a in layout.output.axes])
-    for a in layout.output.axes:
-        func.bound(lowered.variables[a], 0, extent(a))
+    lowered = lower_stages(layout.stages, inputs)
+    func = _bound_output(layout.output, lowered)
     schedule_chain(chain, layout, sketch, lowered)
     return lowered, func
+
+
+def _bound_output(output: Stage, lowered: LoweredStages) -> Any:
+    """Returns the output's function, after telling Halide the shape of its dense buffer."""
+    func = lowered.funcs[output.tensor.name]
+    set_dense_layout(func.output_buffer(), [extent(a) for a in output.axes])
+    for a in output.axes:
+        func.bound(lowered.variables[a], 0, extent(a))
+    return func
+
+
+@dataclass(frozen=True)
+class _SketchedReduction:
+    """The reduction of a nest as its sketch computes it.
+
+    main    the stage that takes the reduction's place
+    before  stages that are added before it: copies of operands, partial results, sums of groups
+    order   its reduced axes, innermost first; None for the last axis innermost
+    copies  the copies among the stages before, each with the loop level that it is computed at
+    groups  the stage of the groups that `main` adds up
+    split   the stages of partial results along a row
+    """
+
+    main: Stage
+    before: tuple[Stage, ...] = ()
+    order: Sequence[int] | None = None
+    copies: tuple[tuple[Stage, int], ...] = ()
+    groups: Stage | None = None
+    split: SplitReduction | None = None
+
+
+def _sketch_reduction(main: Stage, sketch: Sketch) -> _SketchedReduction:
+    """Adds the stages that a sketch needs. Raises ValueError for a sketch of another reduction."""
+    if isinstance(sketch, BlockSketch):
+        return _sketch_block_reduction(main, sketch)
+    if isinstance(sketch, RowSketch):
+        split = split_row_reduction(main, main.reduced[-1], sketch.width)
+        return _SketchedReduction(split.result, split.stages[:-1], split=split)
+    return _SketchedReduction(main)
+
+
+def _sketch_block_reduction(main: Stage, sketch: BlockSketch) -> _SketchedReduction:
+    vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
+    # where this is False, vectors reach beyond the axis: they can only read a copy that is longer
+    fills_vectors = extent(vector) >= width or extent(vector) % sketch.lanes == 0
+    copies: list[tuple[Stage, int]] = []
+    for source, level in sketch.copies:
+        operand = next((r for r in reads(main.body) if source_name(r) == source), None)
+        name, multiple = f"{main.tensor.name}_{source}", 1 if fills_vectors else width
+        result = None if operand is None else copy_operand(main, operand, vector, name, multiple)
+        if result is None:
+            raise ValueError(f"{source} cannot be copied")
+        new_copies, main = result  # `main` reads the last copy now
+        copies += [(copy, level) for copy in new_copies]
+    before = tuple(copy for copy, _ in copies)
+    copied_names = {"", *(copy.tensor.name for copy in before)}
+    moving_reads = (r for r in reads(main.body) if vector in free_axes(r))
+    if not fills_vectors and not copied_names.issuperset(map(source_name, moving_reads)):
+        raise ValueError("a vector reaches beyond an operand that is not copied")
+    if _is_long_float_sum(main):
+        parts = group_long_sum(main, sketch.order, GROUP_TERMS, sketch.unrolled)
+        if parts is not None:
+            groups, main = parts
+            return _SketchedReduction(main, (*before, groups), copies=tuple(copies), groups=groups)
+    return _SketchedReduction(main, before, sketch.order, tuple(copies))
 
 
 def _is_long_float_sum(stage: Stage) -> bool:
@@ -134,70 +191,22 @@ class _PipelineBuilder:
     """Lowers and schedules stages that are no bilinear chain."""
 
     def __init__(self, stages: Sequence[Stage], inputs: Sequence[Tensor], schedule: Sequence[Sketch]):
-        self.stages = {stage.tensor.name: stage for stage in stages}
-        # by the name of a stage:
-        self.operand_stages: dict[str, Sequence[Stage]] = {}  # stages that are added before it
-        self.copies: dict[str, list[tuple[Stage, int]]] = {}  # its copied operands and their loop levels
-        self.partials: dict[str, SplitReduction] = {}  # its partial results along a row
-        self.groups: dict[str, Stage] = {}  # the stage of the groups that it adds up
-        self.orders: dict[str, Sequence[int]] = {}  # its reduced axes, innermost first
         self.nests = find_nests(stages)
         if len(self.nests) != len(schedule):
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
-        self.sketches = dict(zip((n.output.tensor.name for n in self.nests), schedule, strict=True))
+        self.schedule = schedule
         self.shared_axes = count_shared_axes(stages, self.nests) if len(self.nests) > 1 else 0
-        # the stages that sketches need, then all stages as Halide functions, without schedules yet
-        for nest in self.nests:
-            self.apply_sketch(nest, self.sketches[nest.output.tensor.name])
+        self.reductions = {
+            nest.main.tensor.name: _sketch_reduction(nest.main, sketch)
+            for nest, sketch in zip(self.nests, schedule, strict=True)
+            if nest.main is not None
+        }
         ordered: list[Stage] = []
-        for name, stage in self.stages.items():
-            ordered += [*self.operand_stages.get(name, ()), stage]
-        self.lowered = lower_stages(ordered, inputs, self.orders)
-
-    def apply_sketch(self, nest: Nest, sketch: Sketch) -> None:
-        """Adds the stages that a sketch needs: copies of operands, partial results, groups of sums."""
-        if nest.main is None:
-            return
-        name, main = nest.main.tensor.name, nest.main
-        if isinstance(sketch, RowSketch):
-            split = self.partials[name] = split_row_reduction(main, main.reduced[-1], sketch.width)
-            self.operand_stages[name] = split.stages[:-1]
-            self.stages[name] = split.result
-        elif isinstance(sketch, BlockSketch):
-            # copies of operands; after each, `main` is the reduction that reads the copy
-            copies: list[Stage] = []
-            levels: list[tuple[Stage, int]] = []
-            vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
-            # where this is False, vectors reach beyond the axis: they can only read a copy that is longer
-            fills_vectors = extent(vector) >= width or extent(vector) % sketch.lanes == 0
-            for source, level in sketch.copies:
-                operand_reads = (r for r in reads(main.body) if isinstance(r.source, Tensor))
-                operand = next((r for r in operand_reads if r.source.name == source), None)  # type: ignore[union-attr]
-                multiple = 1 if fills_vectors else width
-                copied = f"{name}_{source}"
-                result = None if operand is None else copy_operand(main, operand, vector, copied, multiple)
-                if result is None:
-                    raise ValueError(f"{source} cannot be copied")
-                new_copies, main = result
-                copies += new_copies
-                levels += [(copy, level) for copy in new_copies]
-            # a vector that reaches beyond its axis may only read operands that are copied
-            copied_names = {copy.tensor.name for copy in copies}
-            if not fills_vectors and any(
-                isinstance(r.source, Tensor) and r.source.name not in copied_names and vector in free_axes(r)
-                for r in reads(main.body)
-            ):
-                raise ValueError("a vector reaches beyond an operand that is not copied")
-            # a long sum becomes a sum of groups
-            self.orders[name] = sketch.order
-            added_stages = copies
-            is_long = _is_long_float_sum(main)
-            if is_long and (parts := group_long_sum(main, sketch.order, GROUP_TERMS, sketch.unrolled)):
-                self.groups[name], main = parts
-                added_stages = [*copies, parts[0]]
-                for stage in parts:  # their reduced axes are outermost first
-                    self.orders[stage.tensor.name] = range(len(stage.reduced))[::-1]
-            self.operand_stages[name], self.copies[name], self.stages[name] = added_stages, levels, main
+        for stage in stages:
+            reduction = self.reductions.get(stage.tensor.name)
+            ordered += [stage] if reduction is None else [*reduction.before, reduction.main]
+        orders = {name: r.order for name, r in self.reductions.items() if r.order is not None}
+        self.lowered = lower_stages(ordered, inputs, orders)  # without schedules yet
 
     def build(self) -> tuple[LoweredStages, Any]:
         """Schedules the last nest at the root, and the others in its loops over the shared axes, if any.
@@ -205,28 +214,26 @@ class _PipelineBuilder:
         In these loops a nest computes only a part of its first axes (`EnclosingLoops.sizes`), so just its
         other axes have known bounds.
         """
-        output = self.nests[-1].output
-        func = self.lowered.funcs[output.tensor.name]
-        set_dense_layout(func.output_buffer(), [extent(a) for a in output.axes])
-        for a in output.axes:
-            func.bound(self.lowered.variables[a], 0, extent(a))
-        around = self.schedule_nest(self.nests[-1], self.shared_axes, AT_ROOT)
-        for nest in reversed(self.nests[:-1]):
+        *inner_nests, last = zip(self.nests, self.schedule, strict=True)
+        func = _bound_output(last[0].output, self.lowered)
+        around = self.schedule_nest(*last, self.shared_axes, AT_ROOT)
+        for nest, sketch in reversed(inner_nests):
             inner = around.place_func(self.lowered.funcs[nest.output.tensor.name])
             for a in nest.output.axes[len(around.sizes) :]:
                 inner.bound(self.lowered.variables[a], 0, extent(a))
-            self.schedule_nest(nest, 0, around)
+            self.schedule_nest(nest, sketch, 0, around)
         return self.lowered, func
 
-    def schedule_nest(self, nest: Nest, shared_axes: int, around: EnclosingLoops) -> EnclosingLoops:
+    def schedule_nest(
+        self, nest: Nest, sketch: Sketch, shared_axes: int, around: EnclosingLoops
+    ) -> EnclosingLoops:
         """Schedules the loops of one nest, and returns those over its first `shared_axes` axes."""
-        sketch = self.sketches[nest.output.tensor.name]
-        main = None if nest.main is None else self.stages[nest.main.tensor.name]
-        scheduled = Nest(self.stages[nest.output.tensor.name], main)
+        reduction = None if nest.main is None else self.reductions[nest.main.tensor.name]
+        if reduction is not None:
+            nest = Nest(reduction.main if nest.main is nest.output else nest.output, reduction.main)
         if isinstance(sketch, BlockSketch):
-            copies = () if main is None else self.copies.get(main.tensor.name, ())
-            groups = None if main is None else self.groups.get(main.tensor.name)
-            return schedule_block(scheduled, sketch, self.lowered, copies, groups, shared_axes, around)
+            copies, groups = ((), None) if reduction is None else (reduction.copies, reduction.groups)
+            return schedule_block(nest, sketch, self.lowered, copies, groups, shared_axes, around)
         func = self.lowered.funcs[nest.output.tensor.name]
 
         def inside(loops: Sequence[Any], count: int) -> EnclosingLoops:
@@ -235,13 +242,13 @@ class _PipelineBuilder:
 
         if isinstance(sketch, FlatSketch):
             count = min(sketch.around or shared_axes, shared_axes)
-            return inside(schedule_flat(scheduled, sketch, self.lowered, count, around), count)
+            return inside(schedule_flat(nest, sketch, self.lowered, count, around), count)
         # a `RowSketch`: loops over the elements of the output, and in these the partial results of one
-        assert main is not None
-        rank = len(scheduled.output.axes)
-        outer = schedule_flat(scheduled, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
+        assert reduction is not None and reduction.split is not None
+        rank = len(nest.output.axes)
+        outer = schedule_flat(nest, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
         # a nest of one element in its enclosing loops has its partial results computed in these loops
-        is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(scheduled.output))
+        is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(nest.output))
         level = around if is_single else inside(outer, rank)
-        schedule_row(self.partials[main.tensor.name], self.lowered, level, sketch.lanes)
+        schedule_row_reduction(reduction.split, self.lowered, level, sketch.lanes)
         return inside(outer, shared_axes)

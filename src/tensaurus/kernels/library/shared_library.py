@@ -22,7 +22,7 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.kernels.halide.cpu_features import FEATURES, required_features
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import dtype_code
-from tensaurus.ops.kernel_form import KERNELS
+from tensaurus.ops.kernel_nodes import KERNEL_DOMAIN
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import cache_folder, replace_file
 from tensaurus.system.scratch import process_folder, temporary_folder
@@ -60,9 +60,9 @@ def find_compiler() -> list[str] | None:
 def link_library(kernels: Collection[Kernel], path: Path) -> Path:
     """Writes the library with one operator for each kernel to the path, and returns the path.
 
-    Equal kernels give equal bytes. The operators are of the domain `KERNELS`, have the names of the kernels,
-    and take tensors of exactly their types. Raises TensaurusError where there is no compiler or it fails, and
-    for two kernels of one name.
+    Equal kernels give equal bytes. The operators are of the domain `KERNEL_DOMAIN`, have the names of the
+    kernels, and take tensors of exactly their types. Raises TensaurusError where there is no compiler or it
+    fails, and for two kernels of one name.
     """
     command = find_compiler()
     if command is None:
@@ -154,7 +154,7 @@ def _kernel_tables(kernels: Sequence[Kernel]) -> Iterator[str]:
         yield f'    {{"{name}", {bit.leaf}u, {bit.part}, {bit.register}, {bit.bit}, {bit.saved}u}},'
     yield "    {NULL, 0, 0, 0, 0, 0},"
     yield "};"
-    yield f'#define DOMAIN_NAME "{KERNELS}"'
+    yield f'#define DOMAIN_NAME "{KERNEL_DOMAIN}"'
 
 
 def _tensor_literal(kind: TensorType) -> str:

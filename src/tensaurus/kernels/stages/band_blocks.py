@@ -19,7 +19,7 @@ from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial
 from tensaurus.kernels.stages.copy_operands import axis_coefficients
 from tensaurus.kernels.stages.sketch import BlockedBand
 from tensaurus.kernels.stages.split_phases import split_axis
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, define_stage, extent
 
 __all__ = ["BandedProduct", "block_band", "find_banded_products"]
 
@@ -115,13 +115,13 @@ def _split_off_block(stage: Stage, row: Axis, column: Axis) -> tuple[Stage, Stag
     values: dict[Atom, Size] = {a: polynomial(b) for a, b in fresh.items()}
     values[column] = polynomial(fresh[column]) - polynomial(fresh[row])
     body = _with_zero_edges(replace_axes(stage.body, values), fresh[column])
-    order = [fresh[a] for a in stage.axes if a is not row and a is not column] + [fresh[row], fresh[column]]
-    tensor = replace(stage.tensor, name=f"{stage.tensor.name}_block", shape=tuple(a.extent for a in order))
-    block = Stage(tensor, tuple(order), body, stage.reduced, stage.monoid)
+    others = (fresh[a] for a in stage.axes if a is not row and a is not column)
+    order = (*others, fresh[row], fresh[column])
+    name, dtype = f"{stage.tensor.name}_block", stage.tensor.dtype
+    block = define_stage(name, dtype, order, body, stage.reduced, stage.monoid)
     back = {b: polynomial(a) for a, b in fresh.items()}  # the block's indices, by the band's axes
     back[fresh[column]] = polynomial(row) + polynomial(column)
-    read = Read(tensor, tuple(back[b] for b in order))
-    return block, Stage(stage.tensor, stage.axes, read)
+    return block, Stage(stage.tensor, stage.axes, Read(block.tensor, tuple(back[b] for b in order)))
 
 
 def _with_zero_edges(body: Body, column: Axis) -> Body:

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
+from typing import NamedTuple
 
 from tensaurus.expr.ir.scope import Body, Call, Read, Table, Tensor
 from tensaurus.expr.ir.walk import axes_in, free_axes, reads, replace_axes
 from tensaurus.expr.sizes.size import Axis, Size, floordiv, mod, polynomial
 from tensaurus.kernels.stages.copy_operands import axis_coefficients, replace_reads
 from tensaurus.kernels.stages.register_transpose import is_transposable
-from tensaurus.kernels.stages.stage import Stage, extent, split_reduced_axes
+from tensaurus.kernels.stages.stage import Stage, extent, source_name, split_reduced_axes
 
 ROW_ELEMENTS = 16  # elements of the output's last axis that are transposed at once: about one vector
 MAX_INLINED_READS = 32  # reads in an output that inlines the elementwise stage before it
@@ -112,35 +113,37 @@ def recognize_chain(stages: Sequence[Stage]) -> BilinearChain | None:
     """Returns the stages as one bilinear chain, or None where they have another form."""
     # the products are the only sum that is no combination by a table
     stages = _inline_final_maps(stages)
-    by_name = {stage.tensor.name: stage for stage in stages}
     sums = [stage for stage in stages if stage.monoid == "sum" and _recognize_combination(stage) is None]
     if len(sums) != 1 or stages[-1].reduced:
         return None
-    products_place, output = stages.index(sums[0]), stages[-1]
+    middle, output = stages.index(sums[0]), stages[-1]
     products = split_reduced_axes(sums[0])  # merging axes of the stages may have joined channels with others
-    start = next((k for k, stage in enumerate(stages) if stage.reduced), products_place)
-    prologue = stages[:start]  # the other parts: input combinations, products, output combinations, output
-    inputs = [_recognize_combination(stage) for stage in stages[start:products_place]]
-    outputs = [_recognize_combination(stage) for stage in stages[products_place + 1 : -1]]
-    if not inputs or not outputs or None in inputs or None in outputs:
+    start = next(k for k, stage in enumerate(stages) if stage.reduced)
+    prologue, input_stages, output_stages = stages[:start], stages[start:middle], stages[middle + 1 : -1]
+    inputs, outputs = _recognize_combinations(input_stages), _recognize_combinations(output_stages)
+    if not inputs or not outputs:
         return None
-    # the first input combination reads only inputs and the prologue; below: no stage skips another
+    # no stage skips another: the first combination reads only inputs and the prologue; those after it, and
+    # the products, read just the stage before
+    computed = {stage.tensor.name for stage in stages}
     prologue_names = {stage.tensor.name for stage in prologue}
-    if not prologue_names.issuperset(x.name for x in stages[start].sources if x.name in by_name):
+    if not prologue_names.issuperset(x.name for x in input_stages[0].sources if x.name in computed):
         return None
-    # from the second input combination to the last output combination, a stage reads just the one before it
-    for run in ((*stages[start:products_place], products), (products, *stages[products_place + 1 : -1])):
-        for stage, reader in zip(run, run[1:], strict=False):
-            if [x.name for x in reader.sources if x.name in by_name] != [stage.tensor.name]:
-                return None
-    output_reads = [*dict.fromkeys(r for r in reads(output.body) if _source_name(r) in by_name)]
-    if len(output_reads) != 1 or output_reads[0].outside is not None:
+    for stage, reader in pairwise((*input_stages, products, *output_stages)):
+        if [x.name for x in reader.sources if x.name in computed] != [stage.tensor.name]:
+            return None
+    output_reads = [*dict.fromkeys(r for r in reads(output.body) if source_name(r) in computed)]
+    if [source_name(r) for r in output_reads] != [output_stages[-1].tensor.name]:
         return None
-    if _source_name(output_reads[0]) != stages[-2].tensor.name:
+    if output_reads[0].outside is not None:
         return None
-    return _assemble_chain(
-        prologue, [c for c in inputs if c], products, [c for c in outputs if c], output, output_reads[0]
-    )
+    return _assemble_chain(prologue, inputs, products, outputs, output, output_reads[0])
+
+
+def _recognize_combinations(stages: Sequence[Stage]) -> tuple[Combination, ...]:
+    """Returns the combinations that the stages compute; none where a stage is no combination."""
+    combinations = [c for stage in stages if (c := _recognize_combination(stage)) is not None]
+    return tuple(combinations) if len(combinations) == len(stages) else ()
 
 
 def _inline_final_maps(stages: Sequence[Stage]) -> Sequence[Stage]:
@@ -151,27 +154,23 @@ def _inline_final_maps(stages: Sequence[Stage]) -> Sequence[Stage]:
     while len(stages) > 1 and not (stages[-2].reduced or stages[-1].reduced):
         *before, inner, output = stages
         inner_reads = [*dict.fromkeys(r for r in reads(output.body) if r.source == inner.tensor)]
-        if len(inner_reads) != 1 or inner_reads[0].outside is not None:
+        if len(inner_reads) != 1 or inner.tensor.dtype != output.tensor.dtype:
             break
-        if inner.tensor.dtype != output.tensor.dtype or len(inner.axes) != len(output.axes):
+        (read,) = inner_reads
+        is_elementwise = {*read.indices} == {*map(polynomial, output.axes)}  # in any order
+        if read.outside is not None or len(inner.axes) != len(output.axes) or not is_elementwise:
             break
-        if {*inner_reads[0].indices} != {*map(polynomial, output.axes)}:  # in any order
-            break
-        times = sum(r == inner_reads[0] for r in reads(output.body))
+        times = sum(r == read for r in reads(output.body))
         if len([*reads(inner.body)]) * times > MAX_INLINED_READS:
             break
-        inlined = replace_axes(inner.body, dict(zip(inner.axes, inner_reads[0].indices, strict=True)))
-        stages = (*before, replace(output, body=replace_reads(output.body, {inner_reads[0]: inlined})))
+        inlined = replace_axes(inner.body, dict(zip(inner.axes, read.indices, strict=True)))
+        stages = (*before, replace(output, body=replace_reads(output.body, {read: inlined})))
     return stages
 
 
 def has_combinations(stages: Sequence[Stage]) -> bool:
     """Whether some of the stages are combinations by literal tables."""
     return any(_recognize_combination(stage) is not None for stage in stages)
-
-
-def _source_name(read: Read) -> str:
-    return read.source.name if isinstance(read.source, Tensor) else ""
 
 
 def _recognize_combination(stage: Stage) -> Combination | None:
@@ -203,36 +202,23 @@ def _assemble_chain(
     output_read: Read,
 ) -> BilinearChain | None:
     """Returns the chain if the axes of its stages fit together, else None."""
-    # one factor reads the last input combination, the other the weights
-    match products.body:
-        case Call("mul", (Read() as one, Read() as other)):
-            last_input = inputs[-1].stage.tensor
-            data_read, weights_read = (one, other) if one.source == last_input else (other, one)
-        case _:
-            return None
-    if data_read.source != last_input or data_read.outside is not None or weights_read.outside is not None:
+    factors = _match_factors(products, inputs[-1].stage.tensor)
+    sources = [*(c.stage.tensor for c in inputs[:-1]), products.tensor, *(c.stage.tensor for c in outputs)]
+    if factors is None or not all(map(_reads_own_indices, (*inputs[1:], *outputs), sources)):
         return None
-    tensors = [products.tensor, *(c.stage.tensor for c in outputs)]
-    steps = [*zip(inputs[1:], (c.stage.tensor for c in inputs), strict=False)]
-    steps += zip(outputs, tensors, strict=False)
-    if not all(_reads_own_indices(combination, source) for combination, source in steps):
-        return None
-    # the channels: beside them the data's dimension of channels may hold only groups, which weights have, too
-    axes, with_weights = products.axes, free_axes(weights_read)
-    for channel, dimension in _channel_candidates(inputs[0], data_read, products):
-        others = (i for k, i in enumerate(data_read.indices) if k != dimension)
-        with_tiles = frozenset[Axis]().union(*map(axes_in, others))  # axes in the data's other dimensions
-        if {channel, *(with_weights - with_tiles)}.issuperset(axes_in(data_read.indices[dimension])):
-            break
-    else:  # no axis can be the channels: in a direct convolution the taps are in a dimension of tiles
+    data_read, weights_read = factors
+    channels = _find_channels(inputs[0], data_read, weights_read, products)
+    if channels is None:
         return None
     # axes of the products: of the weights alone: results; of both: points; of the data alone: tiles or phases
-    results = tuple(k for k, a in enumerate(axes) if a in with_weights and a not in with_tiles)
+    axes, of_weights = products.axes, free_axes(weights_read)
+    beside_channels = _axes_beside(data_read, channels.dimension)
+    results = tuple(k for k, a in enumerate(axes) if a in of_weights and a not in beside_channels)
+    points = tuple(k for k, a in enumerate(axes) if a in of_weights and a in beside_channels)
+    of_data = [k for k in range(len(axes)) if k not in (*results, *points)]
     lane = next((k for k in results if weights_read.indices[-1] == polynomial(axes[k])), None)
-    points = tuple(k for k, a in enumerate(axes) if a in with_weights and a in with_tiles)
     if lane is None or not points or {c.place for c in outputs} != set(points):
         return None
-    of_data = [k for k in range(len(axes)) if k not in (*results, *points)]
     phases = tuple(k for k in of_data if _is_remainder(output_read.indices[k], axes[k], output))
     tiles = [_recognize_tile(k, output_read, products, output, outputs) for k in of_data if k not in phases]
     result_axis = _result_axis(output_read, output, products, results, lane)
@@ -252,10 +238,26 @@ def _assemble_chain(
         point_places=points,
         tiles=tuple(tile for tile in tiles if tile),
         phase_places=phases,
-        channel_axis=channel,
-        channel_dimension=dimension,
+        channel_axis=channels.axis,
+        channel_dimension=channels.dimension,
         output_read=output_read,
     )
+
+
+def _match_factors(products: Stage, last_input: Tensor) -> tuple[Read, Read] | None:
+    """Returns the factors of the products, (read of the last input combination, read of weights), or None."""
+    match products.body:
+        case Call("mul", (Read() as one, Read() as other)):
+            data, weights = (one, other) if one.source == last_input else (other, one)
+            if data.source == last_input and data.outside is None and weights.outside is None:
+                return data, weights
+    return None
+
+
+def _axes_beside(read: Read, dimension: int) -> frozenset[Axis]:
+    """Returns the axes in the indices of the read's other dimensions."""
+    others = (index for d, index in enumerate(read.indices) if d != dimension)
+    return frozenset[Axis]().union(*map(axes_in, others))
 
 
 def _result_axis(
@@ -294,25 +296,46 @@ def _recognize_tile(
     return None
 
 
-def _channel_candidates(first: Combination, data_read: Read, products: Stage) -> list[tuple[Axis, int]]:
-    """Returns (reduced axis, dimension) for axes that may be the channels, the longest first.
+class _Channels(NamedTuple):
+    """The reduced axis of the channels, and the dimension of the data whose index contains the axis."""
+
+    axis: Axis
+    dimension: int
+
+
+def _find_channels(
+    first: Combination, data_read: Read, weights_read: Read, products: Stage
+) -> _Channels | None:
+    """Returns the channels: the longest candidate beside which its dimension holds only groups.
+
+    Groups are axes that weights have, too. In a direct convolution no axis can be the channels, as the taps
+    are in a dimension of tiles.
+    """
+    for channels in _channel_candidates(first, data_read, products):
+        groups = free_axes(weights_read) - _axes_beside(data_read, channels.dimension)
+        if {channels.axis, *groups}.issuperset(axes_in(data_read.indices[channels.dimension])):
+            return channels
+    return None
+
+
+def _channel_candidates(first: Combination, data_read: Read, products: Stage) -> list[_Channels]:
+    """Returns the axes that may be the channels, the longest first.
 
     Along such an axis the first combination reads one dimension of its operand, element by element.
     """
-    candidates: list[tuple[Axis, int]] = []
+    candidates: list[_Channels] = []
     axes = (*first.stage.axes, *first.stage.reduced)
-    for place, index in enumerate(data_read.indices):
-        axes_of = [*axes_in(index)]
+    for dimension, (a, index) in enumerate(zip(first.stage.axes, data_read.indices, strict=False)):
         # reduced axes whose coefficient in the index is 1
-        reduced = [r for r in products.reduced if r in axes_of and r not in axes_in(index - polynomial(r))]
-        if not reduced or place >= len(first.stage.axes):
-            continue
-        a = first.stage.axes[place]
-        if all(
-            None not in (forms := [axis_coefficients(i, axes) for i in r.indices])
-            and [form for form in forms if form and a in form] == [{a: 1}]
-            for r in reads(first.body)
-            if isinstance(r.source, Tensor) and a in free_axes(r)
-        ):
-            candidates.append((reduced[0], place))
-    return sorted(candidates, key=lambda pair: -extent(pair[0]))
+        inside = [r for r in products.reduced if r in axes_in(index)]
+        inside = [r for r in inside if r not in axes_in(index - polynomial(r))]
+        moving_reads = [r for r in reads(first.body) if isinstance(r.source, Tensor) and a in free_axes(r)]
+        if inside and all(_is_read_by_element(r, a, axes) for r in moving_reads):
+            candidates.append(_Channels(inside[0], dimension))
+    return sorted(candidates, key=lambda channels: -extent(channels.axis))
+
+
+def _is_read_by_element(read: Read, a: Axis, axes: Sequence[Axis]) -> bool:
+    """Whether the axis moves one dimension of the operand, alone and by one element at a step."""
+    forms = [axis_coefficients(index, axes) for index in read.indices]
+    return None not in forms and [form for form in forms if form and a in form] == [{a: 1}]

@@ -16,11 +16,11 @@ from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis, digit_axes
 from tensaurus.expr.ir.walk import axes_in, free_axes, reads, rebuild_body, replace_axes
 from tensaurus.expr.sizes.size import Axis, Size, floordiv, mod, polynomial, substitute
 from tensaurus.kernels.stages.bilinear_chain import BilinearChain, Combination
-from tensaurus.kernels.stages.copy_operands import index_range, replace_reads
+from tensaurus.kernels.stages.copy_operands import index_range, pad_stage, replace_reads
 from tensaurus.kernels.stages.group_long_sums import group_long_sum
 from tensaurus.kernels.stages.linear_combinations import write_out
 from tensaurus.kernels.stages.register_transpose import is_transposable, transpose_rows
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, define_stage, extent, source_name
 
 CHANNEL_GROUP = 32  # channels of one group: sums of groups lose less to rounding than one long sum
 
@@ -73,17 +73,30 @@ def channels_per_vector(channels: int, channel_lanes: int) -> int:
 
 
 class _LayoutBuilder:
+    """Lays out one chain.
+
+    filled_lanes    channels in each vector of `channel_lanes` elements: block b of channels is in lanes
+                    0..filled_lanes-1 of vector b, so that channel filled_lanes * b + l becomes number
+                    channel_lanes * b + l; nothing reads the other lanes, which hold the next channels
+    product_places  for each new axis of the products the number of the old one
+    output_places   the same for output combinations, whose old axes are those of the products
+    """
+
     def __init__(self, chain: BilinearChain, channel_lanes: int, lanes: int, row_elements: int):
         self.chain, self.channel_lanes = chain, channel_lanes
         self.lanes, self.row_elements = lanes, row_elements
-        # Block b of channels is in lanes 0..filled_lanes-1 of vector b, so that channel filled_lanes * b + l
-        # becomes number channel_lanes * b + l. Nothing reads the other lanes: they hold the next channels.
         channels = extent(chain.channel_axis)
         self.filled_lanes = channels_per_vector(channels, channel_lanes)
+        self.has_unused_lanes = self.filled_lanes < channel_lanes
         has_groups = chain.all_channels > channels
-        if self.filled_lanes < channel_lanes and (has_groups or not is_transposable(channel_lanes)):
+        if self.has_unused_lanes and (has_groups or not is_transposable(channel_lanes)):
             raise ValueError(f"blocks of {channel_lanes} of {channels} channels")
-        self.channel = chain.channel_dimension
+        self.channel_dimension = chain.channel_dimension
+        points, phases, lane = chain.point_places, chain.phase_places, chain.lane_place
+        blocks, tiles = (k for k in chain.result_places if k != lane), (t.place for t in chain.tiles)
+        result_blocks, tile_places = tuple(blocks), tuple(tiles)
+        self.product_places = (*points, *result_blocks, *phases, *tile_places, lane)
+        self.output_places = (*tile_places, *phases, *points, *result_blocks, lane)
 
     def build(self) -> ChainLayout:
         # copies and input combinations have vectors of channels, what follows has vectors of results
@@ -97,8 +110,8 @@ class _LayoutBuilder:
         outputs: list[Stage] = []
         for combination in chain.output_combinations:
             source = outputs[-1].tensor if outputs else products[-1].tensor
-            order = self.output_order if outputs else self.product_order
-            outputs.append(self.lay_out_output_combination(write_out(combination), source, order))
+            places = self.output_places if outputs else self.product_places
+            outputs.append(self.lay_out_output_combination(write_out(combination), source, places))
         transposed, output = self.transpose_result(outputs[-1])
         parts = tuple(copies), tuple(inputs), products, tuple(outputs)
         return ChainLayout(chain.prologue, *parts, transposed, output)
@@ -107,62 +120,54 @@ class _LayoutBuilder:
         """Copies the operands that the first combination reads by the channel: padded, channels last."""
         replacements: dict[Read, Body] = {}
         copies: list[tuple[Stage, ...]] = []
-        c = first.stage.axes[self.channel]
+        c = first.stage.axes[self.channel_dimension]
         for read in dict.fromkeys(reads(first.body)):
             if isinstance(read.source, Tensor) and c in free_axes(read):
                 name = f"{first.stage.tensor.name}_{read.source.name}_{len(copies)}"
                 stages, replacements[read] = self.copy_channels_last(read, c, name)
                 copies.append(stages)
         others = replace_reads(first.body, dict.fromkeys(replacements, Const(0)))
-        if self.filled_lanes < self.channel_lanes and c in free_axes(others):
+        if self.has_unused_lanes and c in free_axes(others):
             raise ValueError("vectors that are not full, of channels whose number is used as a value")
         return copies, replace(first, body=replace_reads(first.body, replacements))
 
     def copy_channels_last(self, read: Read, c: Axis, name: str) -> tuple[tuple[Stage, ...], Read]:
         """Returns the copies of an operand, and the read of the last copy that replaces the given read.
 
-            x[c, i, j]   ->   copy[c // deep, i, j // row, (j % row) * deep + c % deep]
+            x[c, i, j]   ->   copy[c // lanes, i, j // row, (j % row) * lanes + c % lanes]
         """
-        source = read.source
-        assert isinstance(source, Tensor)
         dimension = next(d for d, index in enumerate(read.indices) if c in axes_in(index))
         last = len(read.indices) - 1
         if dimension == last:
             raise ValueError("channels that are the last dimension already")
-        deep, row = self.channel_lanes, self.lanes  # a vector of channels, and elements transposed at once
+        # elements of a vector of channels, how many of them are channels, and elements transposed at once
+        lanes, filled, row = self.channel_lanes, self.filled_lanes, self.lanes
+        if self.has_unused_lanes and read.indices[dimension] != polynomial(c):
+            raise ValueError(f"{filled} channels in a vector of {lanes} that are not read one by one")
         # the padded copy holds the range of each index, and whole rows and vectors of channels
-        lows, sizes = map(list, zip(*map(index_range, read.indices), strict=True))
-        sizes[last] = -(-sizes[last] // row) * row
-        blocks = -(-sizes[dimension] // self.filled_lanes)
-        if self.filled_lanes < deep and read.indices[dimension] != polynomial(c):
-            raise ValueError(
-                f"{self.filled_lanes} channels in a vector of {deep} that are not read one by one"
-            )
-        sizes[dimension] = blocks * self.filled_lanes + deep - self.filled_lanes  # zeros fill the last vector
-        axes_ = tuple(axis(size, "q") for size in sizes)
-        places = tuple(polynomial(a) + low for a, low in zip(axes_, lows, strict=True))
+        ranges = [*map(index_range, read.indices)]
+        parts, blocks = -(-ranges[last].size // row), -(-ranges[dimension].size // filled)
+        ranges[last] = ranges[last]._replace(size=parts * row)
+        ranges[dimension] = ranges[dimension]._replace(size=(blocks - 1) * filled + lanes)
         outside = Const(0) if read.outside is None else read.outside
-        padded = Stage(Tensor(name, tuple(sizes), source.dtype), axes_, Read(source, places, outside))
-        others = [k for k in range(last) if k != dimension]
+        padded = pad_stage(replace(read, outside=outside), ranges, name)
         # `element` is (channel, place in the row) here, and (place, channel) after the shuffles
-        block, part, element = axis(blocks), axis(sizes[last] // row), axis(deep * row)
-        moved: list[Size] = [0] * (last + 1)
-        moved[dimension] = polynomial(block) * self.filled_lanes + floordiv(polynomial(element), row)
+        block, part, element = axis(blocks), axis(parts), axis(lanes * row)
+        others = {d: axis(ranges[d].size) for d in range(last) if d != dimension}
+        moved = {d: polynomial(a) for d, a in others.items()}
+        moved[dimension] = polynomial(block) * filled + floordiv(polynomial(element), row)
         moved[last] = polynomial(part) * row + mod(polynomial(element), row)
-        kept = {k: axis(sizes[k]) for k in others}
-        for k, a in kept.items():
-            moved[k] = polynomial(a)
-        axes = (block, *kept.values(), part, element)
-        tensor = Tensor(f"{name}_turned", tuple(a.extent for a in axes), source.dtype)
-        rows = transpose_rows(Stage(tensor, axes, Read(padded.tensor, tuple(moved))), deep)
+        axes = (block, *others.values(), part, element)
+        body = Read(padded.tensor, tuple(moved[d] for d in range(last + 1)))
+        rows = transpose_rows(define_stage(f"{name}_turned", padded.tensor.dtype, axes, body), lanes)
         # where the given read finds its element in the last copy
-        inside = [i - low for i, low in zip(read.indices, lows, strict=True)]
+        inside = [index - low for index, (low, _) in zip(read.indices, ranges, strict=True)]
         channel, along = inside[dimension], inside[last]
         indices = (
-            floordiv(channel, deep),
-            *(inside[k] for k in others),
+            floordiv(channel, lanes),
+            *(inside[d] for d in others),
             floordiv(along, row),
-            mod(along, row) * deep + mod(channel, deep),
+            mod(along, row) * lanes + mod(channel, lanes),
         )
         return (padded, *rows), Read(rows[-1].tensor, indices)
 
@@ -171,70 +176,44 @@ class _LayoutBuilder:
 
         `before` are the combinations laid out before: the last one is what this one reads.
         """
-        c = stage.axes[self.channel]
+        c = stage.axes[self.channel_dimension]
         block, lane = axis(extent(c) // self.filled_lanes), axis(self.channel_lanes)
         body = replace_axes(stage.body, {c: polynomial(block) * self.channel_lanes + polynomial(lane)})
         if before:
             source = before[-1].tensor
-            split = self.split_channel_index
-            body = _map_reads(body, source.name, lambda indices: Read(source, split(indices)))
-        axes = self.input_order(stage.axes, block, lane)
-        tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
-        return replace(stage, tensor=tensor, axes=axes, body=body)
+            body = _map_reads(body, source, self.split_channel_index)
+        return _with_axes(stage, self.input_order(stage.axes, block, lane), body)
 
     def split_channel_index(self, indices: Sequence[Size]) -> tuple[Size, ...]:
-        c = indices[self.channel]
+        c = indices[self.channel_dimension]
         return self.input_order(indices, floordiv(c, self.channel_lanes), mod(c, self.channel_lanes))
 
     def input_order(self, items: Sequence[Any], block: Any, lane: Any) -> tuple[Any, ...]:
         """Reorders items, one for each axis of an input combination, for its new axes."""
         points = [combination.place for combination in self.chain.input_combinations]
-        others = [k for k in range(len(items)) if k not in points and k != self.channel]
+        others = [k for k in range(len(items)) if k not in points and k != self.channel_dimension]
         return (*(items[k] for k in points), block, *(items[k] for k in others), lane)
 
     def lay_out_products(self, last: Stage) -> Stage:
         """Lays out the products, which read the last input combination, with results in vectors."""
-        chain = self.chain
-        old, c = chain.products, chain.channel_axis
+        old, c = self.chain.products, self.chain.channel_axis
         block, lane, own = digit_axes(c, self.filled_lanes, "r")
         within: dict[Any, Any] = {c: polynomial(block) * self.channel_lanes + polynomial(lane)}
-        others = (i for k, i in enumerate(chain.data_read.indices) if k != self.channel)
-        if self.filled_lanes < self.channel_lanes and any(c in axes_in(index) for index in others):
+        others = (i for k, i in enumerate(self.chain.data_read.indices) if k != self.channel_dimension)
+        if self.has_unused_lanes and any(c in axes_in(index) for index in others):
             raise ValueError("vectors that are not full, of channels that also shift tiles")
 
-        def moving(indices: Sequence[Size]) -> Read:
-            return Read(last.tensor, self.split_channel_index([substitute(i, within) for i in indices]))
+        def split_channels(indices: Sequence[Size]) -> tuple[Size, ...]:
+            return self.split_channel_index([substitute(i, within) for i in indices])
 
-        body = replace_axes(_map_reads(old.body, last.tensor.name, moving), {c: own})
-        axes = self.product_order(old.axes)
+        body = replace_axes(_map_reads(old.body, last.tensor, split_channels), {c: own})
         reduced = (*(a for a in old.reduced if a is not c), block, lane)
-        tensor = replace(old.tensor, shape=tuple(a.extent for a in axes))
-        return Stage(tensor, axes, body, reduced, old.monoid)
+        return replace(_with_axes(old, _select(old.axes, self.product_places), body), reduced=reduced)
 
-    def product_order(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """Reorders items, one for each axis of the products, for their new axes."""
-        chain = self.chain
-        blocks = (k for k in chain.result_places if k != chain.lane_place)
-        tiles = (t.place for t in chain.tiles)
-        places = *chain.point_places, *blocks, *chain.phase_places, *tiles, chain.lane_place
-        return tuple(items[k] for k in places)
-
-    def output_order(self, items: Sequence[Any]) -> tuple[Any, ...]:
-        """Reorders items, one for each axis of an output combination, for its new axes."""
-        chain = self.chain
-        blocks = (k for k in chain.result_places if k != chain.lane_place)
-        tiles = (t.place for t in chain.tiles)
-        places = *tiles, *chain.phase_places, *chain.point_places, *blocks, chain.lane_place
-        return tuple(items[k] for k in places)
-
-    def lay_out_output_combination(
-        self, stage: Stage, source: Tensor, order: Callable[[Sequence[Any]], tuple[Any, ...]]
-    ) -> Stage:
-        """Lays out an output combination with the results of a block last."""
-        body = _map_reads(stage.body, source.name, lambda indices: Read(source, order(indices)))
-        axes = self.output_order(stage.axes)
-        tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
-        return replace(stage, tensor=tensor, axes=axes, body=body)
+    def lay_out_output_combination(self, stage: Stage, source: Tensor, places: Sequence[int]) -> Stage:
+        """Lays out an output combination with the results of a block last; `places` are those of `source`."""
+        body = _map_reads(stage.body, source, lambda indices: _select(indices, places))
+        return _with_axes(stage, _select(stage.axes, self.output_places), body)
 
     def transpose_result(self, last: Stage) -> tuple[tuple[Stage, ...], Stage]:
         """Returns the stages that transpose the last combination to rows of the output, and the output.
@@ -250,37 +229,40 @@ class _LayoutBuilder:
         # `element` is (place in the row, result) before the shuffles, (result, place) after them; a row that
         # shuffles cannot transpose is (result, place) at once, and is read with a vector's stride
         block, part, element = axis(-(-extent(f) // lanes)), axis(-(-extent(x) // row)), axis(lanes * row)
-        values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
-        inner, outer = (lanes, 1) if is_transposable(row) else (1, row)
-        values[x] = polynomial(part) * row + mod(floordiv(polynomial(element), inner), row)
-        vectors = extent(chain.products.axes[chain.lane_place]) // lanes  # in one block of results
-        within = mod(floordiv(polynomial(element), outer), lanes)
-        # the output's read, with the results' axis replaced by block and lane
+        place_step, result_step = (lanes, 1) if is_transposable(row) else (1, row)
+        place = mod(floordiv(polynomial(element), place_step), row)
+        result = mod(floordiv(polynomial(element), result_step), lanes)
+        # the output's read, with the results' axis replaced by block and result
         indices = list(chain.output_read.indices)
+        vectors = extent(chain.products.axes[chain.lane_place]) // lanes  # in one block of results
         for k in chain.result_places:
             if f in axes_in(indices[k]):
                 indices[k] = floordiv(polynomial(block), vectors)
-        indices[chain.lane_place] = mod(polynomial(block), vectors) * lanes + within
-        moved = replace_axes(Read(last.tensor, self.output_order(indices)), values)
+        indices[chain.lane_place] = mod(polynomial(block), vectors) * lanes + result
+        values: dict[Any, Any] = {a: polynomial(b) for a, b in fresh.items()}
+        values[x] = polynomial(part) * row + place
+        moved = replace_axes(Read(last.tensor, _select(indices, self.output_places)), values)
         axes = (*fresh.values(), block, part, element)
-        tensor = Tensor(f"{last.tensor.name}_turned", tuple(a.extent for a in axes), last.tensor.dtype)
-        stages = transpose_rows(Stage(tensor, axes, moved), row if is_transposable(row) else 1)
+        first = define_stage(f"{last.tensor.name}_turned", last.tensor.dtype, axes, moved)
+        stages = transpose_rows(first, row if is_transposable(row) else 1)
         own, along = polynomial(f), polynomial(x)
-        read = Read(
-            stages[-1].tensor,
-            (
-                *map(polynomial, others),
-                floordiv(own, lanes),
-                floordiv(along, row),
-                mod(own, lanes) * row + mod(along, row),
-            ),
-        )
+        rows = floordiv(own, lanes), floordiv(along, row), mod(own, lanes) * row + mod(along, row)
+        read = Read(stages[-1].tensor, (*map(polynomial, others), *rows))
         return stages, replace(output, body=replace_reads(output.body, {chain.output_read: read}))
 
 
-def _map_reads(body: Body, name: str, replacement: Any) -> Body:
-    """Replaces reads of the tensor of this name by what `replacement` returns for their indices."""
-    if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
-        result: Body = replacement(body.indices)
-        return result
-    return rebuild_body(body, lambda inner: _map_reads(inner, name, replacement), lambda size: size)
+def _select(items: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(items[k] for k in places)
+
+
+def _with_axes(stage: Stage, axes: tuple[Axis, ...], body: Body) -> Stage:
+    """Returns the stage with other axes, of which the tensor has the extents."""
+    tensor = replace(stage.tensor, shape=tuple(a.extent for a in axes))
+    return replace(stage, tensor=tensor, axes=axes, body=body)
+
+
+def _map_reads(body: Body, source: Tensor, new_indices: Callable[[Sequence[Size]], tuple[Size, ...]]) -> Body:
+    """Replaces reads of a tensor of the name of `source` by reads of `source` at new indices."""
+    if isinstance(body, Read) and source_name(body) == source.name:
+        return Read(source, new_indices(body.indices))
+    return rebuild_body(body, lambda inner: _map_reads(inner, source, new_indices), lambda size: size)

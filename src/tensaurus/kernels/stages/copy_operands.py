@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis
 from tensaurus.expr.ir.walk import rebuild_body
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.size import Atom, Axis, Size, floordiv, interval, mod, polynomial, substitute
-from tensaurus.kernels.stages.stage import Stage
+from tensaurus.kernels.stages.stage import Stage, define_stage
 
-__all__ = ["copy_operand", "replace_reads", "axis_coefficients", "index_range"]
+__all__ = ["copy_operand", "replace_reads", "axis_coefficients", "index_range", "pad_stage"]
 
 # The largest stride, in elements, without a copy by phases: its vectors are gathered from dense vectors where
 # they are used. A depthwise convolution of stride 2 is twice as fast so, and one of many channels as fast.
@@ -36,99 +37,105 @@ def axis_coefficients(index: Size, axes: Sequence[Axis]) -> dict[Axis, int] | No
     return numbers if len(numbers) == len(form[0]) else None
 
 
+class IndexRange(NamedTuple):
+    """The values of an index: `size` values from `low` on."""
+
+    low: int
+    size: int
+
+
+def index_range(index: Size) -> IndexRange:
+    """Returns the range from the first value of an index to the last."""
+    low, high = interval(index)
+    assert isinstance(low, int) and isinstance(high, int)
+    return IndexRange(low, high - low + 1)
+
+
 def copy_operand(
     stage: Stage, read: Read, vector: Axis, name: str, width: int = 1
 ) -> tuple[tuple[Stage, ...], Stage] | None:
     """Returns copies of a read's operand, each of the copy before, and the stage that reads the last.
 
     `vector` is the axis that vectors go along, `name` the name of the first copy. One copy adds the edges,
-    the next splits phases and reorders dimensions, if vectors go along a dimension that is not the last or at
-    a large stride. Copies also hold what the last vector of `width` elements reads beyond its axis. Returns
-    None where an index is not affine, or where the vector's axis occurs in several indices.
+    the next splits phases and moves the vectors' dimension to the end, if that is not the last dimension or
+    the stride is large. Copies also hold what the last vector of `width` elements reads beyond its axis.
+    Returns None where an index is not affine, or where the vector's axis occurs in several indices.
     """
-    # forms: by dimension, the coefficients of axes in its index; steps: by how much `vector` moves the index
     axes = (*stage.axes, *stage.reduced)
-    forms = [axis_coefficients(index, axes) for index in read.indices]
-    if not forms or any(form is None for form in forms):
+    steps: list[int] = []  # by how much `vector` moves the index of each dimension
+    for index in read.indices:
+        coefficients = axis_coefficients(index, axes)
+        if coefficients is None:
+            return None
+        steps.append(abs(coefficients.get(vector, 0)))
+    moving = [d for d, step in enumerate(steps) if step]
+    if not steps or len(moving) > 1:
         return None
-    moving_dimensions = [d for d, form in enumerate(forms) if form and vector in form]
-    steps = [abs((forms[d] or {}).get(vector, 1)) for d in range(len(forms))]
-    if len(moving_dimensions) > 1:
-        return None
-    # lows, counts: the range of each index, when `vector` is rounded up to whole vectors
+    dimension = moving[0] if moving else len(steps) - 1  # the dimension that becomes the last
+    step = steps[dimension]
+    is_moved = dimension != len(steps) - 1 or step > MAX_GATHER_STEP
+    # the ranges of the indices, when `vector` is rounded up to whole vectors
+    assert isinstance(vector.extent, int)
+    whole_vectors: dict[Atom, Size] = {vector: polynomial(axis(-(-vector.extent // width) * width))}
+    ranges = [index_range(substitute(index, whole_vectors)) for index in read.indices]
+    if is_moved:  # every phase is as long as the longest, although no reader needs the ends of shorter ones
+        low, size = ranges[dimension]
+        ranges[dimension] = IndexRange(low, -(-size // step) * step)
+    # the copy with edges: for a value outside, for reads beyond the operand, or if it is the only copy
     copies: list[Stage] = []
     moved = read
-    filled: dict[Atom, Size] = {vector: polynomial(axis(-(-_number(vector.extent) // width) * width))}
-    lows, counts = zip(*(index_range(substitute(index, filled)) for index in read.indices), strict=True)
-    is_reordered = any(d != len(forms) - 1 or steps[d] > MAX_GATHER_STEP for d in moving_dimensions)
-    # every phase is as long as the longest one, although no reader needs the ends of shorter ones
-    phase_steps = [step if is_reordered else 1 for step in steps]
-    spans = [-(-n // step) * step for n, step in zip(counts, phase_steps, strict=True)]
-    # the copy with edges: for a value outside, for reads beyond the operand, or if it is the only copy
-    sizes = map(_number, read.source.shape)
-    is_short = any(low < 0 or low + n > size for low, n, size in zip(lows, spans, sizes, strict=True))
-    if read.outside is not None or is_short or not is_reordered:
+    is_short = any(not _is_inside(*pair) for pair in zip(ranges, read.source.shape, strict=True))
+    if read.outside is not None or is_short or not is_moved:
         outside = Const(0) if read.outside is None and is_short else read.outside
-        copies.append(_pad_stage(replace(read, outside=outside), lows, spans, name))
-        moved = Read(copies[-1].tensor, tuple(i - low for i, low in zip(read.indices, lows, strict=True)))
-        lows = (0,) * len(lows)
-    # the copy that reorders: the vectors' dimension last, split in phases
-    if is_reordered:
-        order = [d for d in range(len(forms)) if d not in moving_dimensions] + moving_dimensions
-        copies.append(_reorder_stage(moved, order, steps, lows, counts, f"{name}_turned"))
-        places = []
-        for d in order:
-            shifted = moved.indices[d] - lows[d]
-            step = steps[d]
-            places += [mod(shifted, step), floordiv(shifted, step)] if step > 1 else [shifted]
-        moved = Read(copies[-1].tensor, tuple(places))
+        copies.append(pad_stage(replace(read, outside=outside), ranges, name))
+        shifted = (index - low for index, (low, _) in zip(read.indices, ranges, strict=True))
+        moved = Read(copies[-1].tensor, tuple(shifted))
+        ranges = [IndexRange(0, size) for _, size in ranges]
+    if is_moved:
+        copy, moved = _move_dimension_last(moved, ranges, dimension, step, f"{name}_turned")
+        copies.append(copy)
     return tuple(copies), replace(stage, body=replace_reads(stage.body, {read: moved}))
 
 
-def _number(size: Size) -> int:
-    assert isinstance(size, int)
-    return size
+def _is_inside(values: IndexRange, extent: Size) -> bool:
+    assert isinstance(extent, int)
+    return values.low >= 0 and values.low + values.size <= extent
 
 
-def index_range(index: Size) -> tuple[int, int]:
-    """Returns the first value of an index, and the number of values up to the last."""
-    low, high = interval(index)
-    assert isinstance(low, int) and isinstance(high, int)
-    return low, high - low + 1
-
-
-def _pad_stage(read: Read, lows: Sequence[int], spans: Sequence[int], name: str) -> Stage:
-    """Returns the stage that copies the range of indices that is read, with the values beyond the edges."""
+def pad_stage(read: Read, ranges: Sequence[IndexRange], name: str) -> Stage:
+    """Returns the stage that copies the ranges of indices, with the values beyond the edges."""
     assert isinstance(read.source, Tensor)
-    axes = tuple(axis(span, "q") for span in spans)
-    places = tuple(polynomial(a) + low for a, low in zip(axes, lows, strict=True))
-    tensor = Tensor(name, tuple(a.extent for a in axes), read.source.dtype)
-    return Stage(tensor, axes, Read(read.source, places, read.outside))
+    axes = tuple(axis(size, "q") for _, size in ranges)
+    places = tuple(polynomial(a) + low for a, (low, _) in zip(axes, ranges, strict=True))
+    return define_stage(name, read.source.dtype, axes, Read(read.source, places, read.outside))
 
 
-def _reorder_stage(
-    read: Read,
-    order: Sequence[int],
-    steps: Sequence[int],
-    lows: Sequence[int],
-    counts: Sequence[int],
-    name: str,
-) -> Stage:
-    """Returns the stage that copies the dimensions in this order, each split in phases of its step."""
+def _move_dimension_last(
+    read: Read, ranges: Sequence[IndexRange], dimension: int, step: int, name: str
+) -> tuple[Stage, Read]:
+    """Copies an operand with a dimension last that is split in phases; returns the copy and its read.
+
+    x[2*i + r, j] by step 2   ->   copy[j, r % 2, i + r // 2]
+    """
     assert isinstance(read.source, Tensor)
     axes: list[Axis] = []
-    indices: dict[int, Size] = {}
-    for d in order:
-        low, count, step = lows[d], counts[d], steps[d]
-        if step > 1:
-            axes += [axis(step, "p"), axis(-(-count // step), "q")]
-            indices[d] = polynomial(axes[-1]) * step + polynomial(axes[-2]) + low
+    copied: dict[int, Size] = {}  # by dimension: the index that the copy reads
+    places: list[Size] = []  # the indices of the copy that the given read takes
+    for d in [*(d for d in range(len(ranges)) if d != dimension), dimension]:
+        low, size = ranges[d]
+        place = read.indices[d] - low
+        if d == dimension and step > 1:
+            phase, block = axis(step, "p"), axis(size // step, "q")
+            axes += [phase, block]
+            copied[d] = polynomial(block) * step + polynomial(phase) + low
+            places += [mod(place, step), floordiv(place, step)]
         else:
-            axes.append(axis(count, "q"))
-            indices[d] = polynomial(axes[-1]) + low
-    tensor = Tensor(name, tuple(a.extent for a in axes), read.source.dtype)
-    places = tuple(indices[d] for d in range(len(read.indices)))
-    return Stage(tensor, tuple(axes), Read(read.source, places))
+            axes.append(axis(size, "q"))
+            copied[d] = polynomial(axes[-1]) + low
+            places.append(place)
+    body = Read(read.source, tuple(copied[d] for d in range(len(ranges))))
+    copy = define_stage(name, read.source.dtype, tuple(axes), body)
+    return copy, Read(copy.tensor, tuple(places))
 
 
 def replace_reads(body: Body, values: Mapping[Read, Body]) -> Body:

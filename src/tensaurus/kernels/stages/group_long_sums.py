@@ -10,14 +10,13 @@ Numerical Algorithms, section 4.2).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 from tensaurus.expr.ir.scope import Read, axis
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.size import Axis, polynomial
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, define_stage, extent
 
 __all__ = ["group_long_sum"]
 
@@ -59,11 +58,10 @@ def group_long_sum(
     values[split] = polynomial(group_axes[-1]) * size + polynomial(within)
     inner_axes = tuple(axis(r.extent, "r") for r in inner)
     values |= {r: polynomial(s) for r, s in zip(inner, inner_axes, strict=True)}
-    places = (*group_axes, *fresh_axes)
-    tensor = replace(stage.tensor, name=f"{stage.tensor.name}_groups", shape=tuple(a.extent for a in places))
-    body = replace_axes(stage.body, values)
-    groups = Stage(tensor, places, body, (within, *reversed(inner_axes)), stage.monoid)
+    name, dtype, body = f"{stage.tensor.name}_groups", stage.tensor.dtype, replace_axes(stage.body, values)
+    reduced = (within, *reversed(inner_axes))
+    groups = define_stage(name, dtype, (*group_axes, *fresh_axes), body, reduced, stage.monoid)
     # the stage that adds up the groups
     sum_axes = (*(axis(r.extent, "r") for r in reversed(outer)), group)
-    read = Read(tensor, tuple(map(polynomial, (*sum_axes, *stage.axes))))
+    read = Read(groups.tensor, tuple(map(polynomial, (*sum_axes, *stage.axes))))
     return groups, Stage(stage.tensor, stage.axes, read, sum_axes, stage.monoid)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensaurus.expr.ir.scalar_functions import FIELD_FUNCTIONS, LATTICE_FUNCTIONS
-from tensaurus.expr.ir.scope import Call, Read, Tensor
+from tensaurus.expr.ir.scope import Call, Read
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.expr.sizes.size import polynomial
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, extent, source_name
 
 __all__ = ["Nest", "find_nests", "format_nests", "count_shared_axes"]
 
@@ -96,9 +96,7 @@ def _reads_own_indices(reader: Stage, stage: Stage) -> bool:
     return all(
         body.indices == places and body.source.shape == reader.tensor.shape
         for body in bodies(reader.body)
-        if isinstance(body, Read)
-        and isinstance(body.source, Tensor)
-        and body.source.name == stage.tensor.name
+        if isinstance(body, Read) and source_name(body) == stage.tensor.name
     )
 
 
@@ -129,8 +127,7 @@ def count_shared_axes(stages: Sequence[Stage], nests: Sequence[Nest]) -> int:
         if stage.reduced and stage not in reductions:  # a reduction without a nest; `find_nests` makes none
             return 0
         for body in bodies(stage.body):
-            source = body.source if isinstance(body, Read) else None
-            if isinstance(body, Read) and isinstance(source, Tensor) and source.name in computed:
+            if isinstance(body, Read) and source_name(body) in computed:
                 leading = 0  # the number of leading indices that are the stage's own axes
                 for index, a in zip(body.indices, stage.axes, strict=False):
                     if index != polynomial(a):

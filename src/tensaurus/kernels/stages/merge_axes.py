@@ -11,16 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import TypeAlias
 
 from tensaurus.expr.ir.scope import Body, Read, Tensor, axis
-from tensaurus.expr.ir.walk import axes_in, bodies, rebuild_body, sizes
+from tensaurus.expr.ir.walk import axes_in, bodies, reads, rebuild_body, sizes
 from tensaurus.expr.sizes.size import Axis, Size, polynomial
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, extent, source_name
 
 __all__ = ["merge_axes"]
 
-DimensionPair = tuple[str, int]  # dimensions d and d + 1 of a tensor, as (the tensor's name, d)
+# (name of a list of axes, d): the axes d and d + 1 of the list, side by side. The list of a tensor's
+# dimensions has the tensor's name; the reduced axes of a stage have a list of their own (`_axis_lists`).
+NumberedPair: TypeAlias = tuple[str, int]
 
 
 def merge_axes(
@@ -28,151 +30,97 @@ def merge_axes(
 ) -> tuple[tuple[Stage, ...], tuple[Tensor, ...]]:
     """Returns the stages with merged axes, and the inputs with the shapes in which these stages read them.
 
-    Candidates are all pairs (d, d + 1) of dimensions of a tensor, and of reduced axes of a stage. A pair is
-    dropped if some stage uses one of its axes without the other. That may separate further pairs, so this is
-    repeated until nothing changes.
+    All pairs of axes are candidates. A pair is dropped if some stage uses one of its axes without the other.
+    That may separate further pairs, so this is repeated until nothing changes.
     """
-    # `reduced` has the pairs of reduced axes, as (name of the stage's tensor, number of the first axis)
     tensors = {x.name: x for x in (*inputs, *(s.tensor for s in stages))}
-    dimension_pairs = {(x.name, d) for x in tensors.values() for d in range(len(x.shape) - 1)}
-    reduced = {(s.tensor.name, d) for s in stages for d in range(len(s.reduced) - 1)}
+    lengths = {name: len(x.shape) for name, x in tensors.items()}
+    lengths |= {name: len(axes) for stage in stages for name, axes in _axis_lists(stage)}
+    pairs = {(name, d) for name, length in lengths.items() for d in range(length - 1)}
     while True:
-        kept_pairs, kept_reduced = set(dimension_pairs), set(reduced)
-        for stage in stages:
-            axis_pairs = _candidate_axis_pairs(stage, dimension_pairs, reduced)
-            separated = set[tuple[Axis, Axis]]().union(*_separated_pairs(stage, axis_pairs, dimension_pairs))
-            # a separated pair is dropped where the stage stores it, where it reduces over it, and where it
-            # reads it
-            for place, (a, b) in enumerate(pairwise(stage.axes)):
-                if (a, b) in separated or (a, b) not in axis_pairs:
-                    kept_pairs.discard((stage.tensor.name, place))
-            for place, (a, b) in enumerate(pairwise(stage.reduced)):
-                if (a, b) in separated or (a, b) not in axis_pairs:
-                    kept_reduced.discard((stage.tensor.name, place))
-            for body in _tensor_reads(stage):
-                for place, indices in enumerate(pairwise(body.indices)):
-                    pairs_read = (p for p in axis_pairs if (polynomial(p[0]), polynomial(p[1])) == indices)
-                    match = next(pairs_read, None)
-                    assert isinstance(body.source, Tensor)
-                    # the inner axis must cover its dimension, or the merged index would leave the row
-                    fits = match is not None and body.source.shape[place + 1] == match[1].extent
-                    if not fits or match in separated:
-                        kept_pairs.discard((body.source.name, place))
-        if (kept_pairs, kept_reduced) == (dimension_pairs, reduced):
+        kept = pairs.difference(*(_pairs_to_drop(stage, pairs) for stage in stages))
+        if kept == pairs:
             break
-        dimension_pairs, reduced = kept_pairs, kept_reduced
-    if not dimension_pairs and not reduced:
+        pairs = kept
+    if not pairs:
         return tuple(stages), tuple(inputs)
-    shapes = {name: replace(x, shape=_merged_shape(x, dimension_pairs)) for name, x in tensors.items()}
-    return tuple(_merge_stage(s, dimension_pairs, reduced, shapes) for s in stages), tuple(
-        shapes[x.name] for x in inputs
-    )
+    merged = {name: replace(x, shape=_merged_shape(x, pairs)) for name, x in tensors.items()}
+    return tuple(_merge_stage(s, pairs, merged) for s in stages), tuple(merged[x.name] for x in inputs)
 
 
-def _tensor_reads(stage: Stage) -> Iterator[Read]:
-    for body in bodies(stage.body):
-        if isinstance(body, Read) and isinstance(body.source, Tensor):
-            yield body
+def _axis_lists(stage: Stage) -> tuple[tuple[str, tuple[Axis, ...]], ...]:
+    """Returns the two lists of a stage's axes, each with its name."""
+    return (stage.tensor.name, stage.axes), (f"reduced axes of {stage.tensor.name}", stage.reduced)
 
 
-def _candidate_axis_pairs(
-    stage: Stage, dimension_pairs: set[DimensionPair], reduced: set[DimensionPair]
-) -> set[tuple[Axis, Axis]]:
-    """Returns the pairs (a, b) of axes side by side in the stage that are still candidates.
+def _pairs_to_drop(stage: Stage, pairs: set[NumberedPair]) -> Iterator[NumberedPair]:
+    """Yields the pairs that the stage stores, reduces over or reads, but cannot merge."""
+    numbered = {(name, d): p for name, axes in _axis_lists(stage) for d, p in enumerate(pairwise(axes))}
+    candidates = {pair for number, pair in numbered.items() if number in pairs}
+    mergeable = {pair for pair in candidates if not _is_separated(stage, *pair, pairs)}
+    yield from (number for number, pair in numbered.items() if pair not in mergeable)
+    extents_of = {(polynomial(a), polynomial(b)): b.extent for a, b in mergeable}
+    for read in reads(stage.body):
+        for d, indices in enumerate(pairwise(read.indices)):
+            # the inner axis must cover its dimension, or the merged index would leave the row
+            if extents_of.get(indices) != read.source.shape[d + 1]:
+                yield source_name(read), d
 
-    Their dimensions are in `dimension_pairs`, or as reduced axes they are in `reduced`.
-    """
-    name = stage.tensor.name
-    first = {p for d, p in enumerate(pairwise(stage.axes)) if (name, d) in dimension_pairs}
-    return first | {p for d, p in enumerate(pairwise(stage.reduced)) if (name, d) in reduced}
 
+def _is_separated(stage: Stage, a: Axis, b: Axis, pairs: set[NumberedPair]) -> bool:
+    """Whether the stage uses one of two axes without the other.
 
-def _separated_pairs(
-    stage: Stage, axis_pairs: set[tuple[Axis, Axis]], dimension_pairs: set[DimensionPair]
-) -> Iterator[set[tuple[Axis, Axis]]]:
-    """Yields sets of axis pairs of which a stage uses one axis without the other.
-
-    For the pair (i, j) these are x[i, j, i], y[i, k] or y[2*i, j], and where(i + j >= 0, ...).
+    For the pair (i, j) these do so: x[i, j, i], y[i, k] or y[2*i, j], and where(i + j >= 0, ...).
     """
     for body in bodies(stage.body):
-        if isinstance(body, Read) and isinstance(body.source, Tensor):
-            # case 1: a read by both axes side by side, and by one of them in another dimension, too
-            for place, (index, next_index) in enumerate(pairwise(body.indices)):
-                for a, b in axis_pairs if (body.source.name, place) in dimension_pairs else ():
-                    if index == polynomial(a) and next_index == polynomial(b):
-                        for d, other in enumerate(body.indices):
-                            if d not in (place, place + 1) and {a, b} & set(axes_in(other)):
-                                yield {(a, b)}
-            # case 2: an index with one of the axes, unless the neighbouring index is the other axis
-            for d, single_index in enumerate(body.indices):
-                inside = set(axes_in(single_index))
-                for a, b in axis_pairs:
-                    # whether this index and a neighbour are just a and b, in dimensions that still may merge
-                    paired = any(
-                        d in (p, p + 1)
-                        and (body.source.name, p) in dimension_pairs
-                        and body.indices[p] == polynomial(a)
-                        and body.indices[p + 1] == polynomial(b)
-                        for p in (d - 1, d)
-                        if 0 <= p < len(body.indices) - 1
-                    )
-                    if {a, b} & inside and not paired:
-                        yield {(a, b)}
-        else:
-            # case 3: a guard or a number that depends on one of the axes
-            inside = {x for size in sizes(body) for x in axes_in(size)}
-            yield {pair for pair in axis_pairs if set(pair) & inside}
+        used = body.indices if isinstance(body, Read) else sizes(body)
+        places = [d for d, size in enumerate(used) if not {a, b}.isdisjoint(axes_in(size))]
+        if places and not (
+            isinstance(body, Read)
+            and places == [places[0], places[0] + 1]
+            and (source_name(body), places[0]) in pairs
+            and body.indices[places[0] : places[0] + 2] == (polynomial(a), polynomial(b))
+        ):
+            return True
+    return False
 
 
-def _group_in_runs(count: int, joined: Any) -> list[list[int]]:
-    """Groups the places 0..count-1 in runs; `joined(p)` says whether p and p + 1 are in one run."""
+def _group_in_runs(name: str, count: int, pairs: set[NumberedPair]) -> list[list[int]]:
+    """Groups the numbers 0..count-1 of a list of axes in runs, each of which is merged to one axis."""
     runs: list[list[int]] = []
-    for place in range(count):
-        if place and joined(place - 1):
-            runs[-1].append(place)
+    for d in range(count):
+        if (name, d - 1) in pairs:
+            runs[-1].append(d)
         else:
-            runs.append([place])
+            runs.append([d])
     return runs
 
 
-def _merged_shape(tensor: Tensor, dimension_pairs: set[DimensionPair]) -> tuple[Size, ...]:
-    runs = _group_in_runs(len(tensor.shape), lambda d: (tensor.name, d) in dimension_pairs)
+def _merged_shape(tensor: Tensor, pairs: set[NumberedPair]) -> tuple[Size, ...]:
+    runs = _group_in_runs(tensor.name, len(tensor.shape), pairs)
     return tuple(prod(tensor.shape[d] for d in run) for run in runs)
 
 
-def _merge_stage(
-    stage: Stage,
-    dimension_pairs: set[DimensionPair],
-    reduced: set[DimensionPair],
-    shapes: dict[str, Tensor],
-) -> Stage:
-    name = stage.tensor.name
-    merged_axes: dict[Axis, Axis] = {}  # the first axis of a run -> the merged axis
-    axes = _merge_axis_runs(stage.axes, lambda d: (name, d) in dimension_pairs, merged_axes)
-    inner = _merge_axis_runs(stage.reduced, lambda d: (name, d) in reduced, merged_axes)
+def _merge_stage(stage: Stage, pairs: set[NumberedPair], tensors: dict[str, Tensor]) -> Stage:
+    merged_index: dict[Size, Size] = {}  # by the index that is the first axis of a run: the merged axis
+    axis_lists: list[tuple[Axis, ...]] = []
+    for name, old_axes in _axis_lists(stage):
+        axes = []
+        for run in _group_in_runs(name, len(old_axes), pairs):
+            axes.append(old_axes[run[0]])
+            if len(run) > 1:
+                axes[-1] = axis(prod(extent(old_axes[d]) for d in run), "m")
+                merged_index[polynomial(old_axes[run[0]])] = polynomial(axes[-1])
+        axis_lists.append(tuple(axes))
 
-    def changed(body: Body) -> Body:
+    def read_merged(body: Body) -> Body:
         if isinstance(body, Read) and isinstance(body.source, Tensor):
-            source = body.source
-            runs = _group_in_runs(len(source.shape), lambda d: (source.name, d) in dimension_pairs)
-            indices = []
-            for run in runs:
-                index = body.indices[run[0]]
-                if len(run) > 1:
-                    index = next(polynomial(b) for a, b in merged_axes.items() if polynomial(a) == index)
-                indices.append(index)
-            return Read(shapes[source.name], tuple(indices), body.outside)
-        return rebuild_body(body, changed, lambda size: size)
+            runs = _group_in_runs(body.source.name, len(body.indices), pairs)
+            firsts = ((body.indices[run[0]], len(run) > 1) for run in runs)
+            indices = (merged_index[index] if is_merged else index for index, is_merged in firsts)
+            return Read(tensors[body.source.name], tuple(indices), body.outside)
+        return rebuild_body(body, read_merged, lambda size: size)
 
-    return Stage(shapes[name], axes, changed(stage.body), inner, stage.monoid)
-
-
-def _merge_axis_runs(axes: Sequence[Axis], joined: Any, merged_axes: dict[Axis, Axis]) -> tuple[Axis, ...]:
-    merged = []
-    for run in _group_in_runs(len(axes), joined):
-        merged_axis = axes[run[0]]
-        if len(run) > 1:
-            merged_axis = axis(prod(extent(axes[d]) for d in run), "m")
-            merged_axes[axes[run[0]]] = merged_axis
-        merged.append(merged_axis)
-    return tuple(merged)
+    return Stage(
+        tensors[stage.tensor.name], axis_lists[0], read_merged(stage.body), axis_lists[1], stage.monoid
+    )

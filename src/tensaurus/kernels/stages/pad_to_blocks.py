@@ -17,7 +17,7 @@ from tensaurus.expr.ir.scope import Read, Tensor, axis
 from tensaurus.expr.ir.walk import axes_in, map_reads, reads, rebuild_body, replace_axes
 from tensaurus.expr.sizes.size import Axis, polynomial
 from tensaurus.kernels.stages.sketch import PackedInput
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, extent, source_name
 
 __all__ = ["widen_to_blocks"]
 
@@ -46,7 +46,7 @@ def _block_extents(read: Read, pack: PackedInput) -> dict[Axis, int]:
 
         w[f // 16, c, f % 16] of shape 2 x 8 x 16   ->   {f: 32}
     """
-    if not isinstance(read.source, Tensor) or read.source.name != pack.tensor or not read.indices:
+    if source_name(read) != pack.tensor or not read.indices:
         return {}
     *others, (lane, width) = zip(read.indices, read.source.shape, strict=True)
     if width != pack.width:
@@ -76,8 +76,8 @@ def _widen_axis(
         # the axis to widen: the given one, or, of a reader but the output, the one that reads a widened axis
         wide_place = places.get(stage.tensor.name)
         for read in reads(stage.body) if stage is not stages[-1] else ():
-            if wide_place is None and isinstance(read.source, Tensor) and read.source.name in places:
-                index = read.indices[places[read.source.name]]
+            if wide_place is None and source_name(read) in places:
+                index = read.indices[places[source_name(read)]]
                 wide_place = next((k for k, a in enumerate(stage.axes) if index == polynomial(a)), None)
         if wide_place is None:
             widened.append(_read_widened_tensors(stage, tensors))
@@ -102,17 +102,15 @@ def _stays_in_range(read: Read, a: Axis, places: dict[str, int], pack: PackedInp
     along = [k for k, index in enumerate(read.indices) if a in axes_in(index)]
     if read.outside is not None or not along or a in _block_extents(read, pack):
         return True
-    if not isinstance(read.source, Tensor) or [places.get(read.source.name)] != along:
-        return False
-    return bool(read.indices[along[0]] == polynomial(a))
+    return [places.get(source_name(read))] == along and bool(read.indices[along[0]] == polynomial(a))
 
 
 def _read_widened_tensors(stage: Stage, tensors: dict[str, Tensor]) -> Stage:
     """Replaces the tensors that the stage reads by their widened forms."""
 
     def changed(body: Any) -> Any:
-        if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in tensors:
-            body = replace(body, source=tensors[body.source.name])
+        if isinstance(body, Read) and source_name(body) in tensors:
+            body = replace(body, source=tensors[source_name(body)])
         return rebuild_body(body, changed, lambda size: map_reads(size, changed))
 
     return replace(stage, body=changed(stage.body)) if tensors else stage

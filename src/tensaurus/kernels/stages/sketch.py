@@ -18,24 +18,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = [
-    "BlockedBand",
-    "BlockSketch",
-    "FlatSketch",
-    "PackedInput",
-    "NestChange",
-    "RowSketch",
-    "Schedule",
-    "Sketch",
-    "ChainSketch",
-    "select_bands",
-    "nest_sketches",
-    "select_packs",
-    "parse_schedule",
-    "nest_changes",
-    "format_schedule",
-]
-
 
 @dataclass(frozen=True)
 class BlockSketch:

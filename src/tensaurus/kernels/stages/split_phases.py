@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
 
 from tensaurus.expr.ir.axis_binding import axis_divisors
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Select, Tensor, axis, digit_axes
@@ -29,7 +31,7 @@ from tensaurus.expr.sizes.size import (
     polynomial,
     substitute,
 )
-from tensaurus.kernels.stages.stage import Stage, extent, neutral_element
+from tensaurus.kernels.stages.stage import Stage, extent, neutral_element, source_name
 
 __all__ = ["split_phases", "split_axis"]
 
@@ -40,18 +42,23 @@ def split_phases(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     First axes of which reductions use quotients are split, then those that decide strided guards.
     """
     result = tuple(stages)
-    while (digit := next(_divided_axes(result), None)) is not None:
-        result = split_axis(result, *digit)
-    while True:
-        change = next(_strided_guards(result), None)
-        if change is None:
-            return result
-        result = split_axis(result, *change)
+    for find_splits in (_divided_axes, _strided_guards):
+        while (split := next(find_splits(result), None)) is not None:
+            result = split_axis(result, *split)
+    return result
 
 
-def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int, Axis]]:
-    """Yields (stage, axis, s, reduced axis) where a guard holds at one remainder modulo s of the reduced axis
-    only, and the axis decides at which.
+class _AxisSplit(NamedTuple):
+    """The arguments of `split_axis`."""
+
+    stage: Stage
+    a: Axis
+    step: int
+    r: Axis | None = None
+
+
+def _strided_guards(stages: Sequence[Stage]) -> Iterator[_AxisSplit]:
+    """Yields the splits of axes that decide at which remainder modulo `step` of r a guard holds: at one only.
     """
     for stage in stages:
         for guard in _guards(stage) if stage.reduced else ():
@@ -62,28 +69,24 @@ def _strided_guards(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int,
                     continue
                 here = [a for a in stage.axes if a in atoms(guard)]
                 inner = [r for r in stage.reduced if r in atoms(guard)]
-                for a in here:
+                for a, r in product(here, inner):
                     if extent(a) % atom.bottom or extent(a) == atom.bottom:
                         continue  # no whole blocks, or a single one: nothing to split
-                    for r in inner:
-                        # `whole` is the axis, written as bottom * quotient + low
-                        _, low, whole = digit_axes(a, atom.bottom)
-                        if (
-                            _remainder_where_guard_holds(substitute(guard, {a: whole}), low, r, atom.bottom)
-                            is not None
-                        ):
-                            yield stage, a, atom.bottom, r
+                    # `whole` is the axis, written as bottom * quotient + low
+                    _, low, whole = digit_axes(a, atom.bottom)
+                    split_guard = substitute(guard, {a: whole})
+                    if _remainder_where_guard_holds(split_guard, low, r, atom.bottom) is not None:
+                        yield _AxisSplit(stage, a, atom.bottom, r)
 
 
-def _divided_axes(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Axis, int]]:
-    """Yields (stage, axis, k) where an index of a reduction contains axis // k or a shifted quotient, and k
-    divides the extent of the axis.
+def _divided_axes(stages: Sequence[Stage]) -> Iterator[_AxisSplit]:
+    """Yields the splits of axes by k where an index of a reduction contains axis // k or a shifted quotient.
     """
     for stage in stages:
         found = {*axis_divisors(stage.body), *_shifted_halves(stage)} if stage.reduced else ()
         for whole, step in sorted(found, key=str):
             if whole in stage.axes and 1 < step < extent(whole):
-                yield stage, whole, step
+                yield _AxisSplit(stage, whole, step)
 
 
 def _shifted_halves(stage: Stage) -> Iterator[tuple[Axis, int]]:
@@ -169,9 +172,9 @@ def split_axis(
     chosen_axes: dict[str, Axis] = {stage.tensor.name: a}
     for reader in stages:
         for name, split in list(chosen_axes.items()):
-            place = _place_of_axis(stages, name, split)
+            place = next(s for s in stages if s.tensor.name == name).axes.index(split)
             for body in bodies(reader.body):
-                if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name == name:
+                if isinstance(body, Read) and source_name(body) == name:
                     own = next((b for b in reader.axes if polynomial(b) == body.indices[place]), None)
                     if own is not None and extent(own) % step == 0:
                         chosen_axes.setdefault(reader.tensor.name, own)
@@ -195,10 +198,6 @@ def split_axis(
             tensor = old.tensor
         result.append(Stage(tensor, axes, _read_both_digits(body, tensors, step), reduced, old.monoid))
     return tuple(result)
-
-
-def _place_of_axis(stages: Sequence[Stage], name: str, a: Axis) -> int:
-    return next(s for s in stages if s.tensor.name == name).axes.index(a)
 
 
 def _step_reduced_axis(
@@ -276,8 +275,8 @@ def _read_both_digits(body: Body, tensors: dict[str, tuple[Tensor, int]], step: 
         assert isinstance(found, Read)
         return found
 
-    if isinstance(body, Read) and isinstance(body.source, Tensor) and body.source.name in tensors:
-        tensor, place = tensors[body.source.name]
+    if isinstance(body, Read) and source_name(body) in tensors:
+        tensor, place = tensors[source_name(body)]
         index = body.indices[place]
         digits = (floordiv(index, step), mod(index, step))
         body = Read(tensor, (*body.indices[:place], *digits, *body.indices[place + 1 :]), body.outside)

@@ -8,15 +8,14 @@ This changes the order in which a sum is added up, as every runtime does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tensaurus.expr.ir.scalar_functions import MONOID_FUNCTIONS
-from tensaurus.expr.ir.scope import Body, Call, Read, Tensor, axis
+from tensaurus.expr.ir.scope import Body, Call, Read, axis
 from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial
-from tensaurus.kernels.stages.stage import Stage, extent
+from tensaurus.kernels.stages.stage import Stage, define_stage, extent
 
 __all__ = ["SplitReduction", "split_row_reduction"]
 
@@ -43,7 +42,7 @@ class SplitReduction:
 
 def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction:
     """Splits a reduction into `width` (a power of two) partial results along one of its reduced axes."""
-    name, count = stage.tensor.name, extent(along)
+    name, dtype, count = stage.tensor.name, stage.tensor.dtype, extent(along)
     others = tuple(a for a in stage.reduced if a is not along)
     blocks, remaining = divmod(count, width)
 
@@ -55,8 +54,7 @@ def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction
             zip((*stage.axes, *others), map(polynomial, (*own, *inner)), strict=True)
         )
         body = replace_axes(stage.body, {**values, along: place})
-        tensor = _tensor_with_axes(stage, f"{name}_{suffix}", axes)
-        return Stage(tensor, (*own, *axes), body, (*inner, *reduced), stage.monoid)
+        return define_stage(f"{name}_{suffix}", dtype, (*own, *axes), body, (*inner, *reduced), stage.monoid)
 
     sums = rest = None
     halves: list[Stage] = []
@@ -71,17 +69,13 @@ def split_row_reduction(stage: Stage, along: Axis, width: int) -> SplitReduction
             lane = axis(size, "l")
             place = tuple(map(polynomial, own))
             pair = tuple(Read(source, (*place, polynomial(lane) + shift)) for shift in (0, size))
-            tensor = _tensor_with_axes(stage, f"{name}_{size}", (lane,))
-            halves.append(Stage(tensor, (*own, lane), Call(MONOID_FUNCTIONS[stage.monoid], pair)))
-            source = tensor
+            body = Call(MONOID_FUNCTIONS[stage.monoid], pair)
+            halves.append(define_stage(f"{name}_{size}", dtype, (*own, lane), body))
+            source = halves[-1].tensor
         parts.append(Read(source, (*map(polynomial, stage.axes), 0)))
     if remaining:
         step = axis(remaining, "r")
         rest = sum_along(polynomial(step) + blocks * width, (), (step,), "rest")
         parts.append(Read(rest.tensor, tuple(map(polynomial, stage.axes))))
-    body = parts[0] if len(parts) == 1 else Call(MONOID_FUNCTIONS[stage.monoid], tuple(parts))
-    return SplitReduction(sums, rest, tuple(halves), Stage(stage.tensor, stage.axes, body))
-
-
-def _tensor_with_axes(stage: Stage, name: str, axes: Sequence[Axis]) -> Tensor:
-    return Tensor(name, (*stage.tensor.shape, *(extent(a) for a in axes)), stage.tensor.dtype)
+    result = parts[0] if len(parts) == 1 else Call(MONOID_FUNCTIONS[stage.monoid], tuple(parts))
+    return SplitReduction(sums, rest, tuple(halves), Stage(stage.tensor, stage.axes, result))

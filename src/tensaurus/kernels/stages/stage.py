@@ -17,11 +17,10 @@ from functools import cached_property
 from math import prod
 from typing import Any, TypeGuard
 
-from tensaurus.expr.analysis.summation_regions import NEUTRAL_ELEMENTS
 from tensaurus.expr.ir.element_types import dtype_of, literal_dtype
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.integer_types import integer_literal
-from tensaurus.expr.ir.scalar_functions import FUNCTIONS, cast_target
+from tensaurus.expr.ir.scalar_functions import FUNCTIONS, NEUTRAL_ELEMENTS, cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select, Tensor, axis
 from tensaurus.expr.ir.walk import (
     bodies,
@@ -36,16 +35,6 @@ from tensaurus.expr.ir.walk import (
 from tensaurus.expr.normal.flatten import select_undecided
 from tensaurus.expr.normal.guards import range_guards
 from tensaurus.expr.sizes.size import Atom, Axis, Floor, Size, atoms, polynomial, substitute
-
-__all__ = [
-    "Stage",
-    "extent",
-    "split_reduced_axes",
-    "neutral_element",
-    "operand_dtypes",
-    "build_stages",
-    "format_stages",
-]
 
 # The element type of a literal where no operand beside it has a type, by the answer of `literal_dtype`.
 LITERAL_DTYPES = {"int": "int64", "real": "float32"}
@@ -77,6 +66,18 @@ class Stage:
         return tuple(dict.fromkeys(r.source for r in reads(self.body) if isinstance(r.source, Tensor)))
 
 
+def define_stage(
+    name: str,
+    dtype: str,
+    axes: tuple[Axis, ...],
+    body: Body,
+    reduced: tuple[Axis, ...] = (),
+    monoid: str = "",
+) -> Stage:
+    """Returns the stage of a new tensor, whose dimensions are the axes."""
+    return Stage(Tensor(name, tuple(a.extent for a in axes), dtype), axes, body, reduced, monoid)
+
+
 def format_stages(stages: Sequence[Stage]) -> str:
     """Returns one line for each stage: the tensor and the expression of its loop nest."""
     lines = []
@@ -90,6 +91,11 @@ def extent(a: Axis) -> int:
     """Returns the extent of an axis, which must be a number."""
     assert isinstance(a.extent, int)
     return a.extent
+
+
+def source_name(read: Read) -> str:
+    """Returns the name of the tensor that a stage reads, "" for a literal table."""
+    return read.source.name if isinstance(read.source, Tensor) else ""
 
 
 def operand_dtypes(fn: str, args: Sequence[Body], dtype: str) -> tuple[str, ...]:
@@ -159,9 +165,8 @@ class _StageBuilder:
         return self.add_stage(axes, body, dtype)
 
     def add_stage(self, axes: tuple[Axis, ...], body: Body, dtype: str, **more: Any) -> Tensor:
-        tensor = Tensor(f"s{len(self.stages)}", tuple(a.extent for a in axes), dtype)
-        self.stages.append(Stage(tensor, axes, body, **more))
-        return tensor
+        self.stages.append(define_stage(f"s{len(self.stages)}", dtype, axes, body, **more))
+        return self.stages[-1].tensor
 
     def add_reduction(self, body: Reduce, axes: tuple[Axis, ...], dtype: str) -> Tensor:
         unit: dict[Atom, Any] = {a: 0 for a in body.axes if a.extent == 1}

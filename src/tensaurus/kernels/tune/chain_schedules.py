@@ -16,11 +16,12 @@ from tensaurus.kernels.halide.pipeline import schedulable_stages
 from tensaurus.kernels.stages.bilinear_chain import BilinearChain, Tile, recognize_chain
 from tensaurus.kernels.stages.chain_layout import channels_per_vector
 from tensaurus.kernels.stages.sketch import ChainSketch, PackedInput, Sketch
-from tensaurus.kernels.stages.stage import extent
+from tensaurus.kernels.stages.stage import extent, source_name
 from tensaurus.kernels.tune.register_blocks import MAX_WASTE
 from tensaurus.kernels.tune.target_core import (
     ELEMENT_BYTES,
     L2_BYTES,
+    SPARE_REGISTERS,
     NestShape,
     TargetCore,
     busiest_share,
@@ -31,7 +32,6 @@ from tensaurus.ops import TensorType
 __all__ = ["rank_chain_schedules"]
 
 VECTOR_COUNTS = (2, 4, 1, 3, 6)  # vectors of results in one block
-SPARE_REGISTERS = 4  # registers that hold operands instead of accumulators
 MAX_BLOCK_ROWS = 8  # tiles of a register block along any axis but the last: more take long to compile
 L2_CYCLES_PER_BYTE, MEMORY_CYCLES_PER_BYTE = 1 / 32, 1 / 8  # of reads from the L2 cache, and beyond
 MIN_VECTOR_FILL = 0.5  # fraction of a vector that channels must fill
@@ -47,41 +47,44 @@ def rank_chain_schedules(
     A chain's weights are packed in blocks of results, so that each width of a block has its own sketches. The
     shape's extents are the numbers of tiles along each axis, then the number of blocks of results.
     """
+    found: list[tuple[PackedInput, list[tuple[float, ChainSketch]], NestShape]] = []
+    for pack, lanes, vectors in _weight_packs(types, is_constant, core):
+        packed_types, packed_scope, _ = kernel_interface(scope, types, (pack,))
+        stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), (pack,))
+        chain = recognize_chain(stages)
+        if chain is None or source_name(chain.weights_read) != pack.tensor:
+            continue  # blocks of this width may lie across two groups of the convolution
+        weights = types[int(pack.tensor[1:])]
+        shape = _chain_shape(chain, prod(n for n in weights.shape if isinstance(n, int)))
+        sketches = _chain_sketches(chain, lanes, vectors, core)
+        scored = [(_estimate_cycles(chain, sketch, shape, core), sketch) for sketch in sketches]
+        if scored:
+            found.append((pack, sorted(scored, key=itemgetter(0)), shape))
     # by the cycles of the fastest sketch of each packed input
-    ranked = sorted(_scored_chains(scope, types, is_constant, core), key=lambda one: one[1][0][0])
-    for pack, scored, shape in ranked:
+    for pack, scored, shape in sorted(found, key=lambda one: one[1][0][0]):
         yield (pack,), [sketch for _, sketch in scored], shape
 
 
-def _scored_chains(
-    scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
-) -> Iterator[tuple[PackedInput, list[tuple[float, ChainSketch]], NestShape]]:
-    """Yields (packed input, its sketches with their estimated cycles, the fewest first, and its shape)."""
-    # each constant input may be the weights, each dimension but the last that of results
-    for place, kind in enumerate(types):
-        if not (place < len(is_constant) and is_constant[place]):
-            continue
-        for dimension in range(len(kind.shape) - 1):
-            size = kind.shape[dimension]
-            if not isinstance(size, int):
-                continue
-            for lanes, vectors in _block_widths(size, core.lanes(kind.dtype)):
-                pack = PackedInput(f"x{place}", dimension, lanes * vectors)
-                packed_types, packed_scope, _ = kernel_interface(scope, types, (pack,))
-                stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), (pack,))
-                chain = recognize_chain(stages)
-                if chain is None or chain.weights_read.source.name != pack.tensor:  # type: ignore[union-attr]
-                    continue  # blocks of this width may lie across two groups of the convolution
-                blocks = _extent_of(chain, [k for k in chain.result_places if k != chain.lane_place])
-                counts = tuple(map(_tile_count, chain.tiles))
-                tiles = prod(counts) * _extent_of(chain, chain.phase_places)
-                data = _extent_of(chain, chain.point_places) * _channel_count(chain) * tiles * ELEMENT_BYTES
-                weights = ELEMENT_BYTES * prod(n for n in kind.shape if isinstance(n, int))
-                shape = NestShape((*counts, blocks), chain.products.points, {"": data}, weights)
-                sketches = _chain_sketches(chain, lanes, vectors, core)
-                scored = [(_estimate_cycles(chain, s, shape, core), s) for s in sketches]
-                if scored:
-                    yield pack, sorted(scored, key=itemgetter(0)), shape
+def _weight_packs(
+    types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
+) -> Iterator[tuple[PackedInput, int, int]]:
+    """Yields (packed input, lanes, vectors) for each choice of weights and of blocks of their results.
+
+    Each constant input may be the weights, each dimension but the last that of results.
+    """
+    for number, (kind, constant) in enumerate(zip(types, is_constant, strict=False)):
+        for dimension, size in enumerate(kind.shape[:-1] if constant else ()):
+            if isinstance(size, int):
+                for lanes, vectors in _block_widths(size, core.lanes(kind.dtype)):
+                    yield PackedInput(f"x{number}", dimension, lanes * vectors), lanes, vectors
+
+
+def _chain_shape(chain: BilinearChain, weight_elements: int) -> NestShape:
+    blocks = _extent_of(chain, [k for k in chain.result_places if k != chain.lane_place])
+    counts = tuple(map(_tile_count, chain.tiles))
+    tiles = prod(counts) * _extent_of(chain, chain.phase_places)
+    data = _extent_of(chain, chain.point_places) * _channel_count(chain) * tiles * ELEMENT_BYTES
+    return NestShape((*counts, blocks), chain.products.points, {"": data}, ELEMENT_BYTES * weight_elements)
 
 
 def _block_widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from itertools import zip_longest
-from typing import TypeAlias
+from typing import NamedTuple
 
 from tensaurus.kernels.stages.sketch import (
     NestChange,
@@ -22,22 +22,20 @@ from tensaurus.kernels.stages.sketch import (
 )
 from tensaurus.kernels.tune.target_core import NestShape
 
-__all__ = [
-    "SchedulePools",
-    "similar_schedules",
-    "ranked_schedules",
-    "interleave",
-    "neighbour_schedules",
-    "unique_schedules",
-    "vary_parallelism",
-]
-
 SIMILAR_EXPRESSIONS = 3  # expressions of other sizes whose fastest schedules are imitated
 NEAREST_SKETCHES = 3  # schedules tried for each of these expressions
 
-# For each choice of nest changes: the sketches of each nest, the most promising first, and the nests' shapes.
-Pool: TypeAlias = tuple[tuple[NestChange, ...], Sequence[Sequence[Sketch]], Sequence[NestShape]]
-SchedulePools: TypeAlias = Sequence[Pool]
+
+class SchedulePool(NamedTuple):
+    """The schedules that begin with the same nest changes, and then have one sketch for each nest.
+
+    sketches  of each nest, the most promising first
+    shapes    of the nests
+    """
+
+    changes: tuple[NestChange, ...]
+    sketches: Sequence[Sequence[Sketch]]
+    shapes: Sequence[NestShape]
 
 
 def interleave(*orders: Iterable[Schedule]) -> Iterator[Schedule]:
@@ -63,7 +61,7 @@ def vary_parallelism(schedules: Sequence[Schedule]) -> list[Schedule]:
     return list(dict.fromkeys((*first.values(), *schedules)))
 
 
-def similar_schedules(known: Sequence[Schedule], pools: SchedulePools) -> Iterator[Schedule]:
+def similar_schedules(known: Sequence[Schedule], pools: Sequence[SchedulePool]) -> Iterator[Schedule]:
     """Yields the schedules most like known ones of other sizes, for which the same loops are fast.
 
     `known` are the fastest schedules of these sizes, the latest last.
@@ -71,21 +69,22 @@ def similar_schedules(known: Sequence[Schedule], pools: SchedulePools) -> Iterat
     for schedule in reversed(known[-SIMILAR_EXPRESSIONS:]):
         sketches, changes = nest_sketches(schedule), nest_changes(schedule)
         candidates = [
-            (packed != changes, packed, nest_pools)
-            for packed, nest_pools, _ in pools
-            if _without_sizes(packed) == _without_sizes(changes) and len(nest_pools) == len(sketches)
+            pool
+            for pool in pools
+            if _without_sizes(pool.changes) == _without_sizes(changes) and len(pool.sketches) == len(sketches)
         ]
         if not candidates:
             continue
-        _, packed, nest_pools = min(candidates, key=lambda side: side[0])  # the same changes first
-        nearest = [_nearest_sketches(own, pool) for own, pool in zip(sketches, nest_pools, strict=True)]
-        for place in range(NEAREST_SKETCHES):
-            if all(len(pool) > place for pool in nearest):
-                yield (*packed, *(pool[place] for pool in nearest))
+        pool = next((pool for pool in candidates if pool.changes == changes), candidates[0])
+        nearest = [
+            _nearest_sketches(own, others) for own, others in zip(sketches, pool.sketches, strict=True)
+        ]
+        for rank in range(min(map(len, nearest), default=0)):
+            yield (*pool.changes, *(ranked[rank] for ranked in nearest))
 
 
-def _nearest_sketches(own: Sketch, pool: Sequence[Sketch]) -> list[Sketch]:
-    same_kind = (sketch for sketch in pool if type(sketch) is type(own))
+def _nearest_sketches(own: Sketch, others: Sequence[Sketch]) -> list[Sketch]:
+    same_kind = (sketch for sketch in others if type(sketch) is type(own))
     return sorted(same_kind, key=lambda sketch: _count_differences(sketch, own))[:NEAREST_SKETCHES]
 
 
@@ -94,29 +93,28 @@ def _without_sizes(parts: Sequence[NestChange]) -> tuple[object, ...]:
     return tuple((type(p), p.dimension if isinstance(p, PackedInput) else p.axis) for p in parts)
 
 
-def ranked_schedules(pools: SchedulePools) -> Iterator[Schedule]:
-    """Yields schedules of one sketch for each nest: the first of all nests, then the second of all, and so
-    on, in turn for each choice of nest changes.
+def ranked_schedules(pools: Sequence[SchedulePool]) -> Iterator[Schedule]:
+    """Returns schedules of one sketch for each nest: the first of all nests, then the second of all, and so
+    on, in turn for each pool.
     """
-    longest = max((len(pool) for _, nest_pools, _ in pools for pool in nest_pools), default=0)
-    yielded = set()
-    for place in range(longest):
-        for packed, nest_pools, _ in pools:
-            schedule = (*packed, *(pool[min(place, len(pool) - 1)] for pool in nest_pools))
-            if schedule not in yielded:
-                yielded.add(schedule)
-                yield schedule
+    longest = max((len(ranked) for pool in pools for ranked in pool.sketches), default=0)
+    schedules = (
+        (*pool.changes, *(ranked[min(rank, len(ranked) - 1)] for ranked in pool.sketches))
+        for rank in range(longest)
+        for pool in pools
+    )
+    return unique_schedules(schedules)
 
 
 def neighbour_schedules(
-    leaders: Sequence[Schedule], pools: SchedulePools, times: dict[Schedule, float]
+    leaders: Sequence[Schedule], pools: Sequence[SchedulePool], times: dict[Schedule, float]
 ) -> Iterator[Schedule]:
     """Yields untried schedules that differ from a leader in one or two parameters of one sketch."""
     for leader in leaders:
-        nest_pools = next(nest_pools for packed, nest_pools, _ in pools if packed == nest_changes(leader))
-        for place, pool in enumerate(nest_pools, len(nest_changes(leader))):
+        pool = next(pool for pool in pools if pool.changes == nest_changes(leader))
+        for place, sketches in enumerate(pool.sketches, len(pool.changes)):
             own = leader[place]
-            others = (s for s in pool if s != own and type(s) is type(own))
+            others = (s for s in sketches if s != own and type(s) is type(own))
             for sketch in sorted(others, key=lambda s: _count_differences(s, own)):
                 schedule = (*leader[:place], sketch, *leader[place + 1 :])
                 if schedule not in times and _count_differences(sketch, own) <= 2:

@@ -21,7 +21,7 @@ from tensaurus.kernels.stages.split_phases import split_phases
 from tensaurus.kernels.stages.stage import Stage, build_stages, extent
 from tensaurus.kernels.tune.operand_access import operand_accesses
 from tensaurus.kernels.tune.register_blocks import MAX_WASTE, count_parallel_loops, rank_blocks
-from tensaurus.kernels.tune.target_core import L2_BYTES, TargetCore
+from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, L2_BYTES, TargetCore
 from tensaurus.ops import TensorType
 
 __all__ = ["candidate_bands", "candidate_packs", "rank_sketches"]
@@ -126,16 +126,12 @@ def _sketch_inner_nest(nest: Nest, core: TargetCore, shared: int) -> list[Sketch
     # vectors along the reduction, and vectors along an axis of the output that is not shared
     chunk = _restrict_to_chunk(nest.main, shared)
     along = [*_row_sketches(nest.main, lanes, 0)]
-    across = rank_blocks(chunk, replace(core, threads=1), lanes, least=shared)
+    across = rank_blocks(chunk, replace(core, threads=1), lanes, min_vector=shared)
     return [*across, *along] if len(operand_accesses(nest.main)) > 1 else [*along, *across]
 
 
 def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> list[Sketch]:
-    """Returns the sketches of the last nest, whose loops over the shared axes compute the other nests.
-
-    Its chunks are tiles of the last long shared axis, the one first for which the other nests' outputs half
-    fill the L2 cache.
-    """
+    """Returns the sketches of the last nest, whose loops over the shared axes compute the other nests."""
     last = nests[-1]
     lanes = core.lanes(last.output.tensor.dtype)
     sizes = [extent(a) for a in last.output.axes[:shared]]
@@ -147,19 +143,16 @@ def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> 
             plain += [replace(sketch, around=0 if count == shared else count) for sketch in flat]
     if last.main is None:
         return plain
-    # register blocks in loops over chunks of the last long shared axis, `place`
-    place = max(range(shared), key=lambda k: (sizes[k] > 1, k))
-    inner_bytes = sum(4 * prod(extent(a) for a in nest.output.axes[shared:]) for nest in nests[:-1])
-    size = sizes[place]
-    chunks = [n for n in CHUNK_SIZES if n < size and ceil(size / n) * n <= size * MAX_WASTE]
-    chunks += [size] if size <= CHUNK_SIZES[-1] else []
-    chunks.sort(key=lambda n: abs(log(n * inner_bytes / (L2_BYTES / 2))))
+    # register blocks in loops over chunks of a shared axis
+    chunked_axis = _last_long_axis(sizes)
+    row_bytes = sum(ELEMENT_BYTES * prod(map(extent, nest.output.axes[shared:])) for nest in nests[:-1])
+    chunks = _chunk_sizes(sizes[chunked_axis], row_bytes)
     tiled: list[Sketch] = []
     one_thread = replace(core, threads=1)
-    chunked = _restrict_to_chunk(last.main, shared)
-    for sketch in rank_blocks(chunked, one_thread, lanes, MAX_OUTER_BLOCKS, least=shared):
+    restricted = _restrict_to_chunk(last.main, shared)
+    for sketch in rank_blocks(restricted, one_thread, lanes, MAX_OUTER_BLOCKS, min_vector=shared):
         for chunk in chunks:
-            tiles = ((k, chunk if k == place else 1) for k in range(shared))
+            tiles = ((k, chunk if k == chunked_axis else 1) for k in range(shared))
             first = tuple((k, n) for k, n in tiles if n < sizes[k])
             parallel = count_parallel_loops([-(-sizes[k] // n) for k, n in first], core.threads)
             copies = tuple((name, level + len(first)) for name, level in sketch.copies)
@@ -167,12 +160,23 @@ def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> 
     return [*tiled, *plain]
 
 
+def _last_long_axis(sizes: Sequence[int]) -> int:
+    """Returns the number of the last axis longer than 1; of the last axis, if none is."""
+    return max(range(len(sizes)), key=lambda k: (sizes[k] > 1, k))
+
+
+def _chunk_sizes(size: int, row_bytes: int) -> list[int]:
+    """Returns chunks of an axis, the one first of which the other nests' outputs half fill the L2 cache."""
+    chunks = [n for n in CHUNK_SIZES if n < size and ceil(size / n) * n <= size * MAX_WASTE]
+    chunks += [size] if size <= CHUNK_SIZES[-1] else []
+    return sorted(chunks, key=lambda n: abs(log(n * row_bytes / (L2_BYTES / 2))))
+
+
 def _restrict_to_chunk(main: Stage, shared: int) -> Stage:
     """Restricts the shared axes to a chunk: a few indices of the last long axis, one of each other axis."""
-    is_long = [extent(a) > 1 for a in main.axes[:shared]]
-    last = max(range(shared), key=lambda k: (is_long[k], k))
-    sizes = [min(TYPICAL_CHUNK, extent(a)) if k == last else 1 for k, a in enumerate(main.axes[:shared])]
-    fresh = tuple(axis(n) for n in sizes)
+    sizes = [extent(a) for a in main.axes[:shared]]
+    chunked_axis = _last_long_axis(sizes)
+    fresh = tuple(axis(min(TYPICAL_CHUNK, n) if k == chunked_axis else 1) for k, n in enumerate(sizes))
     body = replace_axes(main.body, {a: polynomial(b) for a, b in zip(main.axes, fresh, strict=False)})
     return replace(main, axes=(*fresh, *main.axes[shared:]), body=body)
 

@@ -8,16 +8,6 @@ from math import ceil, prod
 
 from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, Sketch
 
-__all__ = [
-    "ELEMENT_BYTES",
-    "L1_BYTES",
-    "L2_BYTES",
-    "TargetCore",
-    "NestShape",
-    "exchange_seconds",
-    "busiest_share",
-]
-
 # Threads may compute the transformed data of a chain together, and then read from other cores' caches; or
 # each thread computes its own data, and then all threads read all weights. How far away other cores and
 # caches are changes while a kernel runs, as a host moves virtual cores: a chain with shared data took 0.42 or
@@ -26,6 +16,7 @@ EXCHANGE_SECONDS_PER_BYTE = 0.25e-9  # for reading data that another thread wrot
 SHARED_WEIGHT_SECONDS_PER_BYTE = 0.015e-9  # for reading weights beyond the L2 cache that others read, too
 PARALLEL_LOOP_SECONDS = 5e-6  # that threads wait for each other at the end of a parallel loop
 ELEMENT_BYTES = 4  # of float32, which estimates assume
+SPARE_REGISTERS = 4  # vector registers that hold operands instead of accumulators
 L1_BYTES, L2_BYTES = 32 << 10, 512 << 10  # typical cache sizes of one core
 
 
@@ -61,15 +52,13 @@ class NestShape:
 
 def busiest_share(sketch: Sketch, shape: NestShape, threads: int) -> float:
     """Returns the fraction of a nest that the busiest thread computes."""
-    if isinstance(sketch, ChainSketch):
-        # steps of the loop that `parallel` chooses: none, blocks of tiles, blocks of results
-        counts = [1, _tile_blocks(sketch, shape), shape.extents[-1]][sketch.parallel :][:1]
-        return -(-counts[0] // threads) / counts[0] if sketch.parallel else 1.0
-    if isinstance(sketch, BlockSketch):
+    if isinstance(sketch, ChainSketch):  # `parallel` chooses no loop, blocks of tiles, or blocks of results
+        tasks = (1, _tile_blocks(sketch, shape), shape.extents[-1])[sketch.parallel]
+    elif isinstance(sketch, BlockSketch):
         counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
+        tasks = prod(counts[: sketch.parallel])
     else:
-        counts = list(shape.extents)
-    tasks = prod(counts[: sketch.parallel])
+        tasks = prod(shape.extents[: sketch.parallel])
     return -(-tasks // threads) / tasks
 
 

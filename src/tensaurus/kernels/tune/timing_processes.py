@@ -26,24 +26,21 @@ class TimingProcesses:
     """Times schedules of one expression after another; a process that dies or hangs is replaced."""
 
     def __init__(self, cpu: str, threads: int):
-        self.cpu, self.threads = cpu, threads
-        self._single_threads: list[Child | None] = [None] * threads
-        self._all_threads: Child | None = None
-        self._task: tuple[object, ...] = ()
-        self._task_of: WeakKeyDictionary[Child, tuple[object, ...]] = WeakKeyDictionary()
+        self.cpu = cpu
+        # the threads of each process; the last process has all of them
+        self._thread_counts = [*([1] * threads), *([threads] if threads > 1 else [])]
+        self._children: list[Child | None] = [None] * len(self._thread_counts)
+        self._expression: tuple[object, ...] = ()
+        self._expression_of: WeakKeyDictionary[Child, tuple[object, ...]] = WeakKeyDictionary()
 
     def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
         """Sets the expression (as text), the types of its inputs and of its output."""
-        self._task = scope, tuple(types), output
+        self._expression = scope, tuple(types), output
 
     def start_all(self) -> None:
         """Starts every process and gives it the expression."""
         try:
-            children = [*self._single_threads, *([self._all_threads] if self.threads > 1 else [])]
-            ready = self._give_expression(children, [*[1] * self.threads, self.threads][: len(children)])
-            self._single_threads = ready[: self.threads]
-            if self.threads > 1:
-                self._all_threads = ready[-1]
+            self._give_expression(range(len(self._children)))
         except BaseException:
             self.close()  # an interrupted process may still answer, so all are started anew when needed
             raise
@@ -59,10 +56,8 @@ class TimingProcesses:
         asked: list[Child | None] = []
         times = []
         try:
-            self._single_threads[: len(schedules)] = self._give_expression(
-                self._single_threads[: len(schedules)], [1] * len(schedules)
-            )
-            for child, schedule in zip(self._single_threads, schedules, strict=False):
+            self._give_expression(range(len(schedules)))
+            for child, schedule in zip(self._children, schedules, strict=False):
                 try:
                     if child is not None:
                         child.begin("time", schedule, seconds)
@@ -100,10 +95,8 @@ class TimingProcesses:
 
     def _ask(self, verb: str, *arguments: object, patience: float = 0.0) -> object:
         try:
-            if self.threads == 1:
-                (child,) = self._single_threads[:1] = self._give_expression(self._single_threads[:1], [1])
-            else:
-                (child,) = (self._all_threads,) = self._give_expression([self._all_threads], [self.threads])
+            self._give_expression([len(self._children) - 1])
+            child = self._children[-1]
             if child is None:
                 raise ChildError("the kernel compiler does not support this expression")
             return child.ask(verb, *arguments, patience=patience)
@@ -113,32 +106,33 @@ class TimingProcesses:
             self.close()
             raise
 
-    def _give_expression(
-        self, children: Sequence[Child | None], threads: Sequence[int]
-    ) -> list[Child | None]:
-        """Returns processes with these numbers of threads that have the expression: those given, or new ones
-        in place of dead ones; None for a process that fails to take it.
+    def _give_expression(self, numbers: Sequence[int]) -> None:
+        """Gives the expression to the processes of these numbers, of which dead ones are started again.
+
+        A process that fails to take it becomes None.
         """
-        living = [self._restart_if_dead(child, count) for child, count in zip(children, threads, strict=True)]
+        children = [self._living_child(number) for number in numbers]
         asked: list[Child] = []
         refusing: list[Child] = []
-        for child in living:
-            if self._task_of.get(child) != self._task:
+        for child in children:
+            if self._expression_of.get(child) != self._expression:
                 try:
-                    child.begin("set_expression", *self._task)
+                    child.begin("set_expression", *self._expression)
                     asked.append(child)
                 except ChildError:
                     refusing.append(child)
         for child in asked:
             try:
                 child.finish(START_TIMEOUT)
-                self._task_of[child] = self._task
+                self._expression_of[child] = self._expression
             except ChildError:
                 refusing.append(child)
-        return [None if child in refusing else child for child in living]
+        for number, child in zip(numbers, children, strict=True):
+            self._children[number] = None if child in refusing else child
 
-    def _restart_if_dead(self, child: Child | None, threads: int) -> Child:
-        """Returns the process, or a new one if it is dead."""
+    def _living_child(self, number: int) -> Child:
+        """Returns the process of this number, or a new one if it is dead."""
+        child = self._children[number]
         if child is not None and child.is_alive:
             return child
         if child is not None:
@@ -148,12 +142,12 @@ class TimingProcesses:
             "tensaurus.kernels.tune.trial_process:Trials",
             self.cpu,
             timeout=TRIAL_TIMEOUT,
-            environment={"HL_NUM_THREADS": str(threads)},
+            environment={"HL_NUM_THREADS": str(self._thread_counts[number])},
         )
 
     def close(self) -> None:
         """Ends the processes; they are started again when they are needed."""
-        for child in (*self._single_threads, self._all_threads):
+        for child in self._children:
             if child is not None:
                 child.close()
-        self._single_threads, self._all_threads = [None] * self.threads, None
+        self._children = [None] * len(self._children)

@@ -13,11 +13,11 @@ and on all threads. The fastest of these that computes the right numbers is kept
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from math import inf, prod
 from time import monotonic
 
@@ -43,15 +43,13 @@ from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
 from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
 from tensaurus.kernels.tune.register_blocks import MAX_POOL
 from tensaurus.kernels.tune.schedule_pools import (
-    SchedulePools,
+    SchedulePool,
     interleave,
-    neighbour_schedules,
     ranked_schedules,
     similar_schedules,
-    unique_schedules,
-    vary_parallelism,
 )
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, reduction_form
+from tensaurus.kernels.tune.schedule_search import ScheduleSearch
 from tensaurus.kernels.tune.schedule_space import candidate_bands, candidate_packs, rank_sketches
 from tensaurus.kernels.tune.target_core import (
     ELEMENT_BYTES,
@@ -69,14 +67,10 @@ from tensaurus.runtimes.price.operation_counts import number_of
 __all__ = ["Tuner"]
 
 TRIAL_SECONDS, FINAL_SECONDS = 0.03, 0.1  # duration of one timing on one thread, and of one on all threads
-STALL_STEPS = 25  # steps without improvement after which tuning ends
-MIN_IMPROVEMENT = 0.98  # fraction of the fastest time below which a time counts as an improvement
-LEADER_COUNT, FINALIST_COUNT = 2, 3  # schedules whose neighbours are tried, and those that are timed again
 KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
 MIN_TRIES = 12  # fewer trials count as none: the machine may have been slow during all of them
 REDUCTION_ROWS = "loops of "  # prefix of the database's rows of reduction forms
 FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's tuning time after which no further schedule is timed again
-FINALIST_FACTOR = 1.2  # schedules slower than this multiple of the fastest are not timed again
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
 REVISION = "r12"  # part of the database key: changed when new code makes schedules faster or slower
 MIN_HOPELESS_POINTS = 1 << 24  # kernels of fewer multiplications are always tried, as one trial is short
@@ -85,12 +79,11 @@ MAX_INTENSITY = 16  # operations for each element moved from which on a nest nee
 
 @dataclass(frozen=True)
 class _TuningRequest:
-    """An expression to tune, its constant inputs, and the seconds that it may take from `started_at` on."""
+    """An expression to tune, and the seconds that it may take from `started_at` on."""
 
     scope: Scope
     types: tuple[TensorType, ...]
     output: TensorType
-    is_constant: tuple[bool, ...]
     seconds: float
     started_at: float
 
@@ -125,7 +118,11 @@ class _ReductionHistory:
 
 
 class Tuner:
-    """Finds schedules of expressions for one processor, and stores them in the database."""
+    """Finds schedules of expressions for one processor, and stores them in the database.
+
+    An expression is a scope with the types of its inputs, and with which of them are constant. `tried_count`
+    is how many schedules were tried on one thread, or known ones at once on all threads.
+    """
 
     def __init__(self, database: Database, machine: Machine, cpu: str):
         self.database, self.machine, self.cpu = database, machine, cpu
@@ -180,26 +177,25 @@ class Tuner:
 
     def _schedule_pools(
         self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
-    ) -> SchedulePools:
+    ) -> list[SchedulePool]:
         """Returns sketches for each choice of nest changes: none, a packed input, a blocked band."""
-        pools_found: list[tuple[tuple[NestChange, ...], list[list[Sketch]], list[NestShape]]] = [
-            (changes_made, [pool[:MAX_POOL]], [shape])
-            for changes_made, pool, shape in rank_chain_schedules(scope, types, is_constant, self.core)
+        pools = [
+            SchedulePool(packs, [sketches[:MAX_POOL]], [shape])
+            for packs, sketches, shape in rank_chain_schedules(scope, types, is_constant, self.core)
         ]
-        if pools_found or has_combinations(build_stages(scope)):  # other sketches of a chain are far too slow
-            return pools_found
-        changes: list[tuple[NestChange, ...]] = [()]
-        changes += [(pack,) for pack in candidate_packs(scope, types, is_constant, self.core)]
-        changes += [(band,) for band in candidate_bands(scope)]
-        for changes_made in changes:
-            packed_types, packed_scope, _ = kernel_interface(scope, types, changes_made)
-            stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), changes_made)
-            shapes = [_nest_shape(nest) for nest in find_nests(stages)]
-            pools = [pool[:MAX_POOL] for pool in rank_sketches(stages, self.core)]
-            if any(_is_hopeless(nest, pool) for nest, pool in zip(find_nests(stages), pools, strict=True)):
-                continue
-            pools_found.append((changes_made, pools, shapes))
-        return pools_found
+        if pools or has_combinations(build_stages(scope)):  # other sketches of a chain are far too slow
+            return pools
+        choices: list[tuple[NestChange, ...]] = [()]
+        choices += [(pack,) for pack in candidate_packs(scope, types, is_constant, self.core)]
+        choices += [(band,) for band in candidate_bands(scope)]
+        for changes in choices:
+            packed_types, packed_scope, _ = kernel_interface(scope, types, changes)
+            stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), changes)
+            nests = find_nests(stages)
+            ranked = [sketches[:MAX_POOL] for sketches in rank_sketches(stages, self.core)]
+            if not any(map(_is_hopeless, nests, ranked)):
+                pools.append(SchedulePool(changes, ranked, [*map(_nest_shape, nests)]))
+        return pools
 
     def _tune(
         self,
@@ -211,20 +207,20 @@ class Tuner:
     ) -> Schedule | None:
         """Tries schedules, stores the times of the finalists, and returns the fastest that is right."""
         self.timer.set_expression(show_scope(scope), types, output)
-        request = _TuningRequest(scope, tuple(types), output, tuple(is_constant), seconds, monotonic())
+        request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         # the history of the reduction form, and its fastest schedules with names in place of roles
         form = self._reduction_form(scope, types, is_constant)
-        tuning = _ReductionHistory() if form is None else self._history_of(form)
-        texts = () if form is None else tuning.fastest
-        known = [s for text in texts if form and (s := form.from_role_text(text)) is not None]
+        history = _ReductionHistory() if form is None else self._history_of(form)
+        known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
-        if known and tuning.has_spent(seconds):
+        if known and history.has_spent(seconds):
             self.tried_count += 1
             times = self._time_finalists(request, known[:1], pools)
             known = []  # if the known schedule fails here, tune as usual
         if not times:
-            finalists = self._select_finalists(request, form, known, pools)
+            similar = [] if form is None else self._similar_fastest(form)
+            finalists = self._select_finalists(request, history, known, similar, pools)
             times = self._time_finalists(request, finalists, pools)
         if not times:
             return None
@@ -232,8 +228,8 @@ class Tuner:
         self._store_times(self._workload(scope, types, is_constant), texts_times)
         if form is not None:
             alike = {text: taken for s, taken in times.items() if (text := form.to_role_text(s)) is not None}
-            self._store_times(f"{REDUCTION_ROWS}{form.text}", {**alike, "": tuning.seconds})
-            tuning.fastest = tuple(dict.fromkeys((*[*alike][:1], *tuning.fastest)))[:KEPT_SCHEDULES]
+            self._store_times(f"{REDUCTION_ROWS}{form.text}", {**alike, "": history.seconds})
+            history.fastest = tuple(dict.fromkeys((*[*alike][:1], *history.fastest)))[:KEPT_SCHEDULES]
         return next(iter(times))
 
     def _store_times(self, workload: str, times: Mapping[str, float]) -> None:
@@ -244,7 +240,7 @@ class Tuner:
         )
 
     def _time_finalists(
-        self, request: _TuningRequest, ranked: Sequence[Schedule], pools: SchedulePools
+        self, request: _TuningRequest, ranked: Sequence[Schedule], pools: Sequence[SchedulePool]
     ) -> dict[Schedule, float]:
         """Times schedules on all threads, and returns their seconds, the fastest first, from the first on
         that computes the right numbers.
@@ -264,64 +260,50 @@ class Tuner:
             seconds_of[schedule] = measured + self._waiting_seconds(schedule, pools)
         # ordered as by `measured_schedules`: the next run must break a tie in the same way
         finite = [s for s in seconds_of if seconds_of[s] < inf]
-        best = sorted(finite, key=lambda s: (seconds_of[s], format_schedule(s)))
-        is_right = (not self.timer.find_error(format_schedule(s)) for s in best)  # asked up to the first
-        first_right = next((place for place, right in enumerate(is_right) if right), len(best))
-        return {s: seconds_of[s] for s in best[first_right:]}
+        fastest_first = sorted(finite, key=lambda s: (seconds_of[s], format_schedule(s)))
+        for place, schedule in enumerate(fastest_first):
+            if not self.timer.find_error(format_schedule(schedule)):
+                return {s: seconds_of[s] for s in fastest_first[place:]}
+        return {}
 
     def _select_finalists(
         self,
         request: _TuningRequest,
-        form: ReductionForm | None,
+        history: _ReductionHistory,
         known: Sequence[Schedule],
-        pools: SchedulePools,
+        similar: Sequence[Schedule],
+        pools: Sequence[SchedulePool],
     ) -> list[Schedule]:
-        """Tries schedules on one thread, the `known` ones first; returns the fastest, to time again."""
-        changes = {packed for packed, _, _ in pools}
-        tuning = _ReductionHistory() if form is None else self._history_of(form)
-        similar = [] if form is None else self._similar_fastest(form)
-        times: dict[Schedule, float] = {}  # by schedule tried: the estimated seconds on all threads
-        self.timer.start_all()
-        seconds, patience, begin = request.seconds, min(request.seconds, MAX_PATIENCE), monotonic()
-        # the time of earlier tuning of the form counts, as its result, the known schedules, is tried first
-        begin -= tuning.seconds if known and tuning.has_enough_tries else 0.0
+        """Tries schedules on one thread, and returns the fastest, to time again.
 
-        def attempt(schedules: Sequence[Schedule]) -> None:
+        First come the `known` ones, then others by their estimates, in turn with those like `similar` ones,
+        and at last neighbours of the fastest.
+        """
+        patience = min(request.seconds, MAX_PATIENCE)
+
+        def time_batch(schedules: Sequence[Schedule]) -> list[float]:
             self.tried_count += len(schedules)
             texts = [format_schedule(schedule) for schedule in schedules]
             spent = self.timer.time_on_one_thread(texts, TRIAL_SECONDS, patience)
-            for schedule, taken in zip(schedules, spent, strict=True):
-                times[schedule] = self._estimate_on_all_threads(schedule, taken, pools)
+            pairs = zip(schedules, spent, strict=True)
+            return [self._estimate_on_all_threads(schedule, taken, pools) for schedule, taken in pairs]
 
-        # first half of the time: known schedules, then the ranked and the similar ones in turn
+        def untried_ranked() -> Iterator[Schedule]:
+            return islice(ranked_schedules(pools), history.passed_count, None)
+
+        self.timer.start_all()
+        # the time of earlier tuning of the form counts, as its result, the known schedules, is tried first
+        began = monotonic() - (history.seconds if known and history.has_enough_tries else 0.0)
+        search = ScheduleSearch(time_batch, self.machine.threads, request.seconds, began)
+        changes = {pool.changes for pool in pools}
         known_here = [schedule for schedule in known if nest_changes(schedule) in changes]
-        ranked_rest = islice(ranked_schedules(pools), tuning.passed_count, None)
-        others = interleave(ranked_rest, similar_schedules(similar, pools))
-        ordered = unique_schedules(chain(known_here, others))
-        while batch := list(islice((s for s in ordered if s not in times), self.machine.threads)):
-            elapsed, has_result = monotonic() - begin, min(times.values(), default=inf) < inf
-            # half of the time, if a schedule runs and a new one was tried; else up to four times all of it
-            if elapsed > 4 * seconds or elapsed > seconds / 2 and has_result and len(times) > len(known_here):
-                break
-            attempt(batch)
-        ranked_rest = islice(ranked_schedules(pools), tuning.passed_count, None)
-        tuning.passed_count += sum(1 for _ in takewhile(times.__contains__, ranked_rest))
-        fastest, stalled = inf, 0  # second half: neighbours of the fastest
-        while monotonic() - begin < seconds and stalled < STALL_STEPS:
-            leaders = sorted((s for s in times if times[s] < inf), key=lambda s: times[s])[:LEADER_COUNT]
-            others = unique_schedules(neighbour_schedules(leaders, pools, times))
-            if not (batch := list(islice(others, self.machine.threads))):
-                break
-            attempt(batch)
-            least = min(times.values())
-            stalled = 0 if least < MIN_IMPROVEMENT * fastest else stalled + 1
-            fastest = least if stalled == 0 else fastest
-        tuning.tried_count += len(times)
+        search.try_in_order(known_here, interleave(untried_ranked(), similar_schedules(similar, pools)))
+        history.passed_count += sum(1 for _ in takewhile(search.times.__contains__, untried_ranked()))
+        has_stalled = search.try_neighbours(pools)
+        history.tried_count += len(search.times)
         # tuning that stalled counts as if it had taken all the time: more time would bring nothing
-        tuning.seconds = max(tuning.seconds, seconds if stalled >= STALL_STEPS else monotonic() - begin)
-        ranked = sorted((s for s in times if times[s] < inf), key=lambda s: (times[s], format_schedule(s)))
-        close = [s for s in ranked if times[s] <= FINALIST_FACTOR * times[ranked[0]]]
-        return vary_parallelism(close)[:FINALIST_COUNT]
+        history.seconds = max(history.seconds, request.seconds if has_stalled else search.elapsed)
+        return search.finalists()
 
     def _reduction_form(
         self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
@@ -329,7 +311,9 @@ class Tuner:
         stages, _ = schedulable_stages(scope, input_tensors(types))
         return reduction_form(stages, frozenset(f"x{k}" for k, known in enumerate(is_constant) if known))
 
-    def _estimate_on_all_threads(self, schedule: Schedule, taken: float, pools: SchedulePools) -> float:
+    def _estimate_on_all_threads(
+        self, schedule: Schedule, taken: float, pools: Sequence[SchedulePool]
+    ) -> float:
         """Estimates the seconds on all threads of a schedule that takes `taken` seconds on one."""
         threads = self.machine.threads
         pairs = _sketches_with_shapes(schedule, pools)
@@ -338,7 +322,7 @@ class Tuner:
         part = busiest_share(*max(outer, key=lambda pair: pair[1].points), threads)
         return taken * part + self._waiting_seconds(schedule, pools)
 
-    def _waiting_seconds(self, schedule: Schedule, pools: SchedulePools) -> float:
+    def _waiting_seconds(self, schedule: Schedule, pools: Sequence[SchedulePool]) -> float:
         """Estimates the seconds in which threads wait for each other."""
         pairs = _sketches_with_shapes(schedule, pools)
         return sum(exchange_seconds(*pair, self.machine.threads) for pair in pairs)
@@ -349,11 +333,11 @@ class Tuner:
             histories: dict[str, _ReductionHistory] = {}
             rows = self.database.beginning(REDUCTION_ROWS, self.backend, self.machine.key)
             for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
-                tuning = histories.setdefault(row.workload.removeprefix(REDUCTION_ROWS), _ReductionHistory())
+                history = histories.setdefault(row.workload.removeprefix(REDUCTION_ROWS), _ReductionHistory())
                 if not row.schedule:
-                    tuning.seconds = row.seconds
-                elif len(tuning.fastest) < KEPT_SCHEDULES:
-                    tuning.fastest = (*tuning.fastest, row.schedule)
+                    history.seconds = row.seconds
+                elif len(history.fastest) < KEPT_SCHEDULES:
+                    history.fastest = (*history.fastest, row.schedule)
             self._histories = histories  # assigned last, as a deadline may interrupt the reading
         return self._histories.setdefault(form.text, _ReductionHistory())
 
@@ -378,9 +362,11 @@ def _nest_shape(nest: Nest) -> NestShape:
     return NestShape(tuple(extent(a) for a in nest.output.axes), main.points, copied)
 
 
-def _sketches_with_shapes(schedule: Schedule, pools: SchedulePools) -> list[tuple[Sketch, NestShape]]:
+def _sketches_with_shapes(
+    schedule: Schedule, pools: Sequence[SchedulePool]
+) -> list[tuple[Sketch, NestShape]]:
     """Returns the sketches with their nests' shapes; none if the pools lack the schedule's changes."""
-    shapes = next((shapes for packed, _, shapes in pools if packed == nest_changes(schedule)), ())
+    shapes = next((pool.shapes for pool in pools if pool.changes == nest_changes(schedule)), ())
     return list(zip(nest_sketches(schedule), shapes, strict=bool(shapes)))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -17,19 +17,28 @@ from tensaurus.graph.ir.census import count_nodes
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.kernel_libraries import save_with_libraries
 from tensaurus.graph.onnx.missing_shapes import missing_shape_flags
-from tensaurus.optimizer.result.contenders import Contenders, Winner
+from tensaurus.optimizer.result.candidate_models import MeasuredModels
 from tensaurus.optimizer.result.kernel_report import describe_kernels
 from tensaurus.optimizer.result.session import open_session
 from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary
+from tensaurus.optimizer.result.winner import Winner
+from tensaurus.optimizer.run.optimization_run import OptimizationRun
 from tensaurus.optimizer.run.original import Original
-from tensaurus.optimizer.run.target import Target
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Pairs
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["Result"]
+__all__ = ["PhaseSeconds", "Result"]
+
+
+class PhaseSeconds(NamedTuple):
+    """How long the phases of a run took."""
+
+    searching: float
+    measuring: float
+    checking: float
 
 
 @dataclass(frozen=True)
@@ -55,19 +64,18 @@ class Result:
     @classmethod
     def of(
         cls,
-        target: Target,
+        run: OptimizationRun,
         outcome: Outcome,
-        contenders: Contenders,
+        measured: MeasuredModels,
         winner: Winner,
-        seconds: tuple[float, float, float],
+        seconds: PhaseSeconds,
     ) -> Result:
-        """Return the winner as the result; `seconds` are of searching, of measuring and of checking."""
-        original, chosen = target.original, winner.candidates[-1] if winner.candidates else outcome.original
-        fastest = contenders.fastest_by_search(target.options.search)
-        searching, measuring, checking = seconds
+        """Return the winner as the result."""
+        original, chosen = run.original, winner.candidates[-1] if winner.candidates else outcome.original
+        fastest = measured.fastest_by_search(run.options.search)
         model = winner.build.proto() if winner.candidates else original.model
         summary = replace(
-            _unmeasured(original, target.backend, target.machine),
+            _unmeasured(original, run.backend, run.machine),
             original_ms=winner.original_seconds * 1e3,
             optimized_ms=winner.seconds * 1e3,
             speedup=winner.original_seconds / winner.seconds,
@@ -76,21 +84,21 @@ class Result:
             equivalence=winner.verdict.equality.rounded(),
             rewrites=_count_rewrites(winner.candidates),
             replay=winner.replay_text,
-            search_seconds=searching,
-            measuring_seconds=measuring,
-            checking_seconds=checking,
-            measurements=target.costs.measured,
+            search_seconds=seconds.searching,
+            measuring_seconds=seconds.measuring,
+            checking_seconds=seconds.checking,
+            measurements=run.costs.measured,
             ended_by=outcome.ended_by,
             searched=outcome.detail,
             predicted_ms=chosen.cost * 1e3,
             found_ms={by: taken * 1e3 for by, taken in sorted(fastest.items())},
             original_predicted_ms=outcome.original.cost * 1e3,
             constants_mb=winner.build.constant_bytes / 1e6,
-            kernels=describe_kernels(model, winner.candidates, target.kernels),
-            compiler=target.kernels.compiler,
-            no_kernels=target.kernels.reason_absent,
-            dropped=target.kernels.dropped,
-            tuned=target.kernels.tuned,
+            kernels=describe_kernels(model, winner.candidates, run.kernels),
+            compiler=run.kernels.compiler,
+            no_kernels=run.kernels.reason_absent,
+            dropped=run.kernels.dropped,
+            tuned=run.kernels.tuned,
         )
         return cls(_embed_summary(model, summary), summary, winner.build.libraries)
 

@@ -24,9 +24,10 @@ from tensaurus.check.files.judge import OriginalOutput
 from tensaurus.check.files.near_ties import pin_scores
 from tensaurus.check.files.reference import Reference
 from tensaurus.check.files.reference_answers import ReferenceAnswers
-from tensaurus.check.inputs.draw_inputs import Feed, InputValues, draw_feeds, is_integer
+from tensaurus.check.inputs.draw_inputs import draw_feeds
+from tensaurus.check.inputs.feed import Feed, InputValues
 from tensaurus.check.inputs.model_constants import collect_constants
-from tensaurus.check.inputs.model_interface import required_inputs
+from tensaurus.check.inputs.model_interface import is_integer, required_inputs
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.worker import start_worker

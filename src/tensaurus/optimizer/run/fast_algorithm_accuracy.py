@@ -32,6 +32,7 @@ from tensaurus.runtimes.price.roofline import Roofline
 __all__ = ["Accuracy", "sample_error"]
 
 LAYER_LIMITS = (3.0, 1.25, 0.75)  # of one layer's error, in allowed errors of a whole model; tried in turn
+UNTRIED_LIMIT = LAYER_LIMITS[1]  # a guess where the model is not tried; the check of the result decides
 PROBE_LIMIT = 0.8  # share of the allowed error for standard operators, as kernels add in another order
 MAX_DEPTH = 256  # products of one sum; beyond it the errors of fast and direct sums grow alike
 MAX_PROBED_OPERATIONS = 10**10  # of a model; trying a larger one takes too much of the search's time
@@ -61,30 +62,30 @@ class Accuracy:
     @cached_property
     def layer_limit(self) -> float:
         """The largest error of one layer, in allowed errors; 0: the model may use no fast algorithm."""
-        # `errors`: of programs, by their roots; two limits may admit the same program, which is measured once
-        margin, errors = ERROR_FACTORS[self.level], dict[tuple[Node, ...], float | None]()
-        # where the model is not tried, the middle limit is a guess, and the final check decides
+        return self._find_limit(ERROR_FACTORS[self.level]) * ERROR_FACTORS[self.level]
+
+    def _find_limit(self, margin: float) -> float:
+        """Try the model with each limit of LAYER_LIMITS; return the first that keeps it accurate, or 0."""
         if sum(map(operations, self.program.nodes)) > MAX_PROBED_OPERATIONS:
-            return LAYER_LIMITS[1] * margin
+            return UNTRIED_LIMIT
+        errors: dict[tuple[Node, ...], float | None] = {}  # of programs, by roots: each is measured once
         for limit in LAYER_LIMITS:  # the program with the fastest algorithm of each layer within the limit
             finder = Bilinear(self.roofline, partial(_is_within, limit * margin))
             fastest = next(finder.variants(self.program), self.program)
             if fastest is self.program:  # no algorithm within the limit is expected to gain: nothing to try
-                return limit * margin
+                return limit
             if fastest.roots not in errors:
                 errors[fastest.roots] = self.measure_error(fastest)
-            if (error := errors[fastest.roots]) is None:  # only kernels express the algorithm: not tried
-                return LAYER_LIMITS[1] * margin
-            if error <= PROBE_LIMIT * margin:
-                break
-        else:  # no limit passed; where no error could be measured, the most accurate algorithms are kept
-            limit = LAYER_LIMITS[-1] if error == inf else 0.0
-        if limit == LAYER_LIMITS[-1]:
-            more = f"where one layer uses more than {limit * margin:g} of the allowed error"
-            self.note(f"fast convolutions are excluded {more}")
-        elif not limit:
-            self.note(f"fast convolutions are excluded: they would use {error:.2g} of the allowed error")
-        return limit * margin
+            if (error := errors[fastest.roots]) is None:  # only kernels express the algorithm
+                return UNTRIED_LIMIT
+            # where no error could be measured at all, the most accurate algorithms are kept
+            if error <= PROBE_LIMIT * margin or (error == inf and limit == LAYER_LIMITS[-1]):
+                if limit == LAYER_LIMITS[-1]:
+                    more = f"where one layer uses more than {limit * margin:g} of the allowed error"
+                    self.note(f"fast convolutions are excluded {more}")
+                return limit
+        self.note(f"fast convolutions are excluded: they would use {error:.2g} of the allowed error")
+        return 0.0
 
 
 def _is_within(limit: float, convolution: Convolution, algorithms: Algorithms) -> bool:

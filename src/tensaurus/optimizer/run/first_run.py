@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 
-from tensaurus.check.inputs.draw_inputs import require_ranges
-from tensaurus.check.inputs.timing_inputs import sample_feeds
-from tensaurus.check.inputs.user_inputs import load_user_inputs
+from tensaurus.check.inputs.timing_inputs import draw_timing_inputs
+from tensaurus.check.inputs.user_inputs import load_user_inputs, require_ranges
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
@@ -57,7 +56,7 @@ class FirstRun:
         patience = inf if options.steps is not None else max(MIN_SECONDS, TIME_SHARE * options.time_limit)
         backend, run_limit = options.first_backend, options.run_limit
         with DeadlineBlock(began + patience):
-            feeds, assumed_sizes, run_seconds = sample_feeds(
+            feeds, assumed_sizes, run_seconds = draw_timing_inputs(
                 model, shapes, options.seed, source, backend, threads, ranges, run_limit, user_inputs
             )
             load_seconds = monotonic() - began - run_seconds

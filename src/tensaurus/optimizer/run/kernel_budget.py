@@ -69,13 +69,13 @@ class KernelBudget:
     Called with the node of an eOperator (an operator that a generated kernel computes), it returns the node's
     kernel, tuned if the time allows it, or None.
 
-    compiler        the compiler and the instruction set it compiles for; "" where there are no kernels
-    reason_absent   why there are no kernels, for people
-    seconds         longest time to tune one kernel
-    deadline        monotonic time at which tuning ends; infinite where kernels are counted instead
-    tuned           number of kernels that were tuned in this run; those of the database were known
-    worthwhile      of the kernels that wait, the fewest that together save SAVED_SHARE of what all may save
-    next_share      share of the spare time for the next kernel: its share of what all may save
+    compiler          the compiler and the instruction set it compiles for; "" where there are no kernels
+    reason_absent     why there are no kernels, for people
+    seconds           longest time to tune one kernel
+    deadline          monotonic time at which tuning ends; infinite where kernels are counted instead
+    tuned             number of kernels that were tuned in this run; those of the database were known
+    worthwhile_count  number of the best waiting kernels that together save SAVED_SHARE of what all may save
+    next_share        share of the spare time for the next kernel: its share of what all may save
     """
 
     compiler: str = ""
@@ -83,7 +83,7 @@ class KernelBudget:
     seconds: float = 0.0
     deadline: float = inf
     tuned: int = 0
-    worthwhile: int = 0
+    worthwhile_count: int = 0
     next_share: float = 1 / MIN_KERNELS
     _kernels: TunedKernels | None = None
 
@@ -113,7 +113,7 @@ class KernelBudget:
         """Seconds that the node's kernel took when it was tuned; infinite where it has none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
-    def finders(
+    def make_finders(
         self, costs: OperatorCosts, accuracy: Accuracy, without: Collection[str] = ()
     ) -> tuple[Finder, ...]:
         """Return the finders that propose eOperators, except for those whose names are in `without`.
@@ -124,11 +124,12 @@ class KernelBudget:
         if self._kernels is None:
             return ()
         bilinear = Bilinear(costs.roofline, accuracy.allows)
-        fuse = Fuse(costs.alone, costs.roofline)
+        fuse = Fuse(costs.measured_or_observed, costs.roofline)
         if exclude_finders([bilinear], without):
             fuse.variants = bilinear.variants
         width = self._kernels.tuner.core.lanes("float32")
-        return exclude_finders((bilinear, fuse, Blocked(width, costs.alone, costs.roofline)), without)
+        blocked = Blocked(width, costs.measured_or_observed, costs.roofline)
+        return exclude_finders((bilinear, fuse, blocked), without)
 
     def may_tune_another(self) -> bool:
         """Whether one more eOperator may be measured, which means that its kernel is tuned first.
@@ -144,17 +145,17 @@ class KernelBudget:
         """End tuning early enough before the search's deadline to choose among the kernels."""
         self.deadline = (1 - TUNING_SHARE) * monotonic() + TUNING_SHARE * deadline
 
-    def plan(self, pieces: Mapping[Piece, float]) -> None:
+    def plan_tuning(self, pieces: Mapping[Piece, float]) -> None:
         """Take the pieces that will be measured next, in this order, each with the seconds it may save.
 
-        This sets `worthwhile` and `next_share`; pieces without eOperators need no tuning and do not count.
+        This sets `worthwhile_count` and `next_share`; pieces without eOperators need no tuning.
         """
         # of savings 5, 3, 1, 1 two are worthwhile (8 of 10), and the first kernel's share is 0.5, cut to 1/4
         savings = [saving if piece.has_eoperators else 0.0 for piece, saving in pieces.items()]
         ranked = sorted((saving for saving in savings if saving > 0), reverse=True)
         total = sum(ranked)
         saved_before = accumulate([0.0, *ranked[:-1]])
-        self.worthwhile = sum(before < SAVED_SHARE * total for before in saved_before)
+        self.worthwhile_count = sum(before < SAVED_SHARE * total for before in saved_before)
         self.next_share = min(1 / MIN_KERNELS, max(0.0, savings[0]) / total) if ranked else 0.0
 
     def seconds_for_next(self) -> float:
@@ -165,7 +166,7 @@ class KernelBudget:
         least = MIN_TUNING_SECONDS + OVERHEAD_SECONDS
         if remaining < least:
             return 0.0
-        spare = WAITING_SHARE * remaining - max(self.worthwhile, MIN_KERNELS) * least
+        spare = WAITING_SHARE * remaining - max(self.worthwhile_count, MIN_KERNELS) * least
         return min(self.seconds, MIN_TUNING_SECONDS + self.next_share * max(0.0, spare))
 
     def stop(self) -> None:

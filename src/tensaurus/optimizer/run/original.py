@@ -14,11 +14,12 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.graph.onnx.model_file import load_model
+from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.graph.onnx.onnx_import import import_model
-from tensaurus.optimizer.run.open_sizes import format_fixed_sizes
+from tensaurus.ops import TensorType
 from tensaurus.optimizer.run.options import Options
 
-__all__ = ["Original"]
+__all__ = ["Original", "format_fixed_sizes"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,17 @@ class Original:
             return ""
         only = "only models whose inputs are all tensors can be optimized"
         return f"input {strange[0]} is not a tensor, so no test values can be made for it; {only}"
+
+
+def format_fixed_sizes(model: onnx.ModelProto, program: Program) -> str:
+    """Return the inputs whose sizes the program fixes and the model leaves open, as 'x=1,3,?,?'."""
+    stated = {value.name: stated_sizes(value.type) for value in model.graph.input}
+    fixed = list[str]()
+    for node in program.inputs:
+        name, kind = node.attribute("name"), node.types[0]
+        if isinstance(kind, TensorType):
+            sizes = stated[name] or [None] * kind.rank
+            if any(old is None and isinstance(new, int) for old, new in zip(sizes, kind.shape, strict=True)):
+                shape = ",".join(str(size) if isinstance(size, int) else "?" for size in kind.shape)
+                fixed.append(f"{name}={shape}")
+    return " ".join(fixed)

@@ -24,7 +24,7 @@ from tensaurus.graph.ir.census import fewest_stored_bytes
 from tensaurus.graph.ir.node import Node, replace_args
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.outcome import Outcome
-from tensaurus.optimizer.search.part_time_limits import Patience
+from tensaurus.optimizer.search.part_time_limits import SearchClock
 from tensaurus.rules.language.equation import Equation, equation_of_rewrite
 from tensaurus.rules.language.match import Rewriter
 from tensaurus.rules.language.rule import Rule
@@ -43,14 +43,14 @@ MAX_JOINT_MATCHES = 64  # of a multi-pattern rule that are tried on one program
 class Backtrack:
     """A configured search; `watch(steps done, best cost)` is called after every step.
 
-    rewriter     applies the rules
-    cost         seconds of one node
-    alpha        a program waits if it costs at most this many times the best (TASO: 1.05)
-    steps        largest number of programs to take from the queue
-    deadline     monotonic time at which to stop, or None; a step that outlives it is ended
-    keep         number of programs to return: the best, and the earlier bests
-    memory       bytes of constants that a program may keep; never less than the original keeps
-    stall_steps  steps without a new best program that end the search
+    rewriter            applies the rules
+    cost                seconds of one node
+    alpha               a program waits if it costs at most this many times the best (TASO: 1.05)
+    steps               largest number of programs to take from the queue
+    deadline            monotonic time at which to stop, or None; a step that outlives it is ended
+    keep                number of programs to return: the best, and the earlier bests
+    max_constant_bytes  bytes of constants that a program may keep; never less than the original keeps
+    stall_steps         steps without a new best program that end the search
     """
 
     rewriter: Rewriter
@@ -59,7 +59,7 @@ class Backtrack:
     steps: int = 100
     deadline: float | None = None
     keep: int = 3
-    memory: float = inf
+    max_constant_bytes: float = inf
     stall_steps: int = STALL_STEPS
     watch: Callable[[int, float], None] = lambda steps, best: None
     _seen: set[tuple[Node, ...]] = field(default_factory=set)  # roots of all programs that were made
@@ -84,7 +84,7 @@ class Backtrack:
         """
         outcome = Outcome([Candidate(program, inf)], programs=1)
         try:
-            with Interruptible(), Patience.until(self.deadline).part() as walk:
+            with Interruptible(), SearchClock.until(self.deadline).limit_part() as walk:
                 self._walk(program, outcome)
             if walk.ended:
                 outcome.ended_by = "time"
@@ -101,7 +101,8 @@ class Backtrack:
         for_passes: list[tuple[float, int, Candidate]] = []
         for_single_places: list[tuple[float, int, Candidate]] = []
         self._seen, self._original_static = {program.roots}, program.static
-        self.memory = max(self.memory, fewest_stored_bytes(program, self._original_static))
+        stored = fewest_stored_bytes(program, self._original_static)
+        self.max_constant_bytes = max(self.max_constant_bytes, stored)
         improved = 0  # the number of steps at the last new best program
         first = Candidate(program, self.total_cost(program))  # slow at first: it measures every operator
         outcome.candidates = [first]
@@ -110,14 +111,8 @@ class Backtrack:
         else:
             outcome.ended_by = "time"
         while for_passes or for_single_places:
-            if outcome.steps - improved >= self.stall_steps:
-                outcome.ended_by = "patience"
-                break
-            if outcome.steps >= self.steps:
-                outcome.ended_by = "steps"
-                break
-            if self._is_late():
-                outcome.ended_by = "time"
+            if limit := self._reached_limit(outcome.steps, outcome.steps - improved):
+                outcome.ended_by = limit
                 break
             # a program is taken twice: for passes, and, when no other waits for those, for single places
             passes = bool(for_passes)
@@ -136,6 +131,14 @@ class Backtrack:
                 if self._is_late():
                     break
             self.watch(outcome.steps, outcome.best.cost)
+
+    def _reached_limit(self, steps: int, steps_without_gain: int) -> str:
+        """Return the limit that ends the search now, as `Outcome.ended_by` names it; "" for none."""
+        if steps_without_gain >= self.stall_steps:
+            return "patience"
+        if steps >= self.steps:
+            return "steps"
+        return "time" if self._is_late() else ""
 
     def _is_late(self) -> bool:
         return self.deadline is not None and monotonic() >= self.deadline
@@ -182,7 +185,7 @@ class Backtrack:
         """Yield the new program as a candidate; nothing if it was seen before or keeps too many constants."""
         if made.roots not in self._seen:
             self._seen.add(made.roots)
-            if fewest_stored_bytes(made, self._original_static) > self.memory:
+            if fewest_stored_bytes(made, self._original_static) > self.max_constant_bytes:
                 return
             applied = partial(_equations_of_changes, rule, tuple(changes))
             yield Candidate(made, self.total_cost(made), Rewritten(applied, current))

@@ -9,7 +9,6 @@ search, so it is done however short the time is.  The flush is a step of the can
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import inf
 
 from tensaurus.check.program.candidate import Candidate, Rewritten, prepend_chain
@@ -48,17 +47,14 @@ def flush_candidate(candidate: Candidate) -> Candidate:
 def prepend_flush(first: Candidate, outcome: Outcome) -> Outcome:
     """Return the outcome of a search of the flushed program, with the flush before each candidate's steps.
 
-    first  the candidate that `flush_program` made: its program is the one that was searched.  The program
-           before the flush was never measured, and gets the cost of the flushed one.
+    first  the candidate that `flush_program` made: its program is the one that was searched
     """
     if first.step is None:
         return outcome
-    cost = outcome.original.cost
-    before = replace(first.step.before, cost=cost)
-    step = Rewritten(first.step.equations, before)
-    prepend_first = partial(prepend_chain, first=replace(first, step=step))
-    candidates = [prepend_first(candidate) for candidate in outcome.candidates]
-    # where estimates rank, the flush alone comes first: the candidate whose chain is [before, flushed]
-    if not candidates[0].sure:
-        candidates.sort(key=lambda candidate: len(candidate.chain) != len(step.before.chain) + 1)
+    # the model was never measured before the flush: it gets the cost of the flushed model
+    model = replace(first.step.before, cost=outcome.original.cost)
+    flushed = replace(first, step=Rewritten(first.step.equations, model))
+    candidates = [prepend_chain(candidate, flushed) for candidate in outcome.candidates]
+    if not candidates[0].sure:  # where estimates rank, the flush alone comes first
+        candidates.sort(key=lambda candidate: len(candidate.chain) != len(flushed.chain))
     return replace(outcome, candidates=candidates)

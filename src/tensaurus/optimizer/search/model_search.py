@@ -70,7 +70,7 @@ class ModelSearch:
             self.progress.step(done, self.effort.steps, best_ms, seconds_left)
 
         # `measuring` is called before each measurement: progress is shown before the first step, too
-        self.runtime.costs.measuring = lambda: watch(0)
+        self.runtime.costs.before_measuring = lambda: watch(0)
         outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
             self.interrupted = True

@@ -1,6 +1,6 @@
 """Limits the time of each part of a search: a part that outlives its time is ended, the search continues.
 
-    with Patience.until(deadline).part(0.3) as block:
+    with SearchClock.until(deadline).limit_part(0.3) as block:
         explore()
     if block.ended: ...
 
@@ -15,13 +15,13 @@ from math import inf
 from time import monotonic
 from typing import TypeAlias
 
-from tensaurus.egraph.extract.problem import Choice, Problem
+from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.system.deadline import DeadlineBlock
 
-__all__ = ["Extractor", "Extractors", "Patience"]
+__all__ = ["Extractor", "Extractors", "SearchClock"]
 
-Extractor: TypeAlias = Callable[[Problem, float, Choice | None], Choice]
-"""Solves an extraction problem within some seconds; may begin with the choice that is given."""
+Extractor: TypeAlias = Callable[[Problem, float, Selection | None], Selection]
+"""Solves an extraction problem within some seconds; may begin with the selection that is given."""
 
 GRACE_SHARE = 0.05  # of the search's time, by which a part that does not look at the clock may be late
 MIN_GRACE = 0.2  # seconds
@@ -31,10 +31,8 @@ MIN_EXTRACTION = 0.5  # seconds of one extraction, however little time is left
 
 
 @dataclass
-class Patience:
+class SearchClock:
     """The time of a search that ends at a deadline (monotonic time, or infinity).
-
-    (A search that ended by "patience" is another thing: backtracking found no gain for many steps.)
 
     grace  seconds after the deadline at which a part that does not end by itself is ended
     """
@@ -47,11 +45,11 @@ class Patience:
         self.grace = max(MIN_GRACE, GRACE_SHARE * left)
 
     @classmethod
-    def until(cls, deadline: float | None) -> Patience:
-        """Return the time of a search that has a deadline, or none."""
+    def until(cls, deadline: float | None) -> SearchClock:
+        """Return the clock of a search that has a deadline, or none."""
         return cls(inf if deadline is None else deadline)
 
-    def part(self, share: float = 1.0) -> DeadlineBlock:
+    def limit_part(self, share: float = 1.0) -> DeadlineBlock:
         """Return a block for a part that has a share of the time left, all until the deadline where it is 1.
 
         The block ends a little later, as a part looks at the clock itself.
@@ -61,7 +59,7 @@ class Patience:
         return DeadlineBlock(now + (share * left if left < inf else inf) + self.grace)
 
     @property
-    def extraction(self) -> float:
+    def extraction_seconds(self) -> float:
         """Seconds that one extraction may take."""
         left = self.deadline - monotonic()
         return UNLIMITED_EXTRACTION if left == inf else max(MIN_EXTRACTION, EXTRACTION_SHARE * left)
@@ -75,23 +73,28 @@ class Extractors:
     """
 
     extractors: Sequence[Extractor]
-    patience: Patience
+    clock: SearchClock
     ended: dict[Extractor, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Extractor]:
         """The extractors that kept within their time so far."""
-        return (extract for extract in self.extractors if extract not in self.ended)
+        return (extractor for extractor in self.extractors if extractor not in self.ended)
 
-    def choice(self, extract: Extractor, problem: Problem, start: Choice | None) -> Choice | None:
+    def extract_first(self, problem: Problem) -> Selection | None:
+        """Return what the first extractor extracts, None where it had to be ended."""
+        extractor = next(iter(self), None)
+        return None if extractor is None else self.extract(extractor, problem, None)
+
+    def extract(self, extractor: Extractor, problem: Problem, start: Selection | None) -> Selection | None:
         """Return what one extractor extracts, or `start` where it had to be ended."""
-        if extract in self.ended:
+        if extractor in self.ended:
             return start
         # an extractor keeps to its seconds by itself; one that takes twice as long hangs, and is ended
-        began, seconds = monotonic(), self.patience.extraction
-        late = inf if self.patience.deadline == inf else began + 2 * seconds
+        began, seconds = monotonic(), self.clock.extraction_seconds
+        late = inf if self.clock.deadline == inf else began + 2 * seconds
         with DeadlineBlock(late):
-            return extract(problem, seconds, start)
+            return extractor(problem, seconds, start)
         # reached only where the block was ended
         spent = f"{monotonic() - began:.1f} s"
-        self.ended[extract] = f"one extraction was stopped after {spent}; its method is not tried again"
+        self.ended[extractor] = f"one extraction was stopped after {spent}; its method is not tried again"
         return start

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from tensaurus.egraph.extract.extraction_choices import Choices, Place
-from tensaurus.egraph.extract.problem import Choice
+from tensaurus.egraph.extract.problem import Selection
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.runtimes.price.costs import Prices
 
-__all__ = ["Cheapest", "Extracted", "Programs"]
+__all__ = ["Extracted", "Extraction", "ProgramPool"]
 
 
 @dataclass
@@ -42,24 +43,22 @@ class Extracted:
         return self.cost if self.measured is None else self.measured
 
 
-@dataclass(frozen=True)
-class Cheapest:
-    """The cheapest program of one extraction, with what it was chosen from.
+class Extraction(NamedTuple):
+    """An extracted program, with what it was chosen from.
 
-    entry    the program
-    choices  what could be chosen: the e-nodes of the e-graph, and fused chains of them
-    choice   which of them was chosen in each e-class
-    prices   the costs of `choices`
+    choices    what could be chosen: the e-nodes of the e-graph, and fused chains of them
+    selection  which of them was chosen in each e-class
+    prices     the costs of `choices`
     """
 
-    entry: Extracted
+    extracted: Extracted
     choices: Choices
-    choice: Choice
+    selection: Selection
     prices: Prices
 
 
 @dataclass
-class Programs:
+class ProgramPool:
     """The extracted programs.
 
     original  the program that was extracted from the model's own e-nodes alone; None until then
@@ -78,37 +77,48 @@ class Programs:
         return len(self._all)
 
     @property
-    def best(self) -> float:
+    def best_seconds(self) -> float:
         """The seconds of the cheapest program kept; infinite where there is none."""
         return min((one.seconds for one in self._all.values()), default=inf)
 
     @property
-    def best_run(self) -> float:
-        """The seconds of the fastest program that was run whole; infinite where none was."""
-        return min((one.measured for one in self._all.values() if one.measured is not None), default=inf)
+    def is_original_run(self) -> bool:
+        """Whether the original was run whole, which tells whether programs can be."""
+        return self.original is not None and self.original.measured is not None
 
-    def keep(self, new: Extracted) -> Extracted:
-        """Add a program, and return its entry: the earlier one where the program is known.
+    def has_gain(self, share: float) -> bool:
+        """Return whether a program takes less time than the original, by this share at least.
+
+        Where programs can be run whole, only those that were run count: costs promise small gains in vain.
+        """
+        if self.original is None:
+            return False
+        run_seconds = (one.measured for one in self._all.values() if one.measured is not None)
+        best = min(run_seconds, default=inf) if self.is_original_run else self.best_seconds
+        return best < (1 - share) * self.original.seconds
+
+    def add(self, new: Extracted) -> Extracted:
+        """Add a program, and return its record: the earlier one where the program is known.
 
         A known program that was never run takes the new cost where that is lower, or is sure and the old one
         is not.
         """
-        entry = self._all.setdefault(new.program.roots, new)
-        if entry.measured is None and (new.cost < entry.cost or new.sure > entry.sure):
-            entry.cost, entry.places, entry.sure = new.cost, new.places, new.sure
-        return entry
+        known = self._all.setdefault(new.program.roots, new)
+        if known.measured is None and (new.cost < known.cost or new.sure > known.sure):
+            known.cost, known.places, known.sure = new.cost, new.places, new.sure
+        return known
 
-    def forget_expectations(self) -> None:
+    def drop_programs_not_run(self) -> None:
         """Drop the programs that were never run.
 
-        To call after a program was run: operators have new costs now, and these programs still have the old.
+        The search calls this after each run: operators have new costs then, and these programs the old ones.
         """
         self._all = {roots: one for roots, one in self._all.items() if one.measured is not None}
 
-    def ranked(self, excluded: tuple[Node, ...]) -> list[Extracted]:
+    def rank(self, excluded: tuple[Node, ...]) -> list[Extracted]:
         """Return the programs whose cost is sure, the cheapest first, then the cheapest one of the others.
 
-        excluded  roots of a program that is left out: the original, which is ranked anyway
+        excluded  roots of a program that is left out: the original, which has a place of its own
         """
         others = [one for roots, one in self._all.items() if roots != excluded]
         sure = sorted((one for one in others if one.sure), key=lambda one: one.seconds)

@@ -14,8 +14,9 @@ from tensaurus.check.program.candidate import Candidate, Rewritten, merge_candid
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.egraph_proof import prove
 from tensaurus.graph.ir.program import Program
-from tensaurus.optimizer.search.part_time_limits import Patience
-from tensaurus.optimizer.search.program_pool import Extracted
+from tensaurus.optimizer.search.estimated_program import EstimatedProgram
+from tensaurus.optimizer.search.part_time_limits import SearchClock
+from tensaurus.optimizer.search.program_pool import Extracted, ProgramPool
 
 __all__ = ["SATURATION", "Ranking"]
 
@@ -24,71 +25,64 @@ SATURATION = "saturation"
 
 @dataclass(frozen=True)
 class Ranking:
-    """Turns extracted programs into candidates, whose steps are the rewrites of their proofs.
+    """Proves extracted programs and ranks them as candidates, whose steps are the rewrites of the proofs.
 
-    program   the original
-    roots     e-classes of its outputs
-    patience  limits the time of each proof
-    notes     receives a line for each program that is rejected
+    program  the original
+    roots    e-classes of its outputs
+    clock    limits the time of each proof
+    notes    receives a line for each program that is rejected
     """
 
     graph: EGraph
     program: Program
     roots: Sequence[int]
-    patience: Patience
+    clock: SearchClock
     notes: list[str]
 
-    def candidates(
+    def rank(
         self,
-        original: Extracted | None,
-        ranked: Sequence[Extracted],
-        keep: int,
-        estimated: tuple[Program, list[float]] | None,
+        pool: ProgramPool,
+        max_programs: int,
+        estimated: EstimatedProgram | None,
         others: Sequence[Candidate],
     ) -> list[Candidate]:
-        """Return at most `keep` of the `ranked` programs and the original, the best first.
+        """Return the original and at most `max_programs` extracted programs that are proved, the best first.
 
         They are followed by the program that is cheapest by estimates, which comes first where nothing was
         measured, and by the `others`, candidates of another search.
-
-        original   the original as extracted, None if it was not
-        estimated  the program that is cheapest by estimates, with its cost and the original's
         """
-        by_saturation = frozenset({SATURATION})
-        # the original (`start`), and the best programs that can be proved, `keep` of them at most
-        original = original or Extracted(self.program, (), inf)
-        start = Candidate(self.program, original.cost, measured=original.measured)
-        candidates = [start]
-        for one in ranked:
-            if len(candidates) <= keep and (step := self._prove(one.program, start)):
-                proved = step, one.measured, by_saturation, one.sure
-                candidates.append(Candidate(one.program, one.cost, *proved))
+        extracted = pool.original or Extracted(self.program, (), inf)
+        original = Candidate(self.program, extracted.cost, measured=extracted.measured)
+        candidates = [original]
+        for one in pool.rank(excluded=self.program.roots):
+            if len(candidates) <= max_programs and (step := self._prove(one.program, original)):
+                by = frozenset({SATURATION})
+                candidates.append(Candidate(one.program, one.cost, step, one.measured, by, one.sure))
         candidates.sort(key=lambda candidate: (not candidate.sure, candidate.seconds))
-        # then the guess, first where not even the original has a cost
-        guessed = [] if estimated is None else self._estimated_candidates(*estimated, start, candidates)
-        ordered = [*candidates, *guessed] if start.cost < inf else [*guessed, *candidates]
+        guessed = [] if estimated is None else self._estimated_candidates(estimated, original, candidates)
+        ordered = [*candidates, *guessed] if original.cost < inf else [*guessed, *candidates]
         return merge_candidates(ordered, others)
 
     def _estimated_candidates(
-        self, program: Program, totals: Sequence[float], start: Candidate, known: Sequence[Candidate]
+        self, estimated: EstimatedProgram, original: Candidate, known: Sequence[Candidate]
     ) -> list[Candidate]:
-        """Return the cheapest program by estimates, unless known; `totals`: its cost, the original's."""
+        """Return the estimated program as a candidate; [] where it is known or cannot be proved."""
+        program, cost, original_cost = estimated
         if any(program.roots == candidate.program.roots for candidate in known):
             return []
-        if (step := self._prove(program, start)) is None:
+        if (step := self._prove(program, original)) is None:
             return []
-        cost, before = totals
-        # scaled, so that the original's estimate (`before`) becomes its known time
-        cost = cost if start.seconds == inf or not before else cost / before * start.seconds
+        if original.seconds < inf and original_cost:
+            cost = cost / original_cost * original.seconds  # the original's estimate becomes its known time
         return [Candidate(program, cost, step, by=frozenset({SATURATION}), sure=False)]
 
-    def _prove(self, program: Program, start: Candidate) -> Rewritten | None:
+    def _prove(self, program: Program, original: Candidate) -> Rewritten | None:
         """Return the rewrites that lead to a program; None, and a note, where they do not prove it."""
-        with self.patience.part():
+        with self.clock.limit_part():
             proof = prove(self.graph, list(zip(self.roots, program.roots, strict=True)))
             applied = tuple(dict.fromkeys(proof.equations))
             if proof.holds():
-                return Rewritten(lambda: applied, start)
+                return Rewritten(lambda: applied, original)
             reason = f"its {len(applied)} rewrites do not prove that it equals the original"
             self.notes.append(f"dropped a rewritten program: {reason}")
             return None

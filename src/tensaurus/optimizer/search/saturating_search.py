@@ -7,13 +7,12 @@ several that it fuses.  The search repeats three steps until the cheapest progra
     measure   the pieces of that program whose costs are estimates; extract again until none is left
     run       the whole program; charge its pieces with the times that they took in it
 
-Before that the original is run whole: where its time goes tells the costs of its operators, each of which
-would take a tenth of a second to measure by itself.
+For example, the first extraction uses a fused kernel that is estimated at 0.2 ms.  It is tuned, and measured
+at 0.5 ms; the next extraction does without it, and is the cheapest program known.
 
-As soon as many kernels are measured, the finders see the program that uses them: they may know another form
-of a slow kernel while there is time to tune it.  Before anything is measured, the program that is cheapest by
-estimates alone is extracted, so that folding and fusing are tried however short the time is.  The programs of
-another search enter the e-graph as equations, and one extraction chooses among everything.
+Before anything is measured, the program that is cheapest by estimates alone is extracted, so that folding and
+fusing are tried however short the time is.  The programs of another search enter the e-graph as equations,
+and one extraction chooses among everything.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import TimedFinder, ended_lines, insert_all, timed_finders
 from tensaurus.egraph.extract.extraction_choices import Choices, Place
 from tensaurus.egraph.extract.measurement_gains import measurement_gains
-from tensaurus.egraph.extract.problem import Choice, cheapest_choice, dag_cost
+from tensaurus.egraph.extract.problem import Selection, cheapest_selection, dag_cost
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.flatten_nested_calls import flatten
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
@@ -36,15 +35,16 @@ from tensaurus.egraph.match.pattern import Pattern
 from tensaurus.egraph.match.saturate import Exploration, saturate
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
+from tensaurus.optimizer.search.estimated_program import EstimatedProgram, extract_by_estimates
 from tensaurus.optimizer.search.outcome import Outcome
-from tensaurus.optimizer.search.part_time_limits import Extractors, Patience
-from tensaurus.optimizer.search.program_pool import Cheapest, Extracted, Programs
+from tensaurus.optimizer.search.part_time_limits import Extractor, Extractors, SearchClock
+from tensaurus.optimizer.search.program_pool import Extracted, Extraction, ProgramPool
 from tensaurus.optimizer.search.rank_programs import Ranking
+from tensaurus.optimizer.search.rounds import plan_rounds
 from tensaurus.optimizer.search.run_finders import MAX_NEW_ENODES, FinderRunner
-from tensaurus.optimizer.search.run_rounds import run_rounds
 from tensaurus.optimizer.search.saturation_config import SaturationConfig
+from tensaurus.runtimes.price.constant_limits import packing_key
 from tensaurus.runtimes.price.costs import Costs, Prices
-from tensaurus.runtimes.price.weight_costs import packing_key
 from tensaurus.system.timeline import record
 
 __all__ = ["SaturatingSearch"]
@@ -55,13 +55,10 @@ MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: mea
 
 
 class SaturatingSearch:
-    """The search of one program; `Saturation.run` calls its parts in order.
-
-        observe_original, explore, extract_by_estimates, extract_by_measurements
-        while extend_deadline(): explore, extract_by_measurements
+    """The search of one program; `saturation` calls its parts in order.
 
     `choices` are the e-nodes, and fused chains of them, of which an extraction chooses; `prices` their costs.
-    A `choice` is a program: {class: number of what was chosen there}.
+    A `selection` is a program: {class: number of what was chosen there}.
     """
 
     def __init__(self, config: SaturationConfig, program: Program):
@@ -69,8 +66,8 @@ class SaturatingSearch:
         self.graph = EGraph()
         self.roots = [self.graph.insert_term(node) for _, node in program.outputs]
         self.original_enodes = len(self.graph.heads)  # e-nodes with smaller numbers are the program's own
-        self.costs = Costs(config.alone)
-        self.programs = Programs()
+        self.costs = Costs(config.standalone_costs)
+        self.pool = ProgramPool()
         self.ended_by = "exhausted"
         self.steps = 0
         self.exploration = Exploration("time")
@@ -78,21 +75,21 @@ class SaturatingSearch:
         self.is_measured: list[bool] = []  # of each piece of the last extraction
         self.fusion_patterns: list[Pattern] = []
         self.fused_pieces: list[Piece] = []  # that the patterns were made of
-        self.estimated: tuple[Program, list[float]] | None = None  # with its cost and the original's
+        self.estimated: EstimatedProgram | None = None
         self.other_candidates: list[Candidate] = []  # of the other search
         self.other_places: list[tuple[Place, ...]] = []  # their e-nodes
         self.notes: list[str] = []
         self.unmeasured_note = ""  # what there was no time to measure, for people
         self.asked_other_search = False
         self.longest_run = 0.0  # seconds to run a whole program
-        self.patience = Patience.until(config.deadline)
-        self.extractors = Extractors(config.extractors, self.patience)
-        self.finders = (*timed_finders((flatten, commute), self.patience.deadline), *config.finders)
+        self.clock = SearchClock.until(config.deadline)
+        self.extractors = Extractors(config.extractors, self.clock)
+        self.finders = (*timed_finders((flatten, commute), self.clock.deadline), *config.finders)
         self.finder_runner = FinderRunner(self.graph, config.finders)
 
     def run_part(self, part: Callable[[], None], share: float = 1.0) -> None:
         """Run a part of the search; end it where it outlives this share of the time that is left."""
-        with self.patience.part(share) as block:
+        with self.clock.limit_part(share) as block:
             part()
         if block.ended:
             self.ended_by = "time"
@@ -102,16 +99,12 @@ class SaturatingSearch:
         """Take time that turned out to be left; return whether there was any."""
         if self.ended_by != "time" and not self.costs.is_measuring_over:  # more time would not help
             return False
-        original = self.programs.original
-        # where programs can be run whole, only what was run is found: costs alone promise small gains in vain
-        best = self.programs.best_run if self.is_original_observed else self.programs.best
-        found = original is not None and best < (1 - LIKELY_GAIN) * original.seconds
-        deadline = self.config.extended(self.program, found)
+        deadline = self.config.extend_deadline(self.program, self.pool.has_gain(LIKELY_GAIN))
         if deadline is None:
             return False
         exploring = replace(self.config.exploration_limits, deadline=deadline)
         self.config = replace(self.config, deadline=deadline, exploration_limits=exploring)
-        self.patience.deadline = deadline
+        self.clock.deadline = deadline
         for finder in self.finders:
             if isinstance(finder, TimedFinder):
                 finder.deadline = deadline
@@ -120,40 +113,37 @@ class SaturatingSearch:
     def observe_original(self) -> None:
         """Run the original whole: where its time goes tells the costs of its operators.
 
-        Only those that make up most of the time are measured alone, too, to compare both times.  Where the
-        runtime cannot tell where the time goes, `extract_by_measurements` measures each operator alone.
+        To measure an operator alone takes a tenth of a second, so only those that make up most of the time
+        are, to compare both times.  Where the runtime cannot tell where the time goes,
+        `extract_by_measurements` measures each operator alone.
         """
         self._learn_fusions(self.program)
         # extract the program's own e-nodes, which chooses what of it the runtime fuses
         choices = self._choices(self.original_enodes)
         prices = self.costs.prices(choices)
         problem = choices.problem(prices.of_choices()).without_infinite_costs()
-        extract = next(iter(self.extractors), None)
-        choice = None if extract is None else self.extractors.choice(extract, problem, None)
-        if choice is None or dag_cost(problem, choice) == inf:
+        selection = self.extractors.extract_first(problem)
+        if selection is None or dag_cost(problem, selection) == inf:
             return
-        entry = Extracted(choices.program(self.program, choice), choices.places(choice), prices.total(choice))
-        best = Cheapest(entry, choices, choice, prices)
-        if self._run_whole(best):
-            self._set_original(best)
+        program, places = choices.program(self.program, selection), choices.places(selection)
+        extracted = Extracted(program, places, prices.total(selection))
+        original = Extraction(extracted, choices, selection, prices)
+        if self._run_whole(original):
+            self._set_original(original)
             prices = self.costs.prices(choices)
-            entry.cost = prices.total(choice)  # as results are predicted, by what was learnt
-            for key in prices.keys_to_calibrate(choice):
+            extracted.cost = prices.total(selection)  # as results are predicted, by what was learnt
+            for key in prices.keys_to_calibrate(selection):
                 if self._has_no_time():
                     return
                 prices.measure(key)
 
-    @property
-    def is_original_observed(self) -> bool:
-        """Whether the original was run whole."""
-        return self.programs.original is not None and self.programs.original.measured is not None
-
-    def _set_original(self, best: Cheapest) -> None:
+    def _set_original(self, original: Extraction) -> None:
         """Keep the original as it was extracted; the bytes of constants that it needs are always allowed."""
-        allowance = self.costs.allowance
-        allowance.max_stored_bytes = max(self.config.memory, best.choices.stored_bytes(best.choice))
-        allowance.original_read_bytes = best.choices.packed_bytes(best.choice)
-        self.programs.original = self.programs.keep(best.entry)
+        constant_limits = self.costs.constant_limits
+        stored = original.choices.stored_bytes(original.selection)
+        constant_limits.max_stored_bytes = max(self.config.max_constant_bytes, stored)
+        constant_limits.original_read_bytes = original.choices.packed_bytes(original.selection)
+        self.pool.original = self.pool.add(original.extracted)
 
     def explore(self) -> None:
         """Fill the e-graph, or continue where the time ended an earlier exploration."""
@@ -162,35 +152,19 @@ class SaturatingSearch:
             self.graph.rebuild()
             config = self.config
             self.exploration = saturate(
-                self.graph,
-                config.ruleset,
-                config.exploration_limits,
-                later=config.later,
-                finders=self.finders,
-                refutation=config.refutation,
+                self.graph, config.ruleset, config.exploration_limits, later=config.later,
+                finders=self.finders, refutation=config.refutation,
             )
             self.can_explore = self.exploration.ended_by == "time"
         self.ended_by = self.exploration.ended_by
 
     def extract_by_estimates(self) -> None:
         """Extract the program that is cheapest by estimates alone."""
-        totals: list[float] = []
-        for before in (self.original_enodes, inf):  # the original, then the cheapest of all programs
-            choices = self._choices(before)
-            costs = [self.config.alone.estimate(piece) for piece in choices.pieces]
-            priced = choices.price_choices(costs)
-            extract = next(iter(self.extractors), None)
-            problem = choices.problem(priced)
-            choice = None if extract is None else self.extractors.choice(extract, problem, None)
-            if choice is None:
-                break
-            totals.insert(0, sum(priced[number] for number in choice.values()))
-            if before == self.original_enodes:  # a program may always store as much as the original
-                most = max(self.config.memory, choices.stored_bytes(choice))
-            elif choices.stored_bytes(choice) <= most:
-                self.estimated = choices.program(self.program, choice), totals
-        if not self.is_original_observed:  # else the finders soon see the cheapest program by observed costs
-            self._run_finders(self.estimated[0] if self.estimated else self.program)
+        self.estimated = extract_by_estimates(
+            self.config, self.extractors, self.program, self._choices, self.original_enodes
+        )
+        if not self.pool.is_original_run:  # else the finders soon see the cheapest program by observed costs
+            self._run_finders(self.estimated.program if self.estimated else self.program)
 
     def _run_finders(self, program: Program) -> None:
         """Let the finders propose equations for an extracted program, if there is time."""
@@ -201,14 +175,13 @@ class SaturatingSearch:
         """Extract, measure and run until the cheapest program is one that was run."""
         # 1. the original, if it was not observed: measure its operators, then run it
         self.unmeasured_note = ""
-        best: Cheapest | None = None
-        observed = self.is_original_observed
-        if not observed:
-            if (best := self._extract_and_measure(self._choices(self.original_enodes))) is None:
+        can_run_whole = self.pool.is_original_run
+        if not can_run_whole:
+            if (original := self._extract_and_measure(self._choices(self.original_enodes))) is None:
                 self._note_unmeasured()
                 return
-            self._set_original(best)
-            observed = self._run_whole(best)
+            self._set_original(original)
+            can_run_whole = self._run_whole(original)
         # 2. more equations: those of the finders, then those of the other search's programs
         self._run_finders(self.program)  # finders need the measured times of its operators
         if self.config.deadline is not None:  # the rest of the time is for choosing and running programs
@@ -216,21 +189,23 @@ class SaturatingSearch:
             self.costs.measuring_deadline = (1 - share) * now + share * self.config.deadline
         self._add_other_search()
         # 3. the cheapest program; where programs can be run, each round runs some, by its own view of costs
-        if not observed:
+        if not can_run_whole:
             self._extract_until_stable()
             return
-        allowance = self.costs.allowance
-        for view in run_rounds(allowance.original_read_bytes):
+        best: Extraction | None = None
+        constant_limits = self.costs.constant_limits
+        for view in plan_rounds(constant_limits.original_read_bytes):
             self.costs.kernel_cost_factor = view.kernel_cost_factor
-            allowance.restart_with_limit(view.max_constant_bytes)
+            constant_limits.restart_with_limit(view.max_constant_bytes)
             for _ in range(view.max_runs):
                 best = self._extract_until_stable()
-                if best is None or best.entry.measured is not None or not self._run_whole(best):
+                if best is None or best.extracted.measured is not None or not self._run_whole(best):
                     break
         # 4. the same with what finders had no time for until now
-        while best is not None and self.finder_runner.run_deferred(best.entry.program, self.config.deadline):
+        deadline = self.config.deadline
+        while best is not None and self.finder_runner.run_deferred(best.extracted.program, deadline):
             best = self._extract_until_stable()
-            if best is not None and best.entry.measured is None:
+            if best is not None and best.extracted.measured is None:
                 self._run_whole(best)
 
     def _note_unmeasured(self) -> None:
@@ -244,12 +219,18 @@ class SaturatingSearch:
 
     def _choices(self, before: float = inf) -> Choices:
         """Return the choices among the e-nodes numbered below `before`."""
-        graph, patterns, own = self.graph, self.fusion_patterns, self.original_enodes
-        return Choices(graph, self.roots, patterns, before=before, own=own, packing=packing_key)
+        return Choices(
+            self.graph,
+            self.roots,
+            self.fusion_patterns,
+            enode_limit=before,
+            original_enodes=self.original_enodes,
+            packing=packing_key,
+        )
 
     def _add_other_search(self) -> None:
         """Add the programs of the other search to the e-graph, with the rewrites that lead to them."""
-        outcome = None if self.asked_other_search else self.config.other(self.program)
+        outcome = None if self.asked_other_search else self.config.search_otherwise(self.program)
         self.asked_other_search = True
         if outcome is None:
             return
@@ -265,105 +246,115 @@ class SaturatingSearch:
             self.other_places.append(tuple((self.graph.insert_term(node),) for node in nodes))
         self.graph.rebuild()
 
-    def _extract_until_stable(self) -> Cheapest | None:
+    def _extract_until_stable(self) -> Extraction | None:
         """Return the cheapest program, once its fusions are known and finders know no other form of it."""
         while True:
-            before = self.finder_runner.unions
-            best = self._extract_and_measure(self._choices(), grows=True)
-            if self.finder_runner.unions > before:
+            unions = self.finder_runner.unions
+            best = self._extract_and_measure(self._choices(), may_run_finders=True)
+            if self.finder_runner.unions > unions:
                 continue
             if best is None:
                 return None
-            self._run_finders(best.entry.program)
-            if not self._learn_fusions(best.entry.program) and self.finder_runner.unions == before:
+            self._run_finders(best.extracted.program)
+            if not self._learn_fusions(best.extracted.program) and self.finder_runner.unions == unions:
                 return best
 
     def _learn_fusions(self, program: Program) -> bool:
         """Learn which pieces the runtime fuses in the program; return whether a pattern is new."""
-        self.fused_pieces += self.config.fused(program)
+        self.fused_pieces += self.config.find_fused(program)
         known = len(self.fusion_patterns)
         self.fusion_patterns = fusion_patterns(self.fused_pieces)
         return len(self.fusion_patterns) > known
 
-    def _run_whole(self, best: Cheapest) -> bool:
+    def _run_whole(self, extraction: Extraction) -> bool:
         """Run a whole program, if there is time; return whether the run told where its time goes."""
         if self._has_no_time(self.longest_run):
             return False
+        extracted, choices, selection, prices = extraction
         began = monotonic()
-        if (seen := self.config.observe(best.entry.program)) is None:
+        if (seen := self.config.observe(extracted.program)) is None:
             return False
-        record("run", expected_ms=best.entry.cost * 1e3, took_ms=seen.seconds * 1e3)
+        record("run", expected_ms=extracted.cost * 1e3, took_ms=seen.seconds * 1e3)
         self.longest_run = max(self.longest_run, monotonic() - began)
-        read = best.choices.packed_bytes(best.choice)
-        self.costs.learn(seen, best.choices.computed_nodes(best.choice), best.prices, read)
-        best.entry.measured = seen.seconds
-        self.programs.forget_expectations()
+        self.costs.learn(seen, choices.computed_nodes(selection), prices, choices.packed_bytes(selection))
+        extracted.measured = seen.seconds
+        self.pool.drop_programs_not_run()
         return True
 
-    def _extract_and_measure(self, choices: Choices, *, grows: bool = False) -> Cheapest | None:
+    def _extract_and_measure(self, choices: Choices, *, may_run_finders: bool = False) -> Extraction | None:
         """Return the cheapest program by measured costs; None where a limit ends the search before.
 
         Each extractor in turn extracts a program, and its unmeasured pieces are measured, until it extracts
         one without such pieces that is within the limits of constants.
 
-        grows  run the finders once enough kernels are measured; after their unions, return the best so far
+        may_run_finders  run the finders as soon as many kernels are measured: they may know another form of a
+                         slow kernel while there is time to tune it; if they do, return the best so far
         """
-        before = self.finder_runner.unions
-        prices = self.costs.prices(choices)
+        unions = self.finder_runner.unions
+        prices, constant_limits = self.costs.prices(choices), self.costs.constant_limits
         self.is_measured = prices.is_measured
         # programs known from earlier extractions, as choices here: an extractor starts from the cheapest
-        places = [*(entry.places for entry in self.programs), *self.other_places]
-        starts: list[Choice] = [known for at in places if (known := choices.choice_at(at))]
-        best: Cheapest | None = None
-        for extract in self.extractors:
-            settled = False
-            while not settled:
+        known_places = [*(known.places for known in self.pool), *self.other_places]
+        starts: list[Selection] = [start for at in known_places if (start := choices.selection_at(at))]
+        best: Extraction | None = None
+        for extractor in self.extractors:
+            is_final = False
+            while not is_final:
                 if self._is_over():
                     return None
-                problem = choices.problem(prices.of_choices()).without_infinite_costs()
-                choice = self.extractors.choice(extract, problem, cheapest_choice(problem, starts))
-                # infinite: the runtime refuses each e-node of some e-class
-                if choice is None or dag_cost(problem, choice) == inf:
+                if (selection := self._extract(extractor, choices, prices, starts)) is None:
                     return best
-                starts.append(choice)
+                starts.append(selection)
                 self.steps += 1
-                # what measuring may save, at true prices: the round's factor must not count
-                plain = choices.problem(prices.of_choices(kernel_cost_factor=1))
-                unsure = prices.keys_to_measure(measurement_gains(plain, choice, prices.measured_choices))
-                in_time = self._measure(prices, unsure)
-                allowance, read = self.costs.allowance, choices.packed_bytes(choice)
-                cost = prices.total(choice)
-                fits = allowance.admits(choices.stored_bytes(choice), read)
+                unmeasured = self._pieces_to_measure(choices, selection, prices)
+                in_time = self._measure(prices, unmeasured)
+                cost, read_bytes = prices.total(selection), choices.packed_bytes(selection)
+                is_allowed = constant_limits.admits(choices.stored_bytes(selection), read_bytes)
                 # a program whose measurements have just shown it to be no better than the best is not kept
-                worth = not unsure or not in_time or cost < (1 - MIN_IMPROVEMENT) * self.programs.best
-                if fits and cost < inf and worth:
-                    entry = Extracted(choices.program(self.program, choice), choices.places(choice), cost)
-                    entry.sure = in_time
-                    best = Cheapest(self.programs.keep(entry), choices, choice, prices)
-                record("extraction", number=self.steps, expected_ms=cost * 1e3, unmeasured=len(unsure))
-                self.config.watch(self.steps, self.programs.best)
+                is_better = cost < (1 - MIN_IMPROVEMENT) * self.pool.best_seconds
+                if is_allowed and cost < inf and (is_better or not unmeasured or not in_time):
+                    program = choices.program(self.program, selection)
+                    new = Extracted(program, choices.places(selection), cost, sure=in_time)
+                    best = Extraction(self.pool.add(new), choices, selection, prices)
+                record("extraction", number=self.steps, expected_ms=cost * 1e3, unmeasured=len(unmeasured))
+                self.config.watch(self.steps, self.pool.best_seconds)
                 # a program beyond the limits raises the price of a byte, so that the next one reads less
-                if not in_time or not (fits or cost == inf or allowance.try_raise_price(cost, read)):
+                is_beyond = not is_allowed and cost < inf
+                if not in_time or (is_beyond and not constant_limits.try_raise_price(cost, read_bytes)):
                     return None
-                if grows and self.finder_runner.is_due and cost < inf:
-                    self._run_finders(choices.program(self.program, choice))
-                    if self.finder_runner.unions > before:
+                if may_run_finders and self.finder_runner.is_due and cost < inf:
+                    self._run_finders(choices.program(self.program, selection))
+                    if self.finder_runner.unions > unions:
                         return best
-                settled = fits and not unsure
+                is_final = is_allowed and not unmeasured
         return best
 
-    def _measure(self, prices: Prices, unsure: Mapping[int, float]) -> bool:
-        """Measure the `unsure` pieces, {piece number: seconds it may save}; return False if the time ends."""
-        waiting = {prices.choices.pieces[key]: gain for key, gain in unsure.items()}
-        for key in unsure:
-            self.config.expect(waiting)
+    def _extract(
+        self, extractor: Extractor, choices: Choices, prices: Prices, starts: list[Selection]
+    ) -> Selection | None:
+        """Return the cheapest program; None where the runtime refuses each e-node of some e-class."""
+        problem = choices.problem(prices.of_choices()).without_infinite_costs()
+        selection = self.extractors.extract(extractor, problem, cheapest_selection(problem, starts))
+        return None if selection is None or dag_cost(problem, selection) == inf else selection
+
+    def _pieces_to_measure(self, choices: Choices, selection: Selection, prices: Prices) -> dict[int, float]:
+        """Return the unmeasured pieces of a program, {piece number: seconds it may save}, the best first."""
+        # the savings at true prices: the round's factor for kernels must not count
+        problem = choices.problem(prices.of_choices(kernel_cost_factor=1))
+        return prices.keys_to_measure(measurement_gains(problem, selection, prices.measured_choices))
+
+    def _measure(self, prices: Prices, unmeasured: Mapping[int, float]) -> bool:
+        """Measure the pieces that `_pieces_to_measure` returned; return False if the time ends."""
+        waiting = {prices.choices.pieces[key]: gain for key, gain in unmeasured.items()}
+        for key in unmeasured:
+            self.config.plan_measuring(waiting)
             if self._has_no_time():
                 return False
             piece, began = prices.choices.pieces[key], monotonic()
             prices.measure(key)
             self.finder_runner.measuring_seconds += monotonic() - began if piece.has_eoperators else 0.0
             del waiting[piece]
-        if unsure:
+        if unmeasured:
             prices.update()
         return True
 
@@ -389,10 +380,9 @@ class SaturatingSearch:
 
     def outcome(self) -> Outcome:
         """Return the programs that the search found, ranked, each with its proof."""
-        ranking = Ranking(self.graph, self.program, self.roots, self.patience, self.notes)
-        best = self.programs.ranked(self.program.roots), self.config.keep, self.estimated
-        made = ranking.candidates(self.programs.original, *best, self.other_candidates)
+        ranking = Ranking(self.graph, self.program, self.roots, self.clock, self.notes)
+        ranked = ranking.rank(self.pool, self.config.keep, self.estimated, self.other_candidates)
         self.notes += [self.unmeasured_note] if self.unmeasured_note else []
         self.notes += ended_lines(self.finders) + list(self.extractors.ended.values())
-        programs = len(self.programs) + len(self.other_candidates)
-        return Outcome(made, self.ended_by, self.steps, programs, self.detail, self.notes)
+        programs = len(self.pool) + len(self.other_candidates)
+        return Outcome(ranked, self.ended_by, self.steps, programs, self.detail, self.notes)

@@ -24,25 +24,27 @@ class Saturation(SaturationConfig):
 
     def run(self, program: Program) -> Outcome:
         """Return the best programs, the best first; an interrupt ends the search and keeps them."""
-        outcome = Outcome([Candidate(program, inf)])
         search: SaturatingSearch | None = None
         try:
             try:
-                with Interruptible():  # an interrupt ends the parts; what they have found is ranked below
+                with Interruptible():
                     search = SaturatingSearch(self, program)
-                    parts = search.explore, search.extract_by_estimates, search.extract_by_measurements
-                    search.run_part(search.observe_original, OBSERVING_SHARE)
-                    for part in parts:
-                        search.run_part(part)
-                    while search.extend_deadline():
-                        for part in (search.explore, search.extract_by_measurements):
-                            search.run_part(part)
-            except KeyboardInterrupt:
-                outcome.ended_by = "interrupt"
-            if search is not None:
-                if outcome.ended_by == "interrupt":
+                    _run_parts(search)
+            except KeyboardInterrupt:  # what the parts have found is ranked all the same
+                if search is not None:
                     search.ended_by = "interrupt"
-                outcome = search.outcome()
+            if search is not None:
+                return search.outcome()
         except KeyboardInterrupt:  # while programs are ranked and proved: the original alone is left
-            outcome.ended_by = "interrupt"
-        return outcome
+            pass
+        return Outcome([Candidate(program, inf)], "interrupt")
+
+
+def _run_parts(search: SaturatingSearch) -> None:
+    """Run the parts of a search, and the later ones again as long as there is more time."""
+    search.run_part(search.observe_original, OBSERVING_SHARE)
+    for part in (search.explore, search.extract_by_estimates, search.extract_by_measurements):
+        search.run_part(part)
+    while search.extend_deadline():
+        for part in (search.explore, search.extract_by_measurements):
+            search.run_part(part)

@@ -12,7 +12,7 @@ from tensaurus.egraph.core.check_egraph import Refutation
 from tensaurus.egraph.core.finder_protocol import Finder
 from tensaurus.egraph.extract.exact import solve
 from tensaurus.egraph.extract.local_search import quick_extraction
-from tensaurus.egraph.extract.problem import Choice, Problem, dag_cost
+from tensaurus.egraph.extract.problem import Problem, Selection, dag_cost
 from tensaurus.egraph.match.saturate import Limits, Ruleset
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
@@ -41,12 +41,12 @@ PROOF_SECONDS = 10.0  # for the proof of one optimum
 class Effort:
     """How far a search may go.
 
-    steps     number of search steps, for results that do not depend on speed; None: until the deadline
-    deadline  monotonic time; None: no limit
-    alpha     backtracking continues from programs up to this many times as expensive as the best
-    nodes     largest number of e-nodes
-    multi     rounds of exploration in which multi-pattern rules apply
-    memory    bytes of constants that a result may keep
+    steps               number of search steps, so that results do not depend on speed; None: to the deadline
+    deadline            monotonic time; None: no limit
+    alpha               backtracking continues from programs up to this many times as expensive as the best
+    nodes               largest number of e-nodes
+    multi               rounds of exploration in which multi-pattern rules apply
+    max_constant_bytes  bytes of constants that a result may keep
     """
 
     steps: int | None = None
@@ -54,32 +54,32 @@ class Effort:
     alpha: float = 1.05
     nodes: int = 50_000
     multi: int = 3
-    memory: float = inf
+    max_constant_bytes: float = inf
 
 
 @dataclass(frozen=True)
 class Runtime:
     """What a search can ask of the runtime that it optimizes for.
 
-    costs       of operators and of pieces, measured when they are asked for
-    fused       returns the pieces of a program that the runtime fuses
-    observe     runs a whole program and tells where its time goes, None where it cannot tell
-    refutation  says why an equation does not hold, or None; if given, every union is checked by it (CHECK=1)
-    finders     propose equations beside the rules
-    may_tune    whether one more generated kernel may be compiled, tuned and measured
-    expect      receives the pieces that will be measured next, each with the seconds it may save
-    extended    called at the deadline with the program and whether a faster one was found; returns a later
-                deadline where time that was kept for the check is left, else None
+    costs            of operators and of pieces, measured when they are asked for
+    find_fused       returns the pieces of a program that the runtime fuses
+    observe          runs a whole program and tells where its time goes, None where it cannot tell
+    refutation       says why an equation does not hold, or None; if given, checks every union (CHECK=1)
+    finders          propose equations beside the rules
+    may_tune         whether one more generated kernel may be compiled, tuned and measured
+    plan_measuring   receives the pieces that will be measured next, each with the seconds it may save
+    extend_deadline  called at the deadline with the program and whether a faster one was found; returns a
+                     later deadline where time that was kept for the check is left, else None
     """
 
     costs: OperatorCosts
-    fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
+    find_fused: Callable[[Program], Iterable[Piece]] = lambda program: ()
     observe: Callable[[Program], Observation | None] = lambda program: None
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
     may_tune: Callable[[], bool] = lambda: True
-    expect: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
-    extended: Callable[[Program, bool], float | None] = lambda program, found: None
+    plan_measuring: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
+    extend_deadline: Callable[[Program, bool], float | None] = lambda program, found: None
 
 
 class Strategy(Protocol):
@@ -98,7 +98,7 @@ def compile_rulesets(rules: Sequence[Rule]) -> tuple[Ruleset, Ruleset | None]:
     return Ruleset(usual), Ruleset(rules) if len(usual) < len(rules) else None
 
 
-class Saturating:
+class SaturationStrategy:
     """Saturates an e-graph with all rewrites; the programs of the `other` search enter it."""
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime, other: Strategy | None = None):
@@ -106,31 +106,31 @@ class Saturating:
         self._ruleset, self._later = compile_rulesets(rules)
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
-        extractors = [_quick]
+        extractors = [_extract_quickly]
         if effort.steps is None:  # a proof within a time limit is not the same on a slower machine
-            extractors.append(_exact)
+            extractors.append(_extract_exactly)
 
-        def other(whole: Program) -> Outcome | None:
+        def search_otherwise(whole: Program) -> Outcome | None:
             if self._other is None:
                 return None
             return self._other.search(whole, _backtracking_effort(effort), watch)
 
         search = Saturation(
             self._ruleset,
-            alone=KernelQuota(self._runtime.costs, self._runtime.may_tune),
+            standalone_costs=KernelQuota(self._runtime.costs, self._runtime.may_tune),
             extractors=extractors,
-            fused=self._runtime.fused,
+            find_fused=self._runtime.find_fused,
             observe=self._runtime.observe,
-            other=other,
+            search_otherwise=search_otherwise,
             finders=self._runtime.finders,
             exploration_limits=Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline),
-            memory=effort.memory,
+            max_constant_bytes=effort.max_constant_bytes,
             deadline=effort.deadline,
             watch=watch,
-            expect=self._runtime.expect,
+            plan_measuring=self._runtime.plan_measuring,
             refutation=self._runtime.refutation,
             later=self._later,
-            extended=self._runtime.extended,
+            extend_deadline=self._runtime.extend_deadline,
         )
         if effort.steps is not None:
             search.steps = effort.steps
@@ -145,7 +145,7 @@ def _backtracking_effort(effort: Effort) -> Effort:
     return replace(effort, deadline=now + BACKTRACKING_SHARE * (effort.deadline - now))
 
 
-class Backtracking:
+class BacktrackingStrategy:
     """Applies one rewrite after the other, to the cheapest program first."""
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime):
@@ -156,13 +156,8 @@ class Backtracking:
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         steps = MAX_BACKTRACKING_STEPS if effort.steps is None else effort.steps
         search = Backtrack(
-            self._rewriter,
-            self._costs,
-            effort.alpha,
-            steps,
-            effort.deadline,
-            memory=effort.memory,
-            watch=watch,
+            self._rewriter, self._costs, effort.alpha, steps, effort.deadline,
+            max_constant_bytes=effort.max_constant_bytes, watch=watch,
         )
         outcome = search.run(program)
         by = frozenset({BACKTRACKING})
@@ -170,25 +165,25 @@ class Backtracking:
         return outcome
 
 
-def both(rules: Sequence[Rule], runtime: Runtime) -> Strategy:
+def combine_strategies(rules: Sequence[Rule], runtime: Runtime) -> Strategy:
     """Return a saturation that adds backtracking's programs to its e-graph: one extraction chooses."""
-    return Saturating(rules, runtime, Backtracking(rules, runtime))
+    return SaturationStrategy(rules, runtime, BacktrackingStrategy(rules, runtime))
 
 
-def _quick(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+def _extract_quickly(problem: Problem, seconds: float, start: Selection | None) -> Selection:
     return quick_extraction(problem, start, monotonic() + seconds)
 
 
-def _exact(problem: Problem, seconds: float, start: Choice | None) -> Choice:
+def _extract_exactly(problem: Problem, seconds: float, start: Selection | None) -> Selection:
     """Return the cheaper of `start` and the exact extraction's choice; of a large problem `start` itself."""
     if start is not None and len(problem.costs) > MAX_PROVABLE_CHOICES:
         return start
-    best = solve(problem, time_limit=min(seconds, PROOF_SECONDS), start=start).choice
-    return best if start is None else min(start, best, key=lambda choice: dag_cost(problem, choice))
+    best = solve(problem, time_limit=min(seconds, PROOF_SECONDS), start=start).selection
+    return best if start is None else min(start, best, key=lambda selection: dag_cost(problem, selection))
 
 
 STRATEGIES: dict[str, Callable[[Sequence[Rule], Runtime], Strategy]] = {
-    "both": both,
-    SATURATION: Saturating,
-    BACKTRACKING: Backtracking,
+    "both": combine_strategies,
+    SATURATION: SaturationStrategy,
+    BACKTRACKING: BacktrackingStrategy,
 }

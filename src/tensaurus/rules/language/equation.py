@@ -90,7 +90,7 @@ def _find_evidence(rule: Rule, binding: Binding, left: Sequence[Node], right: Se
 def equation_of_rewrite(rule: Rule, left: Sequence[Node], right: Sequence[Node]) -> Equation:
     """Return the equation of a rewrite that the rule is known to make.  Raises ValueError if it does not."""
     matcher = _matcher(rule)
-    for binding in matcher.bindings(left):
+    for binding in matcher.match_roots(left):
         if matcher.apply(left, binding) == tuple(right):
             return instantiate_rule(rule, binding, left, right)
     raise ValueError(f"the rule {rule.name} does not rewrite {left} to {right}")

@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol, TypeAlias
 from tensaurus.graph.ir.node import Node
 
 __all__ = [
-    *("Allowed", "Axiom", "Bounded", "Derived", "Disproved", "Evidence", "Lemma", "Proved", "Tested"),
+    *("Unproved", "Axiom", "Bounded", "Derived", "Disproved", "Evidence", "Lemma", "Proved", "Tested"),
     "parse_evidence",
 ]
 
@@ -158,7 +158,7 @@ class _WithoutProof:
         return _format_evidence(self.kind, self.by)
 
 
-class Allowed(_WithoutProof):
+class Unproved(_WithoutProof):
     """A rule that is neither proved nor refuted, and that the user allowed."""
 
     kind = "unproved"
@@ -170,7 +170,7 @@ class Disproved(_WithoutProof):
     kind = "refuted"
 
 
-Evidence: TypeAlias = Axiom | Proved | Tested | Bounded | Derived | Allowed | Disproved
+Evidence: TypeAlias = Axiom | Proved | Tested | Bounded | Derived | Unproved | Disproved
 
 _TRIALS = re.compile(
     r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, "
@@ -179,14 +179,14 @@ _TRIALS = re.compile(
 SAMPLED = " for the integers drawn"  # the part of a tested evidence that stands for `sampled`
 
 
-def parse_evidence(text: str) -> Axiom | Proved | Tested | Allowed | Disproved:
+def parse_evidence(text: str) -> Axiom | Proved | Tested | Unproved | Disproved:
     """Parse the evidence of a rule file; raises ValueError where the text is no evidence."""
     kind, _, inside = text.removesuffix(")").partition("(")
     by, _, detail = inside.partition(", ")
     if kind == "axiom":
         return Axiom(inside)
     if kind == "unproved":
-        return Allowed(inside)
+        return Unproved(inside)
     if kind == "refuted":
         return Disproved(inside)
     if kind == "proved":

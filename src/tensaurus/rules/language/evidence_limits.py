@@ -30,31 +30,19 @@ from tensaurus.expr.ir.scope import Const, Scope, Source, Tensor, call, compute
 from tensaurus.expr.sizes.size import is_same_size
 from tensaurus.graph.ir.node import CONSTANT, Node
 from tensaurus.ops import Op, TensorType, Untypable
+from tensaurus.rules.language.coverage_text import NEVER_VARIED, coverage_text
 from tensaurus.rules.language.evidence import Evidence, Proved, Tested
 from tensaurus.rules.language.occurrences import inner_first
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import Fact, Undefined
 from tensaurus.rules.language.term import Variable
-from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, is_covered
+from tensaurus.rules.prove.attribute_values import is_covered
 from tensaurus.rules.prove.expression_prover import NotProved, prove_equal_over
+from tensaurus.rules.prove.unknown_values import UNKNOWN_VALUE_ERRORS
 
-__all__ = ["Limits", "common_coverage", "coverage_text", "prove_match"]
+__all__ = ["Limits", "prove_match"]
 
 AT_THESE_TYPES = "at these types"
-# The words of evidence texts.  Rule files contain them: a change here must change those files, too.
-NEVER_VARIED = "never varied: "
-ELEMENT_TYPES = "element types "
-RANKS = re.compile(r"ranks (\d+)-(\d+)")
-ATTRIBUTE_VALUES = re.compile(r"[\w.]+=(?:\([^()]*\)|[^\s,()]+)")
-# The patterns of those parts of which only the numbers or names differ, by what each part is about.
-COVERAGE_KINDS = {
-    "ranks": r"\branks\b|\d instances",
-    "ones": r"^sizes of one in",
-    "types": f"^{ELEMENT_TYPES}",
-    "never": f"^{NEVER_VARIED}",
-    "triples": r"% of triples",
-    "reals": r"^all reals at",
-}
 
 
 class OpenAttribute(NamedTuple):
@@ -187,63 +175,6 @@ class Limits:
             is_covered(each.op, each.attribute, ranks.get(each.first or "", highest), each.value(values))
             for each in self._limited_attributes
         )
-
-
-def coverage_text(evidence: Evidence | None) -> str:
-    """Return the text that says what the evidence covers, "" for evidence without limits."""
-    match evidence:
-        case Proved(_, covers):
-            return covers
-        case Tested(_, coverage):
-            return coverage
-    return ""
-
-
-def common_coverage(texts: Sequence[str]) -> str:
-    """Return a text that covers only what all of the texts cover, in the words of the first.
-
-    A line of a rule file may stand for several rules, each with evidence of its own; this is the coverage of
-    the line.  A limit of any of the texts is a limit of the result.  For example, these two texts
-
-        ranks 0-5, sizes of one in broadcasting to rank 2
-        ranks 1-4, axes of up to the rank
-
-    have in common
-
-        ranks 0-4, sizes of one in broadcasting to rank 2, axes of up to the rank
-    """
-    parts: dict[str, list[str]] = {}  # by the key of COVERAGE_KINDS, or the part itself where none fits
-    for text in texts:
-        for part in re.split(r", (?![^(]*\))", text):  # at commas that are not within a tuple
-            kind = next((kind for kind, pattern in COVERAGE_KINDS.items() if re.search(pattern, part)), part)
-            parts.setdefault(kind, []).append(part)
-    if any(RANKS.search(text) for text in texts):  # then "all ranks" of another text limits nothing
-        parts["ranks"] = [part for part in parts["ranks"] if RANKS.search(part)]
-    if " instances" in texts[0]:  # tests of instances do not cover what proofs of the others cover
-        parts = {kind: each for kind, each in parts.items() if kind not in ("all sizes", "all reals")}
-    return ", ".join(filter(None, (_merge_parts(kind, each) for kind, each in parts.items())))
-
-
-def _merge_parts(kind: str, parts: Sequence[str]) -> str:
-    """Return one part for parts of coverage texts that are about one thing (a key of COVERAGE_KINDS)."""
-    first = parts[0]
-    if kind == "ranks":
-        ends = [(int(low), int(high)) for part in parts for low, high in RANKS.findall(part)]
-        high = min((high for _, high in ends), default=0)
-        # the least rank is a limit of tests only (`Limits.min_rank`): for proofs the first text's will do
-        low = min(high, max(low for low, _ in ends) if " instances" in first else ends[0][0]) if ends else 0
-        counts = [int(found[1]) for part in parts if (found := re.match(r"(\d+) instances", part))]
-        counted = re.sub(r"^\d+(?= instances)", str(min(counts, default=0)), first)
-        return RANKS.sub(f"ranks {low}-{high}", counted)
-    if kind == "types":
-        named = [part.removeprefix(ELEMENT_TYPES).split() for part in parts]
-        return ELEMENT_TYPES + " ".join(t for t in named[0] if all(t in others for others in named))
-    if kind == "never":
-        # an attribute that never varied for one of the rules limits all of them
-        constant = [n for part in parts for n in ATTRIBUTE_VALUES.findall(part.removeprefix(NEVER_VARIED))]
-        return NEVER_VARIED + " ".join(dict.fromkeys(constant))
-    # of sizes of one, triples and reals the part with the smallest numbers covers least; others are equal
-    return min(parts, key=lambda part: [int(number) for number in re.findall(r"\d+", part)])
 
 
 def _find_number(pattern: str, texts: str) -> float:

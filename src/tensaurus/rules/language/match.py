@@ -1,8 +1,13 @@
-"""Match rules against nodes, and build the nodes that replace a match.
+"""Match rules against nodes of a program, and build the nodes that replace a match.
+
+    rule                  Transpose(Transpose(x, perm=p), perm=q) => Transpose(x, perm=tuple(p[i] for i in q))
+    node                  Transpose(Transpose(a, perm=(1, 2, 0)), perm=(0, 2, 1))
+    binding               x: a, p: (1, 2, 0), q: (0, 2, 1)      `match_term`, `Matcher.match_roots`
+    node that replaces    Transpose(a, perm=(1, 0, 2))          `build_term`, `Matcher.apply`
 
 `Matcher` applies one rule, `Rewriter` a set of rules.  Nodes are immutable and interned, so the result of a
 single-root rule at a node is a function of the node: `Rewriter` computes it once for all programs that share
-the node.
+the node.  (E-graphs are matched elsewhere, by `egraph/match`.)
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import numpy as np
 
 from tensaurus.expr.ir.integer_types import is_integer
 from tensaurus.expr.normal.canonicalize import is_symmetric
-from tensaurus.graph.analysis.cancellation import must_keep_operand, rewrite_removes_rounding
+from tensaurus.graph.analysis.needed_rounding import must_keep_operand, rewrite_removes_rounding
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node, apply, item
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.lower.primitives import exact_number, literal
@@ -207,8 +212,8 @@ class Matcher:
     dtypes               element types that variables may have, None for any
     regrouped_variables  variables that meet other operands on the right side (`operand_partners`)
     added_divisors       variables by which the right side alone divides: they must not be integers
-    sides                the left side in every order of commutative arguments
-    heads                operators of the left side's roots
+    left_sides           the left side in every order of commutative arguments
+    root_operators       operators of the left side's roots; of an output of a call, that of the call
     """
 
     def __init__(self, rule: Rule):
@@ -216,20 +221,20 @@ class Matcher:
         self.dtypes = None if "any" in rule.tags else REAL_TYPES
         self.regrouped_variables = regrouped_variables(rule.lhs, rule.rhs)
         self.added_divisors = added_divisors(rule.lhs, rule.rhs) if self.dtypes is None else frozenset[str]()
-        self.sides = [tuple(choice) for choice in product(*(argument_orders(root) for root in rule.lhs))]
-        self.heads = tuple(_root_operator(root) for root in rule.lhs)
+        self.left_sides = list(product(*(argument_orders(root) for root in rule.lhs)))
+        self.root_operators = tuple(_root_operator(root) for root in rule.lhs)
 
     def rewrite(self, node: Node) -> Node | None:
         """Return what a single-root rule makes of this node; None where the rule does not apply."""
-        for binding in self.bindings((node,)):
+        for binding in self.match_roots((node,)):
             built = self.apply((node,), binding)
             if built is not None:
                 return built[0]
         return None
 
-    def bindings(self, roots: Sequence[Node]) -> Iterator[Binding]:
+    def match_roots(self, roots: Sequence[Node]) -> Iterator[Binding]:
         """Yield every binding by which the left side matches these roots.  Conditions are not checked."""
-        for side in self.sides:
+        for side in self.left_sides:
             binding = Binding({}, {})
             if all(match_term(t, n, binding, self.dtypes) for t, n in zip(side, roots, strict=True)):
                 yield binding
@@ -238,50 +243,54 @@ class Matcher:
         """Return the right side under a binding; None if a condition, a type or the evidence refuses."""
         try:
             facts = binding.facts()
-            if any(is_integer(facts[name].dtype) for name in self.added_divisors & facts.keys()):
-                return None
-            names = {**facts, **binding.values}
-            if not all(holds(condition, names) for condition in self.rule.where):
-                return None
-            dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
-            built = tuple(build_term(root, binding, dtype) for root in self.rule.rhs)
+            built = self._build(binding, facts)
         except (Untypable, Undefined):
             return None
         # the types must stay, and something must change
-        for old, new in zip(roots, built, strict=True):
-            if new is None or new.types != old.types:
-                return None
-        if all(a is b for a, b in zip(roots, built, strict=True)):
+        if built is None or [new.types for new in built] != [old.types for old in roots]:
+            return None
+        if all(old is new for old, new in zip(roots, built, strict=True)):
             return None
         # beyond the limits of the evidence the match is proved by itself
-        if not self.limits.covers(facts, binding.values) and not prove_match(
-            roots, built, binding.nodes, facts  # type: ignore[arg-type]
-        ):
+        is_covered = self.limits.covers(facts, binding.values)
+        if not is_covered and not prove_match(roots, built, binding.nodes, facts):
             return None
         # constants that a model rounds with on purpose stay apart, and keep their operands
-        if rewrite_removes_rounding(roots, built, binding.nodes.values(), self.dtypes is None):  # type: ignore[arg-type]
+        if rewrite_removes_rounding(roots, built, binding.nodes.values(), self.dtypes is None):
             return None
-        met = ((binding.nodes.get(name), kinds) for name, kinds in self.regrouped_variables.items())
-        if any(node is not None and must_keep_operand(node, kinds) for node, kinds in met):
+        regrouped = ((binding.nodes.get(name), calls) for name, calls in self.regrouped_variables.items())
+        if any(node is not None and must_keep_operand(node, calls) for node, calls in regrouped):
             return None
-        return built  # type: ignore[return-value]
+        return built
+
+    def _build(self, binding: Binding, facts: Mapping[str, Fact]) -> tuple[Node, ...] | None:
+        """Return the right side under a binding; None where a condition fails.
+
+        Raises Untypable or Undefined.
+        """
+        if any(is_integer(facts[name].dtype) for name in self.added_divisors & facts.keys()):
+            return None
+        names = {**facts, **binding.values}
+        if not all(holds(condition, names) for condition in self.rule.where):
+            return None
+        dtype = next((n.tensor.dtype for n in binding.nodes.values()), "float32")
+        return tuple([build_term(root, binding, dtype) for root in self.rule.rhs])  # type: ignore[misc]
 
     def joint_rewrites(self, program: Program) -> Iterator[dict[Node, Node]]:
         """Yield the replacements that a multi-root rule makes in a program, one match after another."""
-        # by operator, the nodes that a root may match; outputs of a call (ITEM) are under its operator, too
-        pool = defaultdict(list)
+        nodes_by_operator = defaultdict(list)
         for node in program.nodes:
             if not node.static:
-                pool[node.op].append(node)
-                if node.op is ITEM:
-                    owner = node.args[0]
-                    assert owner is not None
-                    pool[owner.op].append(node)
-        for side in self.sides:
-            yield from self._join(side, (), Binding({}, {}), pool)
+                nodes_by_operator[_operator_of(node)].append(node)
+        for side in self.left_sides:
+            yield from self._join(side, (), Binding({}, {}), nodes_by_operator)
 
     def _join(
-        self, side: Sequence[Term | None], chosen: tuple[Node, ...], binding: Binding, pool: Any
+        self,
+        side: Sequence[Term | None],
+        chosen: tuple[Node, ...],
+        binding: Binding,
+        nodes_by_operator: Mapping[Any, Sequence[Node]],
     ) -> Iterator[dict[Node, Node]]:
         """Extend a match of the first roots, which are `chosen`, by every node that the next root matches."""
         if len(chosen) == len(side):
@@ -289,12 +298,20 @@ class Matcher:
             if built is not None:
                 yield dict(zip(chosen, built, strict=True))
             return
-        for node in pool[self.heads[len(chosen)]]:
+        for node in nodes_by_operator.get(self.root_operators[len(chosen)], ()):
             if node in chosen:  # each root is another node
                 continue
             trial = binding.copy()
             if match_term(side[len(chosen)], node, trial, self.dtypes):
-                yield from self._join(side, (*chosen, node), trial, pool)
+                yield from self._join(side, (*chosen, node), trial, nodes_by_operator)
+
+
+def _operator_of(node: Node) -> Any:
+    """Return the operator of a node; of an output of a call, that of the call."""
+    if node.op is ITEM:
+        assert node.args[0] is not None
+        return node.args[0].op
+    return node.op
 
 
 def _root_operator(term: Term) -> Any:
@@ -313,26 +330,22 @@ class Rewriter:
     """
 
     def __init__(self, rules: Iterable[Rule], *, explore: bool = False):
-        left_out = {"off"} if explore else {"off", "explore"}
-        self.matchers = [Matcher(r) for r in rules if not r.tags & left_out]
+        excluded_tags = {"off"} if explore else {"off", "explore"}
+        self.matchers = [Matcher(r) for r in rules if not r.tags & excluded_tags]
         self.single_root = [m for m in self.matchers if len(m.rule.lhs) == 1]
         self.multi_root = [m for m in self.matchers if len(m.rule.lhs) > 1]
-        self.by_head: dict[Any, list[Matcher]] = defaultdict(list)
+        self._by_operator: dict[Any, list[Matcher]] = defaultdict(list)
         for matcher in self.single_root:
-            self.by_head[matcher.heads[0]].append(matcher)
-        self.by_rule = {m.rule: m for m in self.single_root}
+            self._by_operator[matcher.root_operators[0]].append(matcher)
+        self._by_rule = {m.rule: m for m in self.single_root}
         self._memo: dict[Rule, WeakKeyDictionary[Node, Node | None]] = {
             m.rule: WeakKeyDictionary() for m in self.single_root
         }
 
     def rewrite_node(self, rule: Rule, node: Node) -> Node | None:
         """Return what a single-root rule makes of a node; None where the rule does not apply."""
-        matcher = self.by_rule[rule]
-        head = node.op
-        if head is ITEM and matcher.heads[0] is not ITEM:
-            assert node.args[0] is not None
-            head = node.args[0].op
-        if head is not matcher.heads[0]:
+        matcher = self._by_rule[rule]
+        if _operator_of(node) is not matcher.root_operators[0]:
             return None
         memo = self._memo[rule]
         if node not in memo:
@@ -341,11 +354,7 @@ class Rewriter:
 
     def rewrites_at(self, node: Node) -> Iterator[tuple[Rule, Node]]:
         """Yield (rule, replacement) for every single-root rule that applies at this node."""
-        head = node.op
-        if head is ITEM:
-            assert node.args[0] is not None
-            head = node.args[0].op
-        for matcher in self.by_head.get(head, ()):
+        for matcher in self._by_operator.get(_operator_of(node), ()):
             built = self.rewrite_node(matcher.rule, node)
             if built is not None:
                 yield matcher.rule, built

@@ -16,28 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache, partial
-from itertools import count
 
-from tensaurus.expr.ir.scope import Scope, Source, Tensor
+from tensaurus.expr.ir.scope import Source, Tensor
 from tensaurus.expr.normal.canonicalize import canonicalize
 from tensaurus.graph.analysis.program_expression import build_expressions
-from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node, apply, source
-from tensaurus.graph.ir.program_text import format_attribute, format_type
+from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.ops import Op, TensorType, Untypable
 from tensaurus.ops.declare import Attributes
 from tensaurus.ops.examples import parse_example
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.evidence import Evidence, Proved, Tested
+from tensaurus.rules.language.node_text import format_nodes
 
 # Largest number of leaves for which canonical forms are compared: the time grows with its square (100: 6 s).
 MAX_COMPARED_LEAVES = 40
 
-__all__ = ["format_call", "can_join_nested", "nested_equation", "merge_split_attributes", "format_nodes"]
+__all__ = ["can_join_nested", "nested_equation", "merge_split_attributes"]
 
 PROVED_HERE = Proved("algebra", "at these sizes")
 TESTED_AT_USE = Tested("gf", "where it is used")  # an equation that is not proved is replayed in GF(p)
 LAW_DEPTH = 100  # levels of nested calls that a law's text shows
-MAX_SHOWN_CALLS = 1000  # calls in one text: a program that shares results has exponentially many as a tree
 
 
 @cache
@@ -95,40 +93,6 @@ def nested_equation(name: str, left: Node, right: Node, leaves: Sequence[Node]) 
 def _find_evidence(left: Node, right: Node, leaves: Sequence[Node]) -> Evidence:
     is_proved = len(leaves) <= MAX_COMPARED_LEAVES and _are_same_function(left, right, leaves)
     return PROVED_HERE if is_proved else TESTED_AT_USE
-
-
-def format_call(op: object, args: Sequence[str], attrs: Attributes) -> str:
-    """Return a call as rules write it."""
-    given = (
-        f"{name}={format_attribute(value) if isinstance(value, Scope) else repr(value)}"
-        for name, value in attrs
-        if value is not None
-    )
-    return f"{op}({', '.join([*args, *given])})"
-
-
-def format_nodes(*nodes: Node | None, leaves: Sequence[Node] = (), depth: int = 4) -> str:
-    """Return programs as rules write them, over leaves x0, x1, ..., where leaves are given.
-
-    Below `depth` nested calls, and after `MAX_SHOWN_CALLS` calls, only types are shown.
-    """
-    names = {leaf: f"x{k}" for k, leaf in enumerate(leaves) if leaf.op not in (INPUT, CONSTANT)}
-    calls = count()
-
-    def format_node(node: Node | None, depth: int) -> str:
-        if node is None:
-            return "None"
-        if node.op is INPUT:
-            return str(node.attribute("name"))
-        if node in names:
-            return names[node]
-        if node.op is CONSTANT or not depth or next(calls) >= MAX_SHOWN_CALLS:
-            return ", ".join(map(format_type, node.types))
-        if node.op is ITEM:
-            return f"{format_node(node.args[0], depth)}[{node.attribute('index')}]"
-        return format_call(node.op, [format_node(arg, depth - 1) for arg in node.args], node.attrs)
-
-    return ", ".join(format_node(node, depth) for node in nodes)
 
 
 def _are_same_function(left: Node, right: Node, leaves: Sequence[Node]) -> bool:

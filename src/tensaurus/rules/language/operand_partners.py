@@ -4,7 +4,7 @@
     (x + a) + y => (x + y) + a        a meets x + y
 
 Over the reals that changes nothing.  In float32 it does where a constant is chosen for its rounding
-(`graph/analysis/cancellation`): x * 1e30 * 1e-30 * 1e30 never overflows, but x * 1e30 * 1e30 * 1e-30 does;
+(`graph/analysis/needed_rounding`): x * 1e30 * 1e-30 * 1e30 never overflows, but x * 1e30 * 1e30 * 1e-30 does;
 and (x + 12582912) - 12582912 + y rounds x, but x + y + 12582912 - 12582912 does not.
 """
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
-from tensaurus.graph.analysis.cancellation import MOVE, PRODUCT, SUM, classify_operation
+from tensaurus.graph.analysis.needed_rounding import MOVE, PRODUCT, SUM, classify_operation
 from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.occurrences import variables
@@ -21,7 +22,12 @@ from tensaurus.rules.language.term import Apply, Item, Term, Variable
 
 __all__ = ["regrouped_variables"]
 
-Partner = tuple[str, frozenset[str]]  # SUM or PRODUCT, and the variables of the other operand
+
+class Partner(NamedTuple):
+    """The other operand of a sum or product."""
+
+    call: str  # SUM or PRODUCT
+    variables: frozenset[str]  # those of the other operand
 
 
 def regrouped_variables(
@@ -33,7 +39,7 @@ def regrouped_variables(
     """
     before, after = _partners(left), _partners(right)
     new = {name: met - before.get(name, set()) for name, met in after.items()}
-    return {name: frozenset(kind for kind, _ in met) for name, met in new.items() if met}
+    return {name: frozenset(partner.call for partner in met) for name, met in new.items() if met}
 
 
 def _partners(roots: Sequence[Term | None]) -> dict[str, set[Partner]]:
@@ -53,7 +59,7 @@ def _operands_with_partner(term: Term | None) -> Iterator[tuple[str, Partner]]:
             if (kind := _kind(op)) in (SUM, PRODUCT) and len(args) == 2:
                 for arg, other in (args, args[::-1]):
                     if (name := _moved_variable(arg)) is not None:
-                        yield name, (kind, frozenset(variables(other)))
+                        yield name, Partner(kind, frozenset(variables(other)))
             for arg in args:
                 yield from _operands_with_partner(arg)
 

@@ -26,9 +26,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -53,14 +54,12 @@ from tensaurus.rules.language.occurrences import (
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.side_conditions import FUNCTIONS, Undefined, evaluate_expression, holds
 from tensaurus.rules.language.term import Apply, Variable
-from tensaurus.rules.prove.attribute_domain import (
-    UNKNOWN_VALUE_ERRORS,
-    equal_length_attributes,
-    representative_values,
-)
-from tensaurus.rules.prove.expression_prover import Means
-from tensaurus.rules.prove.rule_case import Case, CaseBinding, Gap, State
+from tensaurus.rules.prove.attribute_domain import equal_length_attributes
+from tensaurus.rules.prove.attribute_values import representative_values
+from tensaurus.rules.prove.expression_prover import Methods
+from tensaurus.rules.prove.rule_case import Case, CaseBinding, CaseState, Gap
 from tensaurus.rules.prove.size_assumptions import SIZE_QUESTIONS, easier_question, fresh_names, new_symbol
+from tensaurus.rules.prove.unknown_values import UNKNOWN_VALUE_ERRORS
 
 MAX_ANSWERS = 24  # a case with more answers must make each yes true by a replacement of symbols
 # Replacements of symbols one after the other: twice as many as the proof of any rule of the library has.  A
@@ -82,7 +81,7 @@ class OutOfSteps(ProofStopped):
 
 
 @dataclass
-class StepBudget:
+class ProofBudget:
     """The steps that a proof may still take; a step builds an operator, or compares two sides.
 
     Steps are counted instead of seconds, so that a proof ends at the same place on every machine.
@@ -91,7 +90,7 @@ class StepBudget:
     """
 
     remaining: float = inf
-    means: Means = Means.TYPES
+    methods: Methods = Methods.SOLVED_SIZES
 
     def spend(self) -> None:
         """Take one step.  Raises OutOfSteps where none remains."""
@@ -104,29 +103,35 @@ class NotApplicable(ValueError):
     """The rule does not apply."""
 
 
-Run: TypeAlias = Callable[[State], Any]  # builds something in a state, and raises where it refuses
+Build: TypeAlias = Callable[[CaseState], Any]  # builds nodes of a state, and raises where it refuses
+
+
+class _Built(NamedTuple):
+    state: CaseState
+    result: Any
 
 
 class CaseSplit:
     """Iterates over the cases of one rule in which the largest rank of a variable is `rank`.
 
-    low     smallest size of a dimension
-    dtypes  element types of the variables, one for all or by name
-    ones    whether sizes that broadcast may be 1
-    steps   budget of the proof; OutOfSteps is raised where it is used up
+    dtypes          element types of the variables, one for all or by name
+    allows_ones     whether sizes that broadcast may be 1
+    budget          steps of the proof; OutOfSteps is raised where they are used up
+    skip_identical  whether cases are left out in which both sides are the same nodes
     """
 
     def __init__(
         self,
         rule: Rule,
         rank: int = 0,
-        low: int = 1,
         dtypes: Mapping[str, str] | str = "float32",
-        ones: bool = True,
-        steps: StepBudget | None = None,
+        allows_ones: bool = True,
+        budget: ProofBudget | None = None,
+        skip_identical: bool = True,
     ):
-        self.rule, self.rank, self.low, self.dtypes, self.ones = rule, rank, low, dtypes, ones
-        self.steps = steps or StepBudget()
+        self.rule, self.rank, self.dtypes, self.allows_ones = rule, rank, dtypes, allows_ones
+        self.budget = budget or ProofBudget()
+        self.skip_identical = skip_identical
         self.applications = [a for root in rule.lhs for a in inner_first(root)]
         given = set[str]().union(*map(bound_names, rule.lhs))
         # conditions, and calls of the right side, each with the names read; names of outputs, with the call
@@ -138,52 +143,57 @@ class CaseSplit:
         self.rng = np.random.default_rng(len(rule.text))
 
     def __iter__(self) -> Iterator[Case | Gap]:
-        yield from self._step(0, State())
+        yield from self._cases_from(0, CaseState())
 
-    def _step(self, place: int, state: State) -> Iterator[Case | Gap]:
+    def _cases_from(self, place: int, state: CaseState) -> Iterator[Case | Gap]:
         """Yield the cases of a state in which the first `place` operators of the left side are built."""
         if place == len(self.applications):
             if state.types and max(kind.rank for kind in state.types.values()) < self.rank:
                 return  # a case of another `rank`
-            yield from self._split(state, self._build_sides, self._make_case)
+            for built in self._split(state, self._build_sides):
+                if isinstance(built, Gap):
+                    yield built
+                elif not self.skip_identical or built.result[0] != built.result[1]:
+                    yield Case(built.state, *built.result)
             return
         term = self.applications[place]
-
-        def build_calls(now: State) -> Any:
-            """Build the operator, and what is known of the right side; return how many outputs it has."""
-            binding = now.binding()
-            is_open = False
-            try:
-                self._check_conditions(binding)
-            except Undefined as error:
-                # the operator itself may refuse the value that leaves the condition open, as a divisor of 0
-                if not (is_open := _is_left_open(error)):
-                    raise
-            dtype = self._dtype(now)
-            _require_known_attributes(term, binding)
-            made = build_term(term, binding, dtype, all_outputs=True)
-            assert made is not None
-            for other, needed in self.right_calls:
-                if needed <= binding.nodes.keys() | binding.values.keys():
-                    _require_known_attributes(other, binding)
-                    build_term(other, binding, dtype, all_outputs=True)
-            if is_open:
-                self._check_conditions(binding)
-            return len(made.types)
-
-        def then(now: State, outputs: int, _: Any) -> Iterator[Case | Gap]:
-            names = [name for name, owner in self.outputs if owner is term and name not in now.values]
-            for picked in product(range(outputs), repeat=len(names)):
-                values = {**now.values, **dict(zip(names, picked, strict=True))}
-                yield from self._step(place + 1, replace(now, values=values))
-
         for wider in self._introduce_variables(term, state):
-            yield from self._split(wider, build_calls, then)
+            for built in self._split(wider, partial(self._build_operator, term)):
+                if isinstance(built, Gap):
+                    yield built
+                    continue
+                values = built.state.values
+                names = [name for name, owner in self.outputs if owner is term and name not in values]
+                for picked in product(range(built.result), repeat=len(names)):
+                    more = {**values, **dict(zip(names, picked, strict=True))}
+                    yield from self._cases_from(place + 1, replace(built.state, values=more))
 
-    def _dtype(self, state: State) -> str:
+    def _build_operator(self, term: Apply, state: CaseState) -> int:
+        """Build an operator, and what is known of the right side; return how many outputs it has."""
+        binding = state.binding()
+        is_open = False
+        try:
+            self._check_conditions(binding)
+        except Undefined as error:
+            # the operator itself may refuse the value that leaves the condition open, as a divisor of 0
+            if not (is_open := _is_left_open(error)):
+                raise
+        dtype = self._dtype(state)
+        _require_known_attributes(term, binding)
+        made = build_term(term, binding, dtype, all_outputs=True)
+        assert made is not None
+        for other, needed in self.right_calls:
+            if needed <= binding.nodes.keys() | binding.values.keys():
+                _require_known_attributes(other, binding)
+                build_term(other, binding, dtype, all_outputs=True)
+        if is_open:
+            self._check_conditions(binding)
+        return len(made.types)
+
+    def _dtype(self, state: CaseState) -> str:
         return next((kind.dtype for kind in state.types.values()), "float32")
 
-    def _introduce_variables(self, term: Apply, state: State) -> Iterator[State]:
+    def _introduce_variables(self, term: Apply, state: CaseState) -> Iterator[CaseState]:
         """Yield the state with each choice of ranks and attributes for the names that the term uses first."""
         new = [a.name for a in term.args if isinstance(a, Variable)]
         new = [name for name in dict.fromkeys(new) if name not in state.types and name not in state.values]
@@ -192,7 +202,7 @@ class CaseSplit:
             with fresh_names(state.name_counts) as names:
                 for name, rank in zip(new, ranks, strict=True):
                     dtype = self.dtypes if isinstance(self.dtypes, str) else self.dtypes[name]
-                    sizes = [new_symbol(f"{name}{d}", self.low) for d in range(rank)]
+                    sizes = [new_symbol(f"{name}{d}", 1) for d in range(rank)]
                     types[name] = TensorType(dtype, tuple(sizes))
             largest = max((kind.rank for kind in types.values()), default=self.rank)
             if len(types) == len(self.rule.variables) and largest < self.rank:
@@ -200,15 +210,16 @@ class CaseSplit:
             wider = replace(state, types=types, name_counts=names.taken)
             yield from self._introduce_attributes(term, wider)
 
-    def _introduce_attributes(self, term: Apply, state: State) -> Iterator[State]:
+    def _introduce_attributes(self, term: Apply, state: CaseState) -> Iterator[CaseState]:
         """Yield the state with each choice of values for the attributes that the term uses first."""
-        open_names = {name: tree.id for name, tree in term.attrs if isinstance(tree, ast.Name)}
-        fixed = {name for name, _ in term.attrs}
         known = set(state.values) | set(state.types)
-        single = [(name, key) for name, key in open_names.items() if key not in known]
+        # attributes whose value has a name of its own: perm=p; then those that `**rest` stands for
+        names_given = ((name, tree.id) for name, tree in term.attrs if isinstance(tree, ast.Name))
+        named = [(name, key) for name, key in names_given if key not in known]
         rest = term.rest if term.rest is not None and term.rest not in known else None
+        fixed = {name for name, _ in term.attrs}
         others = [name for name in term.op.attributes if name not in fixed] if rest is not None else []
-        if not single and not others:
+        if not named and not others:
             yield state if rest is None else replace(state, values={**state.values, rest: {}})
             return
         rank = 0
@@ -216,50 +227,42 @@ class CaseSplit:
             with record_questions(state.assumed):  # typed under the same answers as before
                 first = build_term(term.args[0], state.binding(), self._dtype(state))
             rank = -1 if first is None else first.tensor.rank
-        asked = [n for n, _ in single] + others
+        attributes = [name for name, _ in named] + others
         with fresh_names(state.name_counts) as names:
-            pools = [list(representative_values(term.op, name, rank)) for name in asked]
-        pairs = equal_length_attributes(term.op)
-        for picked in _combine_values(pools, [name in pairs for name in asked]):
+            pools = [list(representative_values(term.op, name, rank)) for name in attributes]
+        paired = equal_length_attributes(term.op)
+        for picked in _combine_values(pools, [name in paired for name in attributes]):
             values = dict(state.values)
-            for (_, key), value in zip(single, picked[: len(single)], strict=True):
-                values[key] = value
+            values.update((key, value) for (_, key), value in zip(named, picked, strict=False))
             if rest is not None:
-                values[rest] = dict(zip(others, picked[len(single) :], strict=True))
+                values[rest] = dict(zip(others, picked[len(named) :], strict=True))
             yield replace(state, values=values, name_counts=names.taken)
 
-    def _split(
-        self,
-        state: State,
-        run: Run,
-        then: Callable[[State, Any, Sequence[Question]], Iterator[Case | Gap]],
-        replacements: int = 0,
-    ) -> Iterator[Case | Gap]:
-        """Yield what `then` makes of each case in which `run` succeeds.
+    def _split(self, state: CaseState, build: Build, replacements: int = 0) -> Iterator[_Built | Gap]:
+        """Yield each case of a state in which `build` succeeds, with its result.
 
-        `then` gets the state of the case, what `run` returned, and the questions that were left open.
-        Where `run` refuses, it is tried again with each question that it asked answered by yes, the latest
+        Where `build` refuses, it is tried again with each question that it asked answered by yes, the latest
         first; the questions tried before are then answered by no.
         """
-        self.steps.spend()
+        self.budget.spend()
         if replacements > MAX_REPLACEMENTS:
             yield Gap("its sizes are nested too deeply")
             return
         reason: Exception | None = None
         with record_questions(state.assumed) as watch:
             try:
-                result = run(state)
+                result = build(state)
             except (Untypable, Undefined, *UNKNOWN_VALUE_ERRORS) as error:
                 reason = error
         if reason is None:
-            yield from then(state, result, tuple(watch.asked))
+            yield _Built(state, result)
             return
         rest = state  # with the questions tried so far answered by no
         for question in _order_questions(watch.asked):
             # a question of a condition has nothing to do with broadcasting
             may_broadcast = _asks_for_one(question) and isinstance(reason, Untypable)
             self.broadcasts |= may_broadcast
-            if may_broadcast and not self.ones:
+            if may_broadcast and not self.allows_ones:
                 pass  # no case in which the answer is yes
             elif question.kind in SIZE_QUESTIONS:
                 solutions, rest = rest.solve(question)
@@ -267,40 +270,40 @@ class CaseSplit:
                     yield Gap(f"cannot assume {_format_question(question)} at {state}")
                     return
                 if solutions is None:  # the sizes keep their form: the answer is an assumption for the prover
-                    yield from self._split(rest.with_answer(question, True), run, then, replacements + 1)
+                    yield from self._split(rest.with_answer(question, True), build, replacements + 1)
                 for values in solutions or ():
                     changed = rest.substitute(values)
                     if changed is not None:
-                        yield from self._split(changed, run, then, replacements + 1)
+                        yield from self._split(changed, build, replacements + 1)
             else:
-                yield from self._split(rest.with_answer(question, True), run, then, replacements + 1)
+                yield from self._split(rest.with_answer(question, True), build, replacements + 1)
             rest = rest.with_answer(question, False)
         if watch.open_was_tested and rest is not state:
             # "no" to all questions is a state of its own, in which an attribute has a known value
-            yield from self._split(rest, run, then, replacements + 1)
+            yield from self._split(rest, build, replacements + 1)
             return
         # code that needs the value of a symbol has not refused all numbers
         if not isinstance(reason, (Untypable, Undefined, NotApplicable)) or _is_left_open(reason):
             yield Gap(f"{type(reason).__name__}: {reason} at {state}")
             return
         self.refusals += 1
-        missed = self._find_missed_instance(rest, run) if self.refusals % REFUSALS_PER_CHECK == 0 else None
+        missed = self._find_missed_instance(rest, build) if self.refusals % REFUSALS_PER_CHECK == 0 else None
         if missed is not None:
             yield Gap(f"{reason}, yet it applies at {missed}")
 
-    def _find_missed_instance(self, state: State, run: Run) -> State | None:
-        """Return an instance with small sizes in this state that `run` accepts, if one is drawn."""
+    def _find_missed_instance(self, state: CaseState, build: Build) -> CaseState | None:
+        """Return an instance with small sizes in this state that `build` accepts, if one is drawn."""
         drawn = state.draw_numbers(self.rng)
         if drawn is None:
             return None
         with record_questions(drawn.assumed):
             try:
-                run(drawn)
+                build(drawn)
             except (Untypable, Undefined, *UNKNOWN_VALUE_ERRORS):
                 return None
         return drawn
 
-    def _build_sides(self, state: State) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    def _build_sides(self, state: CaseState) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         binding = state.binding()
         self._check_conditions(binding)
         dtype = self._dtype(state)
@@ -322,11 +325,6 @@ class CaseSplit:
             forget_open_questions()
             if needed <= names.keys() and not holds(condition, names):
                 raise NotApplicable(ast.unparse(condition))
-
-    def _make_case(self, state: State, sides: Any, asked: Sequence[Question]) -> Iterator[Case | Gap]:
-        left, right = sides
-        if any(a is not b for a, b in zip(left, right, strict=True)):
-            yield Case(state, left, right, tuple(asked))
 
 
 def _combine_values(pools: Sequence[Sequence[Any]], paired: Sequence[bool]) -> Iterator[tuple[Any, ...]]:

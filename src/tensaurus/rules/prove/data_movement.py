@@ -24,8 +24,8 @@ from tensaurus.ops.declare import Argument
 from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, show_term
-from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS
 from tensaurus.rules.prove.pointwise import is_elementwise_for_all_types
+from tensaurus.rules.prove.unknown_values import UNKNOWN_VALUE_ERRORS
 
 __all__ = ["equal_shape_pairs", "moved_inputs", "scopes_at_examples", "is_exchange", "variables_where"]
 

@@ -29,9 +29,9 @@ from tensaurus.expr.sizes.open_questions import CacheByAnswers, Question, record
 from tensaurus.expr.sizes.size import Atom, Size, polynomial
 from tensaurus.graph.analysis.program_expression import build_expressions
 from tensaurus.graph.ir.node import CONSTANT, INPUT, Node
-from tensaurus.rules.prove.attribute_domain import REAL_PREFIX
 from tensaurus.rules.prove.factor_out_of_max import factor_out_of_max
 from tensaurus.rules.prove.solve_sizes import solve_maxima
+from tensaurus.rules.prove.unknown_values import REAL_PREFIX
 from tensaurus.rules.prove.z3_terms import IndexedTerms, SolverTerms
 from tensaurus.system.deadline import cancel_at_deadline
 
@@ -43,12 +43,12 @@ SEARCH_SOLVER_WORK = 200_000  # the same limit for a question that a search wait
 SOLVER_TIMEOUT_MS = 60_000  # ends a question during which Z3 does not count its work
 
 
-class Means(IntEnum):
+class Methods(IntEnum):
     """The methods that a proof may use, each with those before it."""
 
     FORMS = 0  # canonical forms
     SOLVER = 1  # Z3 where the forms differ
-    TYPES = 2  # sizes solved from the types where Z3 fails, which takes many times as long
+    SOLVED_SIZES = 2  # sizes solved from the assumptions where Z3 fails, which takes many times as long
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ _pairs = CacheByAnswers[_Pair](4096)
 
 
 def prove_equal(
-    left: Node, right: Node, assumed: Mapping[Question, bool], means: Means = Means.TYPES
+    left: Node, right: Node, assumed: Mapping[Question, bool], methods: Methods = Methods.SOLVED_SIZES
 ) -> Verdict:
     """Prove that both nodes are the same function of their inputs, under the assumptions."""
     positive = frozenset(q.subject for q, known in assumed.items() if q.kind == "positive" and known)
@@ -111,7 +111,7 @@ def prove_equal(
         pair = _pairs.get(
             (*nodes, positive), lambda: _Pair(*build_expressions(nodes, partial(_leaf, nonzero=positive)))
         )
-    return _prove_pair(pair, positive, assumed, means)
+    return _prove_pair(pair, positive, assumed, methods)
 
 
 def prove_equal_over(left: Node, right: Node, leaves: Callable[[Node], Source | None]) -> Verdict:
@@ -120,26 +120,26 @@ def prove_equal_over(left: Node, right: Node, leaves: Callable[[Node], Source | 
     Raises ValueError, and Untypable where a node has no expression over the leaves.
     """
     pair = _Pair(*build_expressions((left, right), leaves))
-    return _prove_pair(pair, frozenset(), {}, Means.SOLVER, SEARCH_SOLVER_WORK)
+    return _prove_pair(pair, frozenset(), {}, Methods.SOLVER, SEARCH_SOLVER_WORK)
 
 
 def _prove_pair(
     pair: _Pair,
     positive: frozenset[str],
     assumed: Mapping[Question, bool],
-    means: Means,
+    methods: Methods,
     work: int = SOLVER_WORK,
 ) -> Verdict:
     computes = _computes(pair.first, pair.second)  # else both only move elements
     if pair.has_equal_forms:
         return ProvedEqual("algebra" if computes else MOVED)
-    if means == Means.FORMS:
+    if methods == Methods.FORMS:
         return NotProved("canonical forms differ")
     verdict = _prove_elements(pair, positive, assumed, work)
     if isinstance(verdict, ProvedEqual):
         return verdict
     verdict = _prove_indices(pair, positive, assumed, work)
-    if isinstance(verdict, NotProved) and means == Means.TYPES:
+    if isinstance(verdict, NotProved) and methods == Methods.SOLVED_SIZES:
         decided = solve_maxima((pair.first, pair.second), assumed)
         if decided is not None and are_equal_expressions(*decided):
             verdict = ProvedEqual("z3")

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Scope, Tensor
 from tensaurus.expr.sizes.size import Axis, Poly, Size, atoms, is_same_size, polynomial
@@ -24,8 +25,9 @@ from tensaurus.ops.examples import examples_of
 from tensaurus.rules.language.occurrences import attribute_expressions, inner_first, names_in
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Item
-from tensaurus.rules.prove.attribute_domain import UNKNOWN_VALUE_ERRORS, representative_values
+from tensaurus.rules.prove.attribute_values import representative_values
 from tensaurus.rules.prove.size_assumptions import new_symbol
+from tensaurus.rules.prove.unknown_values import UNKNOWN_VALUE_ERRORS
 
 MAX_RANKS = {1: 4, 2: 3}  # largest rank that is tried, by the number of inputs; 2 for more inputs
 TYPES = ("float32", "float64", "int64", "uint8", "bool")  # one of each kind that expressions distinguish
@@ -89,7 +91,7 @@ def _is_elementwise_for(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]
             result = _scalar_form(op, given, kinds, attrs, dtypes)
             if result is None:
                 continue
-            if scalar is None or not all(result[1]) or result[0] != scalar[0]:
+            if scalar is None or not result.is_aligned or result.body != scalar.body:
                 return False
             seen_shapes.add(kinds[0])
         if scalar is None and not seen_shapes:
@@ -100,17 +102,21 @@ def _is_elementwise_for(op: Op, given: tuple[bool, ...], dtypes: tuple[str, ...]
     return accepted
 
 
+class _ScalarForm(NamedTuple):
+    """An expression's body at rank 0, and whether each read is at the output's own index."""
+
+    body: Body
+    is_aligned: bool
+
+
 def _scalar_form(
     op: Op,
     given: Sequence[bool],
     shapes: Sequence[tuple[Size, ...]],
     attrs: dict[str, object],
     dtypes: Sequence[str],
-) -> tuple[Body, list[bool]] | None:
-    """Return the first output's body at rank 0, and whether each read is at the output's index.
-
-    Returns None where the operator does not accept these types.
-    """
+) -> _ScalarForm | None:
+    """Return the form of the operator's first output, None where it does not accept these types."""
     rest = (TensorType(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
     kinds = tuple(next(rest) if here else None for here in given)
     try:
@@ -118,7 +124,8 @@ def _scalar_form(
     except (Untypable, *UNKNOWN_VALUE_ERRORS):
         return None
     aligned: list[bool] = []
-    return _scalar_body(scope, scope.body, aligned), aligned
+    body = _scalar_body(scope, scope.body, aligned)
+    return _ScalarForm(body, all(aligned))
 
 
 def _scalar_body(scope: Scope, body: Body, aligned: list[bool]) -> Body:

@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, product
 from math import inf
+from typing import NamedTuple
 
 from tensaurus.expr.ir.element_types import Untypable
 from tensaurus.ops.declare import NUMBERS
@@ -36,13 +37,14 @@ from tensaurus.rules.language.evidence import Proved
 from tensaurus.rules.language.occurrences import inner_first, names_in
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import show_term
-from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of, has_free_length, is_sampled
-from tensaurus.rules.prove.case_split import CaseSplit, DifferentForms, OutOfSteps, ProofStopped, StepBudget
+from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of
+from tensaurus.rules.prove.attribute_values import has_free_length, is_sampled
+from tensaurus.rules.prove.case_split import CaseSplit, DifferentForms, OutOfSteps, ProofBudget, ProofStopped
 from tensaurus.rules.prove.data_movement import is_exchange
 from tensaurus.rules.prove.expression_prover import (
     MOVED,
     STRENGTH,
-    Means,
+    Methods,
     NotProved,
     ProvedEqual,
     Verdict,
@@ -50,7 +52,7 @@ from tensaurus.rules.prove.expression_prover import (
 )
 from tensaurus.rules.prove.pointwise import scalar_rule
 from tensaurus.rules.prove.row_major import without_order_keepers
-from tensaurus.rules.prove.rule_case import Case, Gap, State
+from tensaurus.rules.prove.rule_case import Case, CaseState, Gap
 
 MAX_CASES_WITH_ONES = 120  # cases of one rank; if more are expected, higher ranks leave out sizes of one
 MAX_CASES = 3000  # cases of one rank; if more are expected without sizes of one, the proof ends before it
@@ -72,8 +74,8 @@ class Unproved:
     differs: bool = False
 
 
-def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved | Unproved:
-    """Return evidence that a rule is right for all sizes, by the methods that `means` allows.
+def prove(rule: Rule, steps: float = inf, methods: Methods = Methods.SOLVED_SIZES) -> Proved | Unproved:
+    """Return evidence that a rule is right for all sizes, by these methods.
 
     When the steps are used up, the evidence names the ranks that are done; the rule is unproved if
     MIN_PROVED_RANK is not among them.
@@ -82,7 +84,7 @@ def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved 
     ordered = without_order_keepers(rule)  # None where `row_major` says nothing
     if is_exchange(rule) or ordered is not None and show_term(ordered.lhs[0]) == show_term(ordered.rhs[0]):
         return Proved("algebra", "all sizes, all ranks")
-    budget = StepBudget(steps, means)
+    budget = ProofBudget(steps, methods)
     try:
         for each in (rule, ordered):
             if each is not None and (scalar := scalar_rule(each)) is not None:
@@ -98,24 +100,26 @@ def prove(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Proved 
         return Unproved(rule, f"its simplest form does not type: {error}")
 
 
-def _prove_scalar_rule(scalar: Rule, steps: StepBudget) -> Proved | Unproved:
+def _prove_scalar_rule(scalar: Rule, budget: ProofBudget) -> Proved | Unproved:
     """Prove a rule at rank 0, which stands for all ranks."""
     kinds = product(_element_types(scalar), repeat=len(scalar.variables))
-    cases = (CaseSplit(scalar, dtypes=_types_by_variable(scalar, each), steps=steps) for each in kinds)
+    cases = (CaseSplit(scalar, dtypes=_types_by_variable(scalar, each), budget=budget) for each in kinds)
     used = [by for each in cases for by in _prove_cases(each)]
     if not used:
         return Unproved(scalar, NO_CASES)
     return Proved(*_evidence_fields(used, "all sizes, all ranks" + _sampled_attributes(scalar)))
 
 
-def states_not_proved(rule: Rule, steps: float = inf, means: Means = Means.TYPES) -> Iterator[State]:
+def states_not_proved(
+    rule: Rule, steps: float = inf, methods: Methods = Methods.SOLVED_SIZES
+) -> Iterator[CaseState]:
     """Yield symbolic types and values at which these methods prove no equality, within the steps."""
-    budget = StepBudget(steps, means)
+    budget = ProofBudget(steps, methods)
     try:
         for rank in range(MAX_RANK + 1):
-            for case in CaseSplit(rule, rank, steps=budget):
+            for case in CaseSplit(rule, rank, budget=budget):
                 budget.spend()
-                if isinstance(case, Case) and isinstance(prove_case(case, means), NotProved):
+                if isinstance(case, Case) and isinstance(prove_case(case, methods), NotProved):
                     yield case.state
     except (ProofStopped, RecursionError, Untypable):  # as in `prove`
         return
@@ -125,8 +129,8 @@ def _prove_cases(cases: CaseSplit) -> list[str]:
     """Return the method that proves each case.  Raises ProofStopped at the first case that is not proved."""
     used: list[str] = []
     for case in cases:
-        cases.steps.spend()
-        verdict = case if isinstance(case, Gap) else prove_case(case, cases.steps.means)
+        cases.budget.spend()
+        verdict = case if isinstance(case, Gap) else prove_case(case, cases.budget.methods)
         if isinstance(verdict, Gap):
             raise ProofStopped(verdict.reason)
         if isinstance(verdict, NotProved):
@@ -140,65 +144,70 @@ def _evidence_fields(used: Sequence[str], coverage: str) -> tuple[str, str]:
     return ("z3", f"all reals, {coverage}") if "z3" in used else ("algebra", coverage)
 
 
-def _prove_by_ranks(rule: Rule, steps: StepBudget) -> Proved | Unproved:
+def _prove_by_ranks(rule: Rule, budget: ProofBudget) -> Proved | Unproved:
     """Prove a rule at all ranks for the first element types at which it applies, then for others.
 
     The other types are tried at as many ranks as the rule may depend on them, see the module's text.
     """
     # one type for all variables; where the rule applies at none, and variables are few, each with its own
-    names, types = rule.variables, _element_types(rule)
+    names, types, names_type = rule.variables, _element_types(rule), _depends_on_type(rule)
     uniform = [_types_by_variable(rule, [kind] * len(names)) for kind in types]
-    names_type = _depends_on_type(rule)
-    combinations, most = len(types) ** len(names), MAX_TYPE_COMBINATIONS
-    tries_mixed = combinations <= most if names_type else len(names) <= MAX_MIXED_VARIABLES
-    mixed = (_types_by_variable(rule, kinds) for kinds in product(types, repeat=len(names)) if tries_mixed)
+    combinations = len(types) ** len(names)
+    is_few = combinations <= MAX_TYPE_COMBINATIONS if names_type else len(names) <= MAX_MIXED_VARIABLES
+    mixed = (_types_by_variable(rule, kinds) for kinds in product(types, repeat=len(names)) if is_few)
     for kinds in chain(uniform, mixed):
-        used, ones_rank = _prove_ranks(rule, kinds, steps)
-        if any(used):
+        by_rank, ones_rank = _prove_ranks(rule, kinds, budget)
+        if any(by_rank):
             break
     else:
         return Unproved(rule, NO_CASES)
-    ranks = [rank for rank, found in enumerate(used) if found]
-    moves = all(by == MOVED for found in used for by in found)
-    if names_type and not tries_mixed:
+    ranks = [rank for rank, methods in enumerate(by_rank) if methods]
+    lowest, highest = ranks[0], ranks[-1]
+    methods = [by for found in by_rank for by in found]
+    if names_type and not is_few:
         count = len(names)
         raise ProofStopped(f"it asks for an element type, and {count} variables may have any of {len(types)}")
-    for other in uniform[uniform.index(kinds) + 1 :] if kinds in uniform else ():
-        # rules that only move elements do not depend on their type, unless a condition asks for it
-        most = ranks[-1] if names_type else 1 if moves else MAX_RANK_OF_OTHER_TYPES
-        for rank in range(ranks[0], max(ranks[0], most) + 1):
-            used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
-    if len(names) > 1 and (names_type or kinds in uniform):
-        for other in mixed:  # a generator: combinations that were tried above do not come again
-            for rank in range(ranks[0], (ranks[-1] if names_type else ranks[0]) + 1):
-                used.append(_prove_cases(CaseSplit(rule, rank, dtypes=other)))
-    coverage = f"all sizes, ranks {ranks[0]}-{ranks[-1]}"
-    if ones_rank < ranks[-1]:
+    # rules that only move elements do not depend on their type, unless a condition asks for it
+    most = max(lowest, 1 if all(by == MOVED for by in methods) else MAX_RANK_OF_OTHER_TYPES)
+    others = uniform[uniform.index(kinds) + 1 :] if kinds in uniform else []
+    trials = [(other, highest if names_type else most) for other in others]
+    # `mixed` is a generator: combinations that were tried above do not come again
+    more = mixed if len(names) > 1 and (names_type or kinds in uniform) else ()
+    for other, last in chain(trials, ((other, highest if names_type else lowest) for other in more)):
+        for rank in range(lowest, last + 1):
+            methods += _prove_cases(CaseSplit(rule, rank, dtypes=other))
+    coverage = f"all sizes, ranks {lowest}-{highest}"
+    if ones_rank < highest:
         coverage += f", sizes of one in broadcasting to rank {ones_rank}"
-    methods = [by for found in used for by in found]
     return Proved(*_evidence_fields(methods, coverage + _sampled_attributes(rule)))
 
 
-def _prove_ranks(rule: Rule, dtypes: Mapping[str, str], steps: StepBudget) -> tuple[list[list[str]], int]:
-    """Return the methods that prove the cases of each rank, and the largest rank with sizes of one."""
-    used: list[list[str]] = []
+class _ProvedRanks(NamedTuple):
+    """For each rank from 0 the methods that prove its cases, and the largest rank with sizes of one."""
+
+    methods: list[list[str]]
+    ones_rank: int
+
+
+def _prove_ranks(rule: Rule, dtypes: Mapping[str, str], budget: ProofBudget) -> _ProvedRanks:
+    """Prove the cases of one rank after the other, until there are too many cases or the steps end."""
+    methods: list[list[str]] = []
     ones_rank = MAX_RANK
     for rank in range(MAX_RANK + 1):
-        cases = CaseSplit(rule, rank, dtypes=dtypes, ones=ones_rank == MAX_RANK, steps=steps)
+        cases = CaseSplit(rule, rank, dtypes=dtypes, allows_ones=ones_rank == MAX_RANK, budget=budget)
         try:
-            used.append(_prove_cases(cases))
+            methods.append(_prove_cases(cases))
         except OutOfSteps:
-            if rank > MIN_PROVED_RANK and any(used):
+            if rank > MIN_PROVED_RANK and any(methods):
                 break
             raise
-        # the next rank is expected to have now * now / before cases: the growth goes on by the same factor;
-        # `before` is 0 at the first rank
-        before, now = (len(found) for found in (*[[]], *used)[-2:])
-        if ones_rank == MAX_RANK > rank and cases.broadcasts and now * now > MAX_CASES_WITH_ONES * before > 0:
+        before, now = len(methods[-2]) if rank else 0, len(methods[-1])
+        expected = now * now / before if before else 0  # cases of the next rank, at the same factor of growth
+        if ones_rank == MAX_RANK > rank and cases.broadcasts and expected > MAX_CASES_WITH_ONES:
             ones_rank = rank  # higher ranks leave out sizes of one
-        elif now * now > MAX_CASES * before > 0:
+        elif expected > MAX_CASES:
             break
-    return used, ones_rank
+    return _ProvedRanks(methods, ones_rank)
 
 
 def _element_types(rule: Rule) -> tuple[str, ...]:
@@ -228,9 +237,9 @@ def _sampled_attributes(rule: Rule) -> str:
             free |= term.op.attributes.keys() - {name for name, _ in term.attrs}
         names |= {name for name in free if is_sampled(term.op, name)}
         known = {name: domain_of(term.op, name) for name in free}
-        lengths |= {name for name, each in known.items() if each.kind == "sizes" and each.length is None}
+        lengths |= {name for name, each in known.items() if each.kind == "integers" and each.length is None}
         counted |= {name for name, each in known.items() if each.kind == "listed" and has_free_length(each)}
-        integers |= {name for name, each in known.items() if each.kind == "number"}
+        integers |= {name for name, each in known.items() if each.kind == "whole"}
     coverage = [f"{' and '.join(sorted(names))} as in examples"] if names else []
     coverage += [f"{' and '.join(sorted(lengths))} of up to {MAX_RANK}"] if lengths else []
     coverage += [f"{' and '.join(sorted(counted - names))} of up to the rank"] if counted - names else []
@@ -238,11 +247,11 @@ def _sampled_attributes(rule: Rule) -> str:
     return "".join(f", {each}" for each in coverage)
 
 
-def prove_case(case: Case, means: Means = Means.TYPES) -> Verdict:
+def prove_case(case: Case, methods: Methods = Methods.SOLVED_SIZES) -> Verdict:
     """Prove that the sides of a case are equal."""
     by = MOVED
     for left, right in zip(case.left, case.right, strict=True):
-        verdict = prove_equal(left, right, case.state.assumed, means)
+        verdict = prove_equal(left, right, case.state.assumed, methods)
         if isinstance(verdict, NotProved):
             return verdict
         by = max(by, verdict.by, key=STRENGTH.index)

@@ -1,6 +1,6 @@
 """One case of a rule: types and attribute values over symbols, and the assumptions about them.
 
-`case_split` starts from an empty `State`, which grows while the left side is built.  One of
+`case_split` starts from an empty `CaseState`, which grows while the left side is built.  One of
 Concat(x, y, axis=k) has the types x [x0.1, x1.1] and y [y0.1, x1.1], and the value k = 0.
 """
 
@@ -28,14 +28,14 @@ from tensaurus.graph.ir.node import Node, source
 from tensaurus.ops import TensorType
 from tensaurus.rules.language.match import Binding
 from tensaurus.rules.language.side_conditions import Fact, Undefined
-from tensaurus.rules.prove.attribute_domain import substitute_attribute, symbols_of
 from tensaurus.rules.prove.size_assumptions import (
     NO_LOWER_BOUND,
     SIZE_QUESTIONS,
-    Values,
+    Replacements,
     fresh_names,
     solve_question,
 )
+from tensaurus.rules.prove.unknown_values import substitute_attribute, symbols_of
 
 BELOW_ZERO_SHARE = 0.2  # share of the symbols without a lower bound that are drawn from -2 on instead of 0
 
@@ -73,7 +73,7 @@ class CaseBinding(Binding):
 
 
 @dataclass(frozen=True)
-class State:
+class CaseState:
     """Types of variables, values of attributes (of rests: dicts), and the assumed answers.
 
     name_counts  number of symbols made for each hint, as counted by `fresh_names`; includes replaced symbols
@@ -84,20 +84,20 @@ class State:
     assumed: Mapping[Question, bool] = field(default_factory=dict)
     name_counts: Mapping[str, int] = field(default_factory=dict)
 
-    def solve(self, question: Question) -> tuple[list[Values] | None, State]:
+    def solve(self, question: Question) -> tuple[list[Replacements] | None, CaseState]:
         """Return replacements of symbols that make the answer yes, and the state with their names taken."""
         with fresh_names(self.name_counts) as names:
             found = solve_question(question)
         return found, replace(self, name_counts=names.taken)
 
-    def substitute(self, values: Values) -> State | None:
+    def substitute(self, values: Replacements) -> CaseState | None:
         """Return the state with symbols replaced; None if that contradicts an answer or divides by zero."""
         try:
             return self._substitute(values)
         except (ZeroDivisionError, ValueError):
             return None
 
-    def _substitute(self, values: Values) -> State | None:
+    def _substitute(self, values: Replacements) -> CaseState | None:
         assumed: dict[Question, bool] = {}
         for own, value in values.items():
             # the symbol's lower bound becomes an assumption about its value
@@ -125,7 +125,7 @@ class State:
             else substitute_attribute(value, values)
             for name, value in self.values.items()
         }  # fmt: skip
-        state = State(types, given, assumed, self.name_counts)
+        state = CaseState(types, given, assumed, self.name_counts)
         for question, known in assumed.items():
             # what is at least 0 and at most 0 is 0
             if known and question.kind == "nonnegative" and is_nonnegative(-question.subject):
@@ -134,7 +134,7 @@ class State:
                     return state.substitute(options[0])
         return state
 
-    def with_answer(self, question: Question, known: bool) -> State:
+    def with_answer(self, question: Question, known: bool) -> CaseState:
         """Return the state with one more assumed answer."""
         return replace(self, assumed={**self.assumed, question: known})
 
@@ -147,7 +147,7 @@ class State:
         named = (a for group in groups for a in sorted(group, key=lambda a: a.key) if isinstance(a, Symbol))
         return tuple(dict.fromkeys(named))
 
-    def draw_numbers(self, rng: np.random.Generator) -> State | None:
+    def draw_numbers(self, rng: np.random.Generator) -> CaseState | None:
         """Return the state with small numbers for symbols, None if they contradict an answer."""
         share = rng.random()  # of the symbols that are not at their lower bound
         values: dict[Atom, Size] = {}
@@ -179,12 +179,11 @@ class State:
 
 @dataclass(frozen=True)
 class Case:
-    """Both sides of a rule in one state, and the questions about sizes that were left open."""
+    """Both sides of a rule in one state."""
 
-    state: State
+    state: CaseState
     left: tuple[Node, ...]
     right: tuple[Node, ...]
-    asked: tuple[Question, ...]
 
 
 @dataclass(frozen=True)

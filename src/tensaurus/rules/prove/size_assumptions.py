@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import gcd
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensaurus.expr.sizes.open_questions import Question
 from tensaurus.expr.sizes.size import (
@@ -37,7 +37,7 @@ from tensaurus.expr.sizes.size import (
 SIZE_QUESTIONS = ("zero", "nonnegative")  # kinds of questions about sizes
 NO_LOWER_BOUND = -(2**62)  # lower bound of a symbol that has none: numbers are stored in 64 bits
 
-Values = Mapping[Atom, Size]
+Replacements = Mapping[Atom, Size]  # of symbols
 
 
 class NameCounter:
@@ -82,7 +82,7 @@ def new_symbol(hint: str, low: int, high: Size | None = None) -> Size:
     return size
 
 
-def solve_question(question: Question) -> list[Values] | None:
+def solve_question(question: Question) -> list[Replacements] | None:
     """Return replacements of symbols that together admit every value for which the answer is yes.
 
     None where no such replacements are known; empty where the answer is never yes.
@@ -92,46 +92,42 @@ def solve_question(question: Question) -> list[Values] | None:
     return _solve_nonnegative(question.subject) if question.kind == "nonnegative" else None
 
 
-def _solve_zero(gap: Size) -> list[Values] | None:
+def _solve_zero(gap: Size) -> list[Replacements] | None:
     """Return replacements that make a size, the difference of two equal ones, zero; see `solve_question`."""
     if isinstance(gap, int):
         return [{}] if gap == 0 else []
     if is_nonnegative(gap - 1) or is_nonnegative(-1 - gap):
         return []
-    multiple = _as_remainder(gap)
-    if multiple is not None:  # top % bottom = left: top - left is bottom times a new symbol
-        top, bottom, left = multiple
-        top = top - left
-        common_factor = gcd(*(int(c) for _, c in terms_of(top)))
-        if isinstance(bottom, int) and gcd(common_factor, bottom) == 1:  # 3*n % 4 = 0 where n % 4 = 0
-            top = _divide_coefficients(top, common_factor) or top
-        hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
-        least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else NO_LOWER_BOUND
-        return _solve_zero(top - bottom * new_symbol(hint, least))
+    remainder = _as_remainder(gap)
+    if remainder is not None:
+        return _solve_remainder(remainder)
     for signed in (gap, -gap):  # a size that is never below 0 is 0 only at its smallest
         if is_nonnegative(signed):
             return _solve_sum_of_nonnegative(signed) or _solve_quotient(signed)
-    # a symbol that is a term of its own becomes what the other terms require; best one whose lower bound the
-    # value has by its form, since it is lost otherwise
+    return _solve_for_symbol(gap) or _solve_quotient(gap) or _common_refinement(gap)
+
+
+def _solve_for_symbol(gap: Poly) -> list[Replacements] | None:
+    """Solve where a symbol is a term of its own: it becomes what the other terms require.
+
+    Best is a symbol whose lower bound the value has by its form, since it is lost otherwise.
+    """
     common_factor = gcd(*(int(c) for _, c in gap.terms))
-    solution: Values | None = None
+    solution: Replacements | None = None
     for factors, coefficient in gap.terms:
-        if len(factors) == 1 and abs(coefficient) == common_factor and _is_isolated(factors[0], gap):
-            (own,) = factors
-            assert isinstance(own, Symbol)
-            if own.high is not None:
-                continue
-            value = (polynomial(own) * coefficient - gap) * (1 if coefficient > 0 else -1)
-            value = _divide_coefficients(value, common_factor)
-            if value is None:
-                return None
-            if own.low == NO_LOWER_BOUND or is_nonnegative(value - own.low):
-                exact_replacement: Values = {own: value}
-                return [exact_replacement]
-            solution = solution or {own: value}
-    if solution is not None:
-        return [solution]
-    return _solve_quotient(gap) or _common_refinement(gap)
+        if len(factors) != 1 or abs(coefficient) != common_factor or not _is_isolated(factors[0], gap):
+            continue
+        (own,) = factors
+        assert isinstance(own, Symbol)
+        if own.high is not None:
+            continue
+        multiple = (polynomial(own) * coefficient - gap) * (1 if coefficient > 0 else -1)
+        value = _divide_coefficients(multiple, common_factor)
+        assert value is not None
+        if own.low == NO_LOWER_BOUND or is_nonnegative(value - own.low):
+            return [{own: value}]
+        solution = solution or {own: value}
+    return None if solution is None else [solution]
 
 
 def easier_question(question: Question) -> Question | None:
@@ -155,7 +151,7 @@ def easier_question(question: Question) -> Question | None:
     return Question("zero", gap if gap.terms[0][1] > 0 else -gap)
 
 
-def _solve_quotient(gap: Poly) -> list[Values] | None:
+def _solve_quotient(gap: Poly) -> list[Replacements] | None:
     """Solve where a quotient is a term of its own: t // b = n, so t = b*n + r with 0 <= r < b."""
     for factors, coefficient in gap.terms:
         (atom, *more) = factors or (None,)
@@ -175,7 +171,7 @@ def _solve_quotient(gap: Poly) -> list[Values] | None:
     return None
 
 
-def _solve_sum_of_nonnegative(gap: Poly) -> list[Values] | None:
+def _solve_sum_of_nonnegative(gap: Poly) -> list[Replacements] | None:
     """Solve where a sum of nonnegative terms is zero: every symbol has its smallest value."""
     lows: dict[Atom, int] = {a: a.low for a in atoms(gap) if isinstance(a, Symbol)}
     shifted = terms_of(substitute(gap, {a: a + low for a, low in lows.items() if low}))
@@ -200,18 +196,37 @@ def _is_isolated(atom: Atom, size: Poly) -> bool:
     return len(inside) == 1 and inside[0] == (atom,)
 
 
-def _as_remainder(gap: Poly) -> tuple[Size, Size, int] | None:
-    """Return (top, bottom, c) where the size is ±(top % bottom - c) with 0 <= c < bottom, else None."""
+class _Remainder(NamedTuple):
+    """The size top % bottom - left, or its negative, with 0 <= left < bottom."""
+
+    top: Size
+    bottom: Size
+    left: int
+
+
+def _as_remainder(gap: Poly) -> _Remainder | None:
+    """Return the size as a remainder minus a number, None where it is none."""
     for atom in atoms(gap):
         if isinstance(atom, Floor):
             rest = polynomial(atom.top) - atom.bottom * polynomial(atom)
             for left in (rest - gap, rest + gap):
                 if isinstance(left, int) and left >= 0 and is_nonnegative(atom.bottom - left - 1):
-                    return atom.top, atom.bottom, left
+                    return _Remainder(atom.top, atom.bottom, left)
     return None
 
 
-def _common_refinement(gap: Poly) -> list[Values] | None:
+def _solve_remainder(remainder: _Remainder) -> list[Replacements] | None:
+    """Solve top % bottom = left: top - left is bottom times a new symbol."""
+    top, bottom = remainder.top - remainder.left, remainder.bottom
+    common_factor = gcd(*(int(c) for _, c in terms_of(top)))
+    if isinstance(bottom, int) and gcd(common_factor, bottom) == 1:  # 3*n % 4 = 0 where n % 4 = 0
+        top = _divide_coefficients(top, common_factor) or top
+    hint = min((a.key for a in atoms(top) if isinstance(a, Symbol)), default="n")
+    least = 1 if is_nonnegative(top - 1) else 0 if is_nonnegative(top) else NO_LOWER_BOUND
+    return _solve_zero(top - bottom * new_symbol(hint, least))
+
+
+def _common_refinement(gap: Poly) -> list[Replacements] | None:
     """Solve where two products of symbols are equal, a*b = c*d.
 
     Each pair of factors, one of either product, has a new symbol: a = p*q, b = r*s, c = p*r, d = q*s.  Equal
@@ -223,7 +238,7 @@ def _common_refinement(gap: Poly) -> list[Values] | None:
     if c != -d or not all(isinstance(a, Symbol) for a in (*left, *right)):
         return None
     first, second = list(left), list(right)
-    cases: list[Values] = []
+    cases: list[Replacements] = []
     for atom in left:
         if atom in second:
             first.remove(atom)
@@ -242,7 +257,7 @@ def _common_refinement(gap: Poly) -> list[Values] | None:
     return [*cases, values]
 
 
-def _solve_nonnegative(size: Size) -> list[Values] | None:
+def _solve_nonnegative(size: Size) -> list[Replacements] | None:
     """Return replacements that make a size nonnegative; see `solve_question`."""
     if isinstance(size, int):
         return [{}] if size >= 0 else []
@@ -268,7 +283,7 @@ def _solve_nonnegative(size: Size) -> list[Values] | None:
     return None
 
 
-def _bound_replacements(size: Poly) -> Iterator[tuple[Values, bool]]:
+def _bound_replacements(size: Poly) -> Iterator[tuple[Replacements, bool]]:
     """Yield replacements of one symbol that make the size nonnegative, and if its bound is kept."""
     least = next((int(c) for m, c in size.terms if not m), 0)
     for sign in (1, -1):

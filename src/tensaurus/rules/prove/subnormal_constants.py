@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensaurus.graph.analysis.change_bounds import MAX_EXACT_ELEMENTS, ChangeAnalysis, ChangeRefused
 from tensaurus.graph.analysis.constant_folding import fold_constants
-from tensaurus.graph.analysis.constant_influence import MAX_EXACT_ELEMENTS, ChangeBound, ChangeRefused
 from tensaurus.graph.ir.node import CONSTANT, Node, constant
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.subnormal import find_subnormals, is_float, smallest_magnitude
@@ -72,10 +72,10 @@ def _flush(before: Program, program: Program, is_in_body: bool) -> Flushed:
     kept = dict[Node, str]()
     bounded = _bound_change(program, found, is_in_body)
     if found and bounded is None:
-        change_bound = ChangeBound(program, LARGEST_VALUES[-1], is_in_body)
+        analysis = ChangeAnalysis(program, LARGEST_VALUES[-1], is_in_body)
         for node in list(found):  # each by itself, so that one refusal does not affect other constants
-            _drop_refused(change_bound, {node: found[node]}, found, kept)
-        while found and _drop_refused(change_bound, found, found, kept):  # then all that are left together
+            _drop_refused(analysis, {node: found[node]}, found, kept)
+        while found and _drop_refused(analysis, found, found, kept):  # then all that are left together
             pass
         bounded = _bound_change(program, found, is_in_body)
     if not found or bounded is None:
@@ -88,7 +88,8 @@ def _bound_change(program: Program, moved: Mapping[Node, Node], is_in_body: bool
     """Return how far the flushed constants move the outputs, for the largest values with a bound."""
     for reach in LARGEST_VALUES:
         try:
-            return Bounded("intervals", reach, ChangeBound(program, reach, is_in_body)(moved), is_in_body)
+            change = ChangeAnalysis(program, reach, is_in_body).bound(moved)
+            return Bounded("intervals", reach, change, is_in_body)
         except ChangeRefused:
             continue
     return None
@@ -118,7 +119,7 @@ def refute_flush(equation: Equation) -> str | None:
     else:
         return "more than subnormal elements of constants has changed"
     try:
-        furthest = ChangeBound(before, equation.evidence.reach, equation.evidence.is_in_body)(moved)
+        furthest = ChangeAnalysis(before, equation.evidence.reach, equation.evidence.is_in_body).bound(moved)
     except ChangeRefused as error:
         return str(error)
     if furthest > equation.evidence.distance:
@@ -127,11 +128,11 @@ def refute_flush(equation: Equation) -> str | None:
 
 
 def _drop_refused(
-    change_bound: ChangeBound, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
+    analysis: ChangeAnalysis, tried: Mapping[Node, Node], found: dict[Node, Node], kept: dict[Node, str]
 ) -> bool:
     """Return whether some of the tried constants are refused; move those from `found` to `kept`."""
     try:
-        change_bound(tried)
+        analysis.bound(tried)
     except ChangeRefused as error:
         for node in error.origins:
             del found[node]

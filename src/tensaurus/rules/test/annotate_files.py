@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from tensaurus.rules.language.coverage_text import common_coverage, coverage_text
 from tensaurus.rules.language.evidence import Disproved, Evidence, Proved, Tested
-from tensaurus.rules.language.evidence_limits import common_coverage, coverage_text
 from tensaurus.rules.language.rule import Rule, read_rules
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
 

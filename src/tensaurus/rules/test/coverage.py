@@ -7,6 +7,7 @@ text ends the evidence of a tested rule: "40 instances of ranks 1-3, never varie
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -33,8 +34,9 @@ class Coverage:
 
     count: int = 0
     ranks: set[int] = field(default_factory=set)
-    # by pair of dimensions: 1 more than the number of instances with both; 0 where they differed in one
-    _together: dict[tuple[Dimension, Dimension], int] = field(default_factory=dict)
+    # pairs of dimensions: in how many instances their sizes were equal; those that differed in some instance
+    _equal_sizes: Counter[tuple[Dimension, Dimension]] = field(default_factory=Counter)
+    _different_sizes: set[tuple[Dimension, Dimension]] = field(default_factory=set)
     _values: dict[str, Any] = field(default_factory=dict)  # by attribute its first value
     _varied: set[str] = field(default_factory=set)  # attributes that had another value, too
     _negative: set[str] = field(default_factory=set)  # attributes in which a number was negative
@@ -51,9 +53,10 @@ class Coverage:
             for place, size in enumerate(node.tensor.shape, -node.tensor.rank)
         }
         for pair in combinations(sorted(sizes), 2):
-            seen = self._together.setdefault(pair, 1 if sizes[pair[0]] == sizes[pair[1]] else 0)
-            if seen:
-                self._together[pair] = seen + 1 if sizes[pair[0]] == sizes[pair[1]] else 0
+            if sizes[pair[0]] == sizes[pair[1]]:
+                self._equal_sizes[pair] += 1
+            else:
+                self._different_sizes.add(pair)
         for name, value in values.items():
             if name in self._values and self._values[name] != value:
                 self._varied.add(name)
@@ -64,7 +67,8 @@ class Coverage:
     @property
     def tied_sizes(self) -> list[tuple[Dimension, Dimension]]:
         """Pairs of dimensions that had equal sizes in all of several instances."""
-        return sorted(pair for pair, count in self._together.items() if count > FEWEST_COINCIDENCES)
+        often = {pair for pair, count in self._equal_sizes.items() if count >= FEWEST_COINCIDENCES}
+        return sorted(often - self._different_sizes)
 
     @property
     def constant_attributes(self) -> list[str]:

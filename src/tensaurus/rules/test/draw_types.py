@@ -1,6 +1,8 @@
 """Draw types and attributes for a rule's left side from the examples of its operators.
 
-`instances` builds both sides at them and keeps those draws at which the rule applies.
+    Relu(Add(x, y))   ->   x float32[2, 3, 4], y float32[1, 4]      from an example of Add, with sizes changed
+
+`instances` builds both sides of the rule at each draw, and drops the draws at which the rule does not apply.
 """
 
 from __future__ import annotations
@@ -76,19 +78,8 @@ class Assignment:
         for term in reversed(applications):
             self._add_inner_types(term)
         self._draw_output_numbers()
-        # variables that have no type yet: shapes that the terms around them need, or known shapes
         integers = "any" in self.rule.tags and self.rng.random() < 0.5
-        for name in self.rule.variables:
-            if name not in self.types:
-                dtype = "int64" if integers else "float32"
-                wished = self.wished_types.get(name)
-                draw = self.rng.random()
-                if wished and draw < 0.5:  # random shapes of several variables rarely fit together
-                    shape: tuple[Any, ...] = wished[self.rng.integers(len(wished))].shape
-                else:
-                    shape = _draw_shape(wished if wished and draw < 0.8 else self.known_types, self.rng)
-                self.types[name] = TensorType(dtype, shape)
-                self.known_types.append(self.types[name])
+        self._draw_other_variables("int64" if integers else "float32")
         if "any" in self.rule.tags and self.rng.random() < 0.25:
             # an element type that the rule names, or any other
             pool = [*types_in(self.rule), str(self.rng.choice(INTEGER_TYPES))]
@@ -101,6 +92,20 @@ class Assignment:
                 name: TensorType("float64", kind.shape) if self.rng.random() < share else kind
                 for name, kind in self.types.items()
             }
+
+    def _draw_other_variables(self, dtype: str) -> None:
+        """Draw shapes for variables without a type: those that the terms around them need, or known ones."""
+        for name in self.rule.variables:
+            if name in self.types:
+                continue
+            wished = self.wished_types.get(name)
+            draw = self.rng.random()
+            if wished and draw < 0.5:  # random shapes of several variables rarely fit together
+                shape: tuple[Any, ...] = wished[self.rng.integers(len(wished))].shape
+            else:
+                shape = _draw_shape(wished if wished and draw < 0.8 else self.known_types, self.rng)
+            self.types[name] = TensorType(dtype, shape)
+            self.known_types.append(self.types[name])
 
     def draw_small(self, applications: Sequence[Apply]) -> bool:
         """Draw small shapes and small numbers as attributes; return whether the left side types.

@@ -1,13 +1,14 @@
 """Make typed instances of a rule: concrete nodes on which both sides exist, drawn so that wrong laws fail.
 
-Types and attributes come from the examples of the rule's operators, from a small pool of shapes, and from
-types that are already known (their parts that broadcast); sizes are made equal, or 1.  An instance is dropped
-if the left side does not type or a condition refuses it.  If none is left, sizes are drawn for the cases of a
-proof, which follow from the rule's requirements.
+    Transpose(Relu(x), perm=p) => Relu(Transpose(x, perm=p))     x float32[2, 3], p=(1, 0)
+                                                                 x float32[2, 2, 3], p=(2, 0, 1)
 
-Each instance is then mutated by one or two changes: one size, all equal sizes, an element of an attribute, a
-sign, a rank, an element type.  Attributes and pairs of sizes that had one value in all instances are changed
-first (`coverage`).
+Types and attributes are drawn from the examples of the rule's operators (`draw_types`).  Where the left side
+does not type, or a condition refuses it, there is no instance.  If no draw gives an instance, sizes are drawn
+for the cases of a proof, which follow from the rule's requirements.
+
+Instances are then mutated by a few changes of sizes, attributes, ranks and element types (`mutate_instance`).
+Attributes and pairs of sizes that had one value in all instances are changed first (`coverage`).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from tensaurus.rules.language.occurrences import attribute_expressions, outer_fi
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.language.term import Apply
 from tensaurus.rules.prove.attribute_domain import MAX_RANK, domain_of
-from tensaurus.rules.prove.case_split import CaseSplit, ProofStopped, StepBudget
-from tensaurus.rules.prove.rule_case import Case, State
+from tensaurus.rules.prove.case_split import CaseSplit, ProofBudget, ProofStopped
+from tensaurus.rules.prove.rule_case import Case, CaseState
 from tensaurus.rules.test.coverage import Coverage, flatten_attributes
 from tensaurus.rules.test.covering_array import Covering
 from tensaurus.rules.test.draw_types import BUILD_ERRORS, Assignment
@@ -51,7 +52,7 @@ CASES_PER_RANK = 6  # cases of a proof, for each rank, that are used where examp
 CASES_FOR_ALL = 8  # a case gives at most 1/8 of the wanted instances, so that several cases are used
 MAX_UNTYPED_DRAWS = 200  # if the first 200 small draws do not type, no more are made
 MANY_DRAWS = 300  # draws of sizes for a state where instances are rare
-CASE_STEPS = 3000  # steps (`StepBudget`) for finding the cases
+CASE_STEPS = 3000  # steps (`ProofBudget`) for finding the cases
 INNER_ELEMENTS_FACTOR = 4  # how many times larger than the largest leaf intermediate results may be
 LITERAL_STEPS = (-1, -1 / 8, 0, 1 / 8, 1)  # added to a number of the law
 CHANGES_PER_INSTANCE = 12  # mutations for each wanted instance
@@ -155,7 +156,6 @@ class InstanceMaker:
 
         After these, yield mutations of attributes that had one value in all instances.
         """
-        # proposals from the operators' examples
         for attempt in range(ATTEMPTS):
             if len(self.made) * 2 >= wanted or self.made and attempt >= PROPOSALS_PER_INSTANCE * wanted:
                 break
@@ -163,24 +163,13 @@ class InstanceMaker:
             if instance is not None:
                 yield instance
         if not self.made:  # no example meets the rule's conditions
-            some = []
-            for state in self._applicable_states():
-                before = len(self.made)
-                yield from islice(self.instances_of_state(state, MANY_DRAWS), -(-wanted // CASES_FOR_ALL))
-                if len(self.made) > before:
-                    some.append(state)
-                if len(self.made) >= wanted:
-                    break
-            for state in some:  # few cases applied: draw more instances of each
-                yield from islice(self.instances_of_state(state, MANY_DRAWS), max(0, wanted - len(self.made)))
-        # mutations, then those of attributes that never varied
+            yield from self._instances_of_cases(wanted)
         for _ in range(CHANGES_PER_INSTANCE * wanted):
             if not self.made or len(self.made) >= wanted:
                 break
             instance = self.mutate()
             if instance is not None:
                 yield instance
-
         for _ in range(FINAL_CHANGES if self.made else 0):
             if not self.coverage.constant_attributes:
                 break
@@ -188,30 +177,43 @@ class InstanceMaker:
             if instance is not None:
                 yield instance
 
-    def _applicable_states(self) -> Iterator[State]:
+    def _instances_of_cases(self, wanted: int) -> Iterator[Instance]:
+        """Yield up to `wanted` instances of the first cases of a proof that have any."""
+        used_states: list[CaseState] = []
+        for state in self._applicable_states():
+            before = len(self.made)
+            yield from islice(self.instances_of_state(state, MANY_DRAWS), -(-wanted // CASES_FOR_ALL))
+            if len(self.made) > before:
+                used_states.append(state)
+            if len(self.made) >= wanted:
+                break
+        for state in used_states:  # there were few: draw more instances of each
+            yield from islice(self.instances_of_state(state, MANY_DRAWS), max(0, wanted - len(self.made)))
+
+    def _applicable_states(self) -> Iterator[CaseState]:
         """Yield symbolic types and values at which the rule applies, as far as the steps suffice."""
-        steps = StepBudget(CASE_STEPS)
+        budget = ProofBudget(CASE_STEPS)
         try:
             for rank in range(MAX_RANK + 1):
-                cases = (case for case in CaseSplit(self.rule, rank, steps=steps) if isinstance(case, Case))
+                cases = (case for case in CaseSplit(self.rule, rank, budget=budget) if isinstance(case, Case))
                 for case in islice(cases, CASES_PER_RANK):
                     yield case.state
         except (ProofStopped, RecursionError):  # out of steps, or sizes are nested too deeply
             return
 
     def instances_of_state(
-        self, state: State, draws: int = DRAWS_PER_STATE, include_known: bool = False
+        self, state: CaseState, draws: int = DRAWS_PER_STATE, include_known: bool = False
     ) -> Iterator[Instance]:
         """Yield instances drawn at the types and values of a case of a proof.
 
-        With `include_known`, earlier instances are yielded, too, and sizes stay as they are written.
+        With `include_known`, earlier instances are yielded, too, and attributes stay as given.
         """
         for _ in range(draws):
             drawn = state.draw_numbers(self.rng)
             if drawn is None or any(isinstance(v, Body) for v in flatten_attributes(drawn.values).values()):
                 continue
             instance = self.make_instance(
-                drawn.types, drawn.values, written=include_known, include_known=include_known
+                drawn.types, drawn.values, as_given=include_known, include_known=include_known
             )
             if instance is not None:
                 yield instance
@@ -225,7 +227,7 @@ class InstanceMaker:
             assignment = Assignment(self.rule, self.rng)
             if assignment.draw_small(self.applications):
                 typed = True
-                instance = self.make_instance(assignment.types, assignment.values, written=True)
+                instance = self.make_instance(assignment.types, assignment.values, as_given=True)
                 if instance is not None:
                     yield instance
 
@@ -273,66 +275,62 @@ class InstanceMaker:
         self,
         types: Mapping[str, TensorType],
         values: Mapping[str, Any],
-        written: bool = False,
+        as_given: bool = False,
         largest: int = MAX_TENSOR_ELEMENTS,
         include_known: bool = False,
     ) -> Instance | None:
         """Return the instance at these types and values, None where the rule does not apply.
 
-        written        keep sizes in attributes as they are written, as programs over symbols do, instead of
+        as_given       keep sizes in attributes as they are given, as programs over symbols do, instead of
                        in the operators' canonical form; axes must then be counted from the start
         largest        most elements of a leaf and of a result
         include_known  whether an instance that exists already is returned, instead of None
         """
         if not all(_is_usable(kind, self.rule, largest) for kind in types.values()):
             return None
-        # leaves, both sides, limits of size; then the instance must be new
-        binding = Binding({}, dict(values))
-        for name, kind in types.items():
-            if name in self.static_variables:
-                data = _draw_constant(kind, self.rng, self.numbers, name in self.pinned_variables)
-                if name in self.filled_variables and data.size and self.rng.random() < 0.9:
-                    data = np.full_like(data, data.flat[0])
-                binding.nodes[name] = constant(data)
-            else:
-                binding.nodes[name] = source(name, kind)
-        made = self._build_sides(binding, written)
+        leaves = {name: self._draw_leaf(name, kind) for name, kind in types.items()}
+        made = self._build_sides(Binding(leaves, dict(values)), as_given)
         if made is None:
             return None
-        left, right, bound = made
+        left, right, bound = made  # commutative arguments may have changed places in `bound`
         if any(element_count(root.tensor) > largest for root in left):
             return None
-        most = INNER_ELEMENTS_FACTOR * largest
         # intermediate results are limited beside large leaves only
-        if largest > MAX_TENSOR_ELEMENTS and _largest_result((*left, *right)) > most:
+        is_large = largest > MAX_TENSOR_ELEMENTS
+        if is_large and _largest_result((*left, *right)) > INNER_ELEMENTS_FACTOR * largest:
             return None
         kinds = tuple(bound.nodes[name].types[0] for name in sorted(bound.nodes))
-        pinned_nodes = (n for name, n in sorted(bound.nodes.items()) if name in self.pinned_variables)
-        data = tuple(node.attribute("data") for node in pinned_nodes)
-        key = (kinds, data, repr(sorted(flatten_attributes(bound.values).items())))
+        pinned = [node for name, node in sorted(bound.nodes.items()) if name in self.pinned_variables]
+        flattened = flatten_attributes(bound.values)
+        key = kinds, tuple(node.attribute("data") for node in pinned), repr(sorted(flattened.items()))
         if key in self.seen:
             return self.seen[key] if include_known else None
-        # by the names of `bound`: commutative arguments may have changed places
-        pinned = frozenset(
-            bound.nodes[n] for n in self.pinned_variables & {*bound.nodes} if bound.nodes[n].op is CONSTANT
-        )
-        instance = Instance(left, right, bound.nodes, bound.values, pinned)
-        self.seen[key] = instance
+        constants = frozenset(node for node in pinned if node.op is CONSTANT)
+        instance = self.seen[key] = Instance(left, right, bound.nodes, bound.values, constants)
         self.made.append(instance)
-        self.coverage.add(instance.nodes, flatten_attributes(instance.values))
-        self.covering.add(instance.nodes, flatten_attributes(instance.values))
+        self.coverage.add(instance.nodes, flattened)
+        self.covering.add(instance.nodes, flattened)
         return instance
 
+    def _draw_leaf(self, name: str, kind: TensorType) -> Node:
+        """Return an input, or a constant of drawn elements where the rule needs one."""
+        if name not in self.static_variables:
+            return source(name, kind)
+        data = _draw_constant(kind, self.rng, self.numbers, name in self.pinned_variables)
+        if name in self.filled_variables and data.size and self.rng.random() < 0.9:
+            data = np.full_like(data, data.flat[0])
+        return constant(data)
+
     def _build_sides(
-        self, binding: Binding, written: bool
+        self, binding: Binding, as_given: bool
     ) -> tuple[tuple[Node, ...], tuple[Node, ...], Binding] | None:
-        """Return both sides and the binding; attributes stay as they are given if `written`."""
+        """Return both sides and the binding; attributes stay as they are given if `as_given`."""
         dtype = next((node.tensor.dtype for node in binding.nodes.values()), "float32")
         try:
             left: tuple[Node, ...] = tuple(build_term(root, binding, dtype) for root in self.rule.lhs)  # type: ignore[misc]
-            if written and not all(_is_canonical(term, binding, dtype) for term in self.applications):
+            if as_given and not all(_is_canonical(term, binding, dtype) for term in self.applications):
                 return None
-            for bound in [binding] if written else self.matcher.bindings(left):
+            for bound in [binding] if as_given else self.matcher.match_roots(left):
                 right = self.matcher.apply(left, bound)
                 if right is not None:
                     return left, right, bound
@@ -349,7 +347,7 @@ def _is_canonical(term: Apply, binding: Binding, dtype: str) -> bool:
     made = build_term(term, binding, dtype, all_outputs=True)
     assert made is not None
     own = dict(made.attrs)
-    return all(own[n] == value or domain_of(term.op, n).kind == "sizes" for n, value in given.items())
+    return all(own[n] == value or domain_of(term.op, n).kind == "integers" for n, value in given.items())
 
 
 def _is_usable(kind: TensorType, rule: Rule, largest: int) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from tensaurus.rules.language.evidence import Allowed, Evidence
+from tensaurus.rules.language.evidence import Evidence, Unproved
 from tensaurus.rules.language.rule import Rule, read_rules
 from tensaurus.rules.language.term import RuleError
 from tensaurus.rules.test.verify_rule import Refuted, Undecided, verify
@@ -69,5 +69,5 @@ def _evidence(rule: Rule, file: Path, allow_unproved: bool, note: Callable[[str]
             reason = f"rule {rule.name} could be neither proved nor refuted: {result.reason}"
             raise TensaurusError(reason, file=file, remedy=remedy)
         note(f"rule {rule.name} is used although it could be neither proved nor refuted: {result.reason}")
-        return Allowed("allowed by --allow-unproved")
+        return Unproved("allowed by --allow-unproved")
     return result

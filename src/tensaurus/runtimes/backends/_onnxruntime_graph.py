@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensaurus.runtimes.backends._kernels import Kernel, trace_tensors
 
@@ -40,24 +40,35 @@ def trace_kernels(
     model_names = _earlier_names(running, earlier()) if renamed else {}
     inputs = {value.name for value in model.graph.input}
     known = makers.keys() | inputs
-    # by the model's names, the tensors that each node reads, and those that it makes
-    ends = [[{model_names.get(n, n) for n in names} for names in (x.input, x.output)] for x in running]
+    ends = [
+        _NodeTensors(
+            {model_names.get(n, n) for n in node.input}, {model_names.get(n, n) for n in node.output}
+        )
+        for node in running
+    ]
     kernels: list[Kernel] = []
-    for group, node, (read, made) in zip(_linked_groups(ends, known), running, map(tuple, ends), strict=True):
-        tensors = trace_tensors(sorted(made), read, makers, inputs)
+    for group, node, own in zip(_linked_groups(ends, known), running, ends, strict=True):
+        tensors = trace_tensors(sorted(own.made), own.read, makers, inputs)
         if not tensors and len(group) > 1:  # the walk passed tensors that the model lacks: trace the group
-            stops, outputs = (set[str]().union(*(ends[k][side] for k in group)) & known for side in (0, 1))
+            stops = set[str]().union(*(ends[place].read for place in group)) & known
+            outputs = set[str]().union(*(ends[place].made for place in group)) & known
             tensors = trace_tensors(sorted(outputs), stops, makers, inputs)
         moves = not tensors and node.op_type in CONVERSIONS
         kernels.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
     return kernels
 
 
-def _linked_groups(ends: Sequence[Sequence[set[str]]], known: AbstractSet[str]) -> list[list[int]]:
+class _NodeTensors(NamedTuple):
+    """The tensors that a node of the running graph reads and makes, by the model's names."""
+
+    read: set[str]
+    made: set[str]
+
+
+def _linked_groups(ends: Sequence[_NodeTensors], known: AbstractSet[str]) -> list[list[int]]:
     """Return for each node the group of nodes that tensors unknown to the model connect with it.
 
     onnxruntime runs a matrix product with a sum as a Gemm between two Reshapes, which form such a group.
-    `ends` holds the tensors that each node reads, and those that it makes.
     """
     groups = [[place] for place in range(len(ends))]
     makers = {name: place for place, (_, made) in enumerate(ends) for name in made - known if name}

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKEND"]
 
+KERNEL_TIME = "_kernel_time"  # the suffix of the names of events
+WARM_RUNS, MIN_RUNS = 2, 6  # first runs that do not count; runs that count, at least
+ENOUGH_SECONDS = 2.0  # seconds after which one run that counts is enough
+
 
 @dataclass(frozen=True)
 class _Session:
@@ -57,31 +61,31 @@ class _Session:
             outputs = [output.name for output in self.inner.get_outputs()]
         except Exception as error:
             raise BackendError(f"onnxruntime: {describe_error(error)}") from error
-        keeps = True  # whether each run writes over the outputs of the last
+        reuses_outputs = True  # whether each run writes over the outputs of the last
 
-        def bound() -> None:
+        def bind_new_outputs() -> None:
             binding.clear_binding_outputs()
             for name in outputs:
                 binding.bind_output(name, "cpu")
 
-        def call(keep: object = (arrays, values)) -> None:
-            nonlocal keeps
+        def call(keep_alive: object = (arrays, values)) -> None:
+            nonlocal reuses_outputs
             try:
-                if keeps:
+                if reuses_outputs:
                     try:
                         self.inner.run_with_iobinding(binding)
                         return
                     except Exception:
                         # an output in memory that exists must have the rank that the model declares; one that
                         # the runtime allocates need not
-                        keeps = False
-                bound()
+                        reuses_outputs = False
+                bind_new_outputs()
                 self.inner.run_with_iobinding(binding)
             except Exception as error:
                 raise BackendError(f"onnxruntime: {describe_error(error)}") from error
 
         try:
-            bound()
+            bind_new_outputs()
         except Exception as error:
             raise BackendError(f"onnxruntime: {describe_error(error)}") from error
         return call
@@ -154,11 +158,6 @@ class _OnnxRuntime(Backend):
         return list(zip(kernels, _kernel_seconds(kernels, events, runs), strict=True))
 
 
-KERNEL_TIME = "_kernel_time"  # the suffix of the names of events
-WARM_RUNS, MIN_RUNS = 2, 6  # first runs that do not count; runs that count, at least
-ENOUGH_SECONDS = 2.0  # seconds after which one run that counts is enough
-
-
 def _options(threads: int) -> Any:
     import onnxruntime as ort
 
@@ -188,7 +187,7 @@ def _open_session(build: Build, options: Any, providers: Any = None) -> Any:
 
 # Graphs by the digests of models: for a large model each takes seconds.
 _known_kernels: dict[str, list[Kernel]] = {}
-_known_extended: dict[str, list[onnx.NodeProto]] = {}
+_known_graphs_before_layouts: dict[str, list[onnx.NodeProto]] = {}
 
 
 def _kernels(build: Build) -> list[Kernel]:
@@ -237,11 +236,11 @@ def _nodes_before_layouts(build: Build) -> list[onnx.NodeProto]:
     """Return the nodes of the graph before layouts are chosen, computed once for each model."""
     import onnxruntime as ort
 
-    if build.digest not in _known_extended:
+    if build.digest not in _known_graphs_before_layouts:
         options = _options(1)
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        _known_extended[build.digest] = _optimized_nodes(build, options)
-    return _known_extended[build.digest]
+        _known_graphs_before_layouts[build.digest] = _optimized_nodes(build, options)
+    return _known_graphs_before_layouts[build.digest]
 
 
 def _optimized_nodes(build: Build, options: Any) -> list[onnx.NodeProto]:

@@ -34,10 +34,10 @@ class _Session:
         self._shapes: list[tuple[int, ...]] | None = None
         self._module: Callable[..., Any] = lambda: None
         # puts the input at a place into the memory format of the convolution that reads it
-        self._arranged: Callable[[int, Any], Any] = lambda place, tensor: tensor
+        self._arrange_input: Callable[[int, Any], Any] = lambda place, tensor: tensor
         if all(None not in sizes for sizes, _ in self._inputs.values()):
             zeros: Any = torch.zeros
-            self._call([zeros(sizes, dtype=dtype) for sizes, dtype in self._inputs.values()])
+            self._make_call([zeros(sizes, dtype=dtype) for sizes, dtype in self._inputs.values()])
 
     def get_inputs(self) -> Sequence[Port]:
         return ports_of(self._model)[0]
@@ -49,14 +49,14 @@ class _Session:
         if strange := [name for name in output_names or () if name not in self._outputs]:
             known = ", ".join(self._outputs)
             raise BackendError(f"{self._name}: no output {strange[0]!r}; the model has {known}")
-        made = dict(zip(self._outputs, self._call(self._tensors(feeds))(), strict=True))
+        made = dict(zip(self._outputs, self._make_call(self._tensors(feeds))(), strict=True))
         wanted = self._outputs if output_names is None else output_names
         return [np.array(made[name].numpy(), order="C") for name in wanted]
 
     def bind(self, feeds: Mapping[str, Array]) -> Callable[[], object]:
-        return self._call(self._tensors(feeds))
+        return self._make_call(self._tensors(feeds))
 
-    def _call(self, tensors: Sequence[Any]) -> Callable[[], Any]:
+    def _make_call(self, tensors: Sequence[Any]) -> Callable[[], Any]:
         """Return a function that computes the outputs, after translating and compiling for these shapes."""
         import torch
 
@@ -67,7 +67,7 @@ class _Session:
             self._translate(types)
             self._shapes = shapes
         module, inference, name = self._module, torch.inference_mode, self._name
-        given = [self._arranged(place, tensor) for place, tensor in enumerate(tensors)]
+        given = [self._arrange_input(place, tensor) for place, tensor in enumerate(tensors)]
 
         def call() -> Any:
             try:
@@ -90,7 +90,7 @@ class _Session:
 
         module = translate(self._model, types).eval()
         if self._backend.channels_last:
-            self._arranged = to_channels_last(module)
+            self._arrange_input = to_channels_last(module)
         self._module = module
         if self._backend.inductor:
             self._module = torch.compile(module, fullgraph=True, dynamic=False)

@@ -1,10 +1,15 @@
-"""Measures end-to-end times of whole models in turns, and keeps them in the database."""
+"""Measures end-to-end times of whole models in turns, and keeps them in the database.
+
+`time_models` ranks many models, `time_model_pairs` confirms that one of two is faster.  A model is given with
+the backend that runs it: ("onnxruntime", build).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
+from typing import TypeAlias
 
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import Array
@@ -13,72 +18,73 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import (
     Contender,
     Pairs,
-    compare,
-    compare_pairs,
     compare_timings,
     explain_refusal,
+    time_contender_pairs,
+    time_contenders,
 )
 from tensaurus.runtimes.measure.worker import WorkerError
 
-__all__ = ["SECONDS", "contest_pairs", "contest_times"]
+__all__ = ["ROUND_SECONDS", "time_model_pairs", "time_models"]
 
-SECONDS, ROUNDS = 0.25, 8  # by default each model runs for ROUNDS * SECONDS, in turns of TURN_SECONDS
+# By default each model runs for ROUNDS * ROUND_SECONDS, in turns of TURN_SECONDS.
+ROUND_SECONDS, ROUNDS = 0.25, 8
 TURN_SECONDS = 0.05  # time of one turn of a model: shorter than the spells in which a host keeps its speed
 PAIRS_PURPOSE = ", in pairs"  # part of the database key of comparisons by pairs, which confirm a choice
 CALM_LABEL, DISTURBED_LABEL = "calm", "disturbed"  # the label of a pair in the database, after its number
 
+ModelOnBackend: TypeAlias = tuple[str, Build]
 
-def contest_times(
-    entries: Sequence[tuple[str, Build]],
+
+def time_models(
+    entries: Sequence[ModelOnBackend],
     feeds: Mapping[str, Array],
     machine: Machine,
     database: Database,
     *,
-    seconds: float = SECONDS,
+    seconds: float = ROUND_SECONDS,
     deadline: float = inf,
 ) -> list[float]:
-    """Return the seconds of one run of each entry: (backend, model), the original first.
+    """Return the seconds of one run of each entry, the original first.
 
     All are measured in one comparison, round by round, so that drift of the machine cancels out; the times of
     the others are relative to the first.  If all are in the database, none is measured.  Each model runs for
     about ROUNDS * `seconds` in short turns; for the `deadline` see `measure.time_in_turns`.  A model that the
     runtime refuses takes infinity; raises WorkerError where the runtime refuses the first.
     """
-    keys = [_workload_key(entries[0], entry, feeds, machine) for entry in entries]
-    stored = [database.get(text, key, machine.key) for text, key in keys]
+    keys = [_workload_and_backend(entries[0], entry, feeds, machine) for entry in entries]
+    stored = [database.get(*key, machine.key) for key in keys]
     if all(entry is not None for entry in stored):
         return [entry.seconds for entry in stored if entry is not None]
     contenders = [
-        Contender(f"model {number}" if number else "the model", other, build)
-        for number, (other, build) in enumerate(entries)
+        Contender(f"model {number}" if number else "the model", backend, build)
+        for number, (backend, build) in enumerate(entries)
     ]
-    running = list(range(len(contenders)))
     turn = min(seconds, TURN_SECONDS)
-    time_contenders = partial(
-        compare,
+    time_all = partial(
+        time_contenders,
         feeds=feeds,
         threads=machine.threads,
         rounds=round(ROUNDS * seconds / turn),
         seconds=turn,
         deadline=deadline,
     )
-    # time all of them, or without those that the runtime refuses
+    running = list(range(len(contenders)))
     try:
-        timings = time_contenders(contenders)
+        timings = time_all(contenders)
     except WorkerError:  # with its sizes fixed, a model may have a branch that never runs and does not type
         running = [k for k in running if not k or not explain_refusal(contenders[k], feeds, machine.threads)]
-        timings = time_contenders([contenders[k] for k in running])
+        timings = time_all([contenders[k] for k in running])
     taken = [timings[0].median] + [inf] * (len(contenders) - 1)
-    for place, timing in zip(running[1:], timings[1:], strict=True):
-        taken[place] = taken[0] / compare_timings(timings[0], timing).median
-    rows = [Measurement(*key, machine.key, "", s) for key, s in zip(keys, taken, strict=True)]
-    database.put_many(rows)
+    for number, timing in zip(running[1:], timings[1:], strict=True):
+        taken[number] = taken[0] / compare_timings(timings[0], timing).median
+    database.put_many(Measurement(*key, machine.key, "", s) for key, s in zip(keys, taken, strict=True))
     return taken
 
 
-def contest_pairs(
-    first: tuple[str, Build],
-    second: tuple[str, Build],
+def time_model_pairs(
+    first: ModelOnBackend,
+    second: ModelOnBackend,
     feeds: Mapping[str, Array],
     machine: Machine,
     database: Database,
@@ -90,49 +96,48 @@ def contest_pairs(
 
     A gain of 0.02 is a speedup of 1.02x.
 
-    Each runs on the backend named with it.  Pairs in the database that decide this are not measured again.
-    Pairs that do not decide, because of the deadline (see `measure.time_in_pairs`) or of other processes, are
-    not stored: the next run may be luckier.  Raises WorkerError where one of the models does not run.
+    Pairs in the database that decide this are not measured again.  Pairs that do not decide, because of the
+    deadline (see `measure.time_in_pairs`) or of other processes, are not stored: the next run may be luckier.
+    Raises WorkerError where one of the models does not run.
     """
-    key = _workload_key(first, second, feeds, machine, PAIRS_PURPOSE)
-    rows = database.of(*key, machine.key)
+    key = *_workload_and_backend(first, second, feeds, machine, PAIRS_PURPOSE), machine.key
+    rows = database.of(*key)
     if rows and (stored := _read_pairs(rows)).are_worth_storing(gain, deadline):
         return stored
     contenders = Contender("the model", *first), Contender("the result", *second)
-    pairs = compare_pairs(*contenders, feeds, threads=machine.threads, gain=gain, deadline=deadline)
-    if rows or not pairs.are_worth_storing(gain, deadline):  # rows of two comparisons would mix
-        return pairs
-    labels = (CALM_LABEL if calm else DISTURBED_LABEL for calm in pairs.calm)
-    database.put_many(
-        Measurement(*key, machine.key, f"{number:04} {label} {side}", seconds)
-        for number, (pair, label) in enumerate(zip(pairs.seconds, labels, strict=True))
-        for side, seconds in enumerate(pair)
-    )
+    pairs = time_contender_pairs(*contenders, feeds, threads=machine.threads, gain=gain, deadline=deadline)
+    if not rows and pairs.are_worth_storing(gain, deadline):  # rows of two comparisons would mix
+        database.put_many(Measurement(*key, label, seconds) for label, seconds in _label_pairs(pairs))
     return pairs
+
+
+def _label_pairs(pairs: Pairs) -> Iterator[tuple[str, float]]:
+    """Yield label and seconds of each run: "0000 calm 0" and "0000 calm 1" for the first pair."""
+    for number, (pair, calm) in enumerate(zip(pairs.seconds, pairs.calm, strict=True)):
+        for side, seconds in enumerate(pair):
+            yield f"{number:04} {CALM_LABEL if calm else DISTURBED_LABEL} {side}", seconds
 
 
 def _read_pairs(rows: Iterable[Measurement]) -> Pairs:
     """Return the pairs that database rows hold; rows come in the order of labels, two for each pair."""
-    numbers = [(row.schedule.split()[1] == CALM_LABEL, row.seconds) for row in rows]
-    sides = numbers[::2], numbers[1::2]
-    return Pairs(
-        tuple((a, b) for (_, a), (_, b) in zip(*sides, strict=True)), tuple(calm for calm, _ in sides[0])
-    )
+    runs = [(row.schedule.split()[1] == CALM_LABEL, row.seconds) for row in rows]
+    pairs = list(zip(runs[::2], runs[1::2], strict=True))
+    return Pairs(tuple((a, b) for (_, a), (_, b) in pairs), tuple(calm for (calm, _), _ in pairs))
 
 
-def _workload_key(
-    first: tuple[str, Build],
-    entry: tuple[str, Build],
+def _workload_and_backend(
+    first: ModelOnBackend,
+    entry: ModelOnBackend,
     feeds: Mapping[str, Array],
     machine: Machine,
     purpose: str = "",
 ) -> tuple[str, str]:
-    """Return the database key of an entry that was timed in turns with `first`: (workload, backend).
+    """Return the database's workload and backend of an entry that was timed in turns with `first`.
 
     The workload is "model DIGEST beside DIGEST on x:[1, 3, 224, 224]"; `purpose` tells kinds of times apart.
     """
     sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in feeds.items())
-    (backend, base), (other, build) = first, entry
-    where = "" if other == backend else f" by {backend}"
-    text = f"model {build.digest} beside {base.digest}{where}{purpose} on {sizes}"
-    return text, machine.backend_key(other)
+    (first_backend, original), (backend, build) = first, entry
+    where = "" if backend == first_backend else f" by {first_backend}"
+    text = f"model {build.digest} beside {original.digest}{where}{purpose} on {sizes}"
+    return text, machine.backend_key(backend)

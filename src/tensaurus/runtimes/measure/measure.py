@@ -23,8 +23,8 @@ __all__ = [
     "Pairs",
     "Stopwatch",
     "Timing",
-    "compare",
-    "compare_pairs",
+    "time_contender_pairs",
+    "time_contenders",
     "min_rounds",
     "time_in_pairs",
     "time_in_turns",
@@ -132,14 +132,14 @@ class Pairs:
 def compare_timings(a: Timing, b: Timing) -> Comparison:
     """Compare the time of a with that of b, round by round, so that drift of the machine cancels out.
 
-    Both must come from one call of `compare`.  Raises ValueError where they differ in their number of rounds.
+    Both must come from one call of `time_contenders`.  Raises ValueError where they differ in their rounds.
     """
     pairs = zip(a.rounds, b.rounds, strict=True)
     ratios = [float(np.median(x) / np.median(y)) for x, y in pairs]
     return Comparison.of(ratios, 2 * max(a.disturbed, b.disturbed) > len(ratios))
 
 
-def compare(
+def time_contenders(
     contenders: Sequence[Contender],
     feeds: Mapping[str, Array],
     *,
@@ -159,7 +159,7 @@ def compare(
         return time_in_turns([contender.name for contender in contenders], workers, rounds, seconds, deadline)
 
 
-def compare_pairs(
+def time_contender_pairs(
     first: Contender,
     second: Contender,
     feeds: Mapping[str, Array],
@@ -171,7 +171,7 @@ def compare_pairs(
 ) -> Pairs:
     """Time two contenders in new processes, until their pairs decide whether the second gains `gain`.
 
-    For the other arguments see `compare` and `time_in_pairs`.
+    For the other arguments see `time_contenders` and `time_in_pairs`.
     """
     with ExitStack() as stack:
         workers = _start_warm_workers((first, second), feeds, threads, BURST_SECONDS, timeout, stack)

@@ -14,13 +14,13 @@ from math import inf
 from statistics import median
 from time import monotonic
 from types import TracebackType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
-from tensaurus.graph.onnx.builds import Builds
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
@@ -39,6 +39,13 @@ TIME_SHARE = 0.3  # share of the time left for the rounds of one program
 PLACE_DIGITS = 6  # digits of a kernel's place in a workload's text
 
 _Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # of each kernel: its tensors, its seconds
+
+
+class _FirstProgram(NamedTuple):
+    """The program that was observed first, and the seconds of a run: others run in turns with it."""
+
+    build: Build
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Observer:
         backend: str,
         machine: Machine,
         database: Database,
-        builds: Builds,
+        builds: BuildCache,
         deadline: float = inf,
     ):
         """After the `deadline` (of `time.monotonic`) fewer rounds are run, and none is repeated."""
@@ -71,8 +78,8 @@ class Observer:
         self.deadline = deadline
         self._workers = ExitStack()
         self._worker: Worker | None = None
+        self._first: _FirstProgram | None = None
         self._first_worker: Worker | None = None  # holds the first program
-        self._first: tuple[Build, float] | None = None  # with the seconds of a run
         self.runs = 0  # programs that were run
 
     def __call__(self, program: Program) -> Observation | None:
@@ -91,7 +98,7 @@ class Observer:
         )
         return Observation(sum(spent for _, spent in kernels), tuple(computed))
 
-    def fused(self, program: Program) -> list[Piece]:
+    def find_fused(self, program: Program) -> list[Piece]:
         """Return the pieces that the backend runs as one kernel; [] where it cannot tell."""
         try:
             build = self._builds(program)
@@ -99,17 +106,17 @@ class Observer:
         except TensaurusError:
             return []
 
-    def _text(self, build: Build) -> str:
+    def _workload_prefix(self, build: Build) -> str:
         """Return how the workloads of a build's kernels begin; a kernel's place and tensors follow."""
         sizes = " ".join(f"{name}:{list(array.shape)}" for name, array in self._feeds.items())
         return f"{PROFILE} {build.digest} on {sizes}: "
 
     def _stored_kernels(self, build: Build) -> _Kernels:
         """Return the kernels that the database has of a build, one row each; [] where it has none."""
-        text = self._text(build)
+        text = self._workload_prefix(build)
         rows = self._database.beginning(text, self._machine.backend_key(self._backend), self._machine.key)
         if rows and self._first is None:
-            self._first = (build, sum(row.seconds for row in rows))
+            self._first = _FirstProgram(build, sum(row.seconds for row in rows))
         return [
             (frozenset(json.loads(row.workload[len(text) + PLACE_DIGITS :])), row.seconds) for row in rows
         ]
@@ -121,12 +128,12 @@ class Observer:
         warm_up(worker, build, self._feeds, MIN_TURN_SECONDS)
         run = median(worker.time(MIN_TURN_SECONDS).samples)
         turn = min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, RUNS_PER_TURN * run))
-        seconds = self._seconds(build, worker, turn, run)
+        seconds = self._time_beside_first(build, worker, turn, run)
         charges = charge_kernels(worker.profile(build, self._feeds, 3 * turn) or [])
         if not charges:  # the program may take less than the runtime's clock resolves
             return ()
         kernels = _scale_to_run(charges, seconds)
-        key, text = self._machine.backend_key(self._backend), self._text(build)
+        key, text = self._machine.backend_key(self._backend), self._workload_prefix(build)
         self._database.put_many(
             Measurement(
                 f"{text}{place:0{PLACE_DIGITS}}{json.dumps(sorted(names))}", key, self._machine.key, "", spent
@@ -143,26 +150,26 @@ class Observer:
     def _start_worker(self) -> Worker:
         return self._workers.enter_context(Worker(self._backend, threads=self._machine.threads))
 
-    def _seconds(self, build: Build, worker: Worker, turn: float, run: float) -> float:
+    def _time_beside_first(self, build: Build, worker: Worker, turn: float, run: float) -> float:
         """Return the seconds of one run, as if it had run when the first program did.
 
         The program runs in turns of `turn` seconds, at least once in each; `run` are the seconds of one run.
         """
         if self._first is None:
-            rounds = self._rounds(max(turn, run))
+            rounds = self._affordable_rounds(max(turn, run))
             (timing,) = time_in_turns(["the program"], [worker], rounds, turn, self.deadline)
-            self._first = (build, timing.median)
+            self._first = _FirstProgram(build, timing.median)
             return timing.median
         first, base = self._first
         if self._first_worker is None or not self._first_worker.is_alive:
             self._first_worker = self._start_worker()
             warm_up(self._first_worker, first, self._feeds, turn)
         names = ["the first program", "the program"]
-        rounds = self._rounds(max(turn, base) + max(turn, run))
+        rounds = self._affordable_rounds(max(turn, base) + max(turn, run))
         before, after = time_in_turns(names, [self._first_worker, worker], rounds, turn, self.deadline)
         return base / compare_timings(before, after).median
 
-    def _rounds(self, seconds: float) -> int:
+    def _affordable_rounds(self, seconds: float) -> int:
         """Return for how many rounds of so many seconds there is time."""
         left = TIME_SHARE * (self.deadline - monotonic())
         return ROUNDS if left >= ROUNDS * seconds else max(1, int(left / seconds))

@@ -142,6 +142,13 @@ def start_worker(build: Build, backend: str, *, threads: int, limit: float, plai
     return worker
 
 
+def _enough_runs(spent: float, seconds: float, runs: int) -> int:
+    """Return how many runs are enough for a timing of `seconds`, when `spent` seconds have passed."""
+    if spent < 5 * seconds:
+        return runs
+    return min(3, runs) if spent < SLOW_SECONDS else 1
+
+
 class WorkerServer:
     """Answers requests in the child process; `Worker` calls these methods by name."""
 
@@ -181,9 +188,7 @@ class WorkerServer:
             samples, waited = self._samples(seconds, 1)
         return samples, max(waited, others.share() if seconds >= MIN_LOAD_SECONDS else 0.0)
 
-    def measure(
-        self, build: Build, feeds: dict[str, Array], seconds: float, runs: int
-    ) -> tuple[float, bool]:
+    def measure(self, build: Build, feeds: dict[str, Array], seconds: float, runs: int) -> tuple[float, bool]:
         try:
             self.compile(build)
             self.feed(feeds)
@@ -229,10 +234,7 @@ class WorkerServer:
         waited = waited_seconds()
         try:
             start = now = time.perf_counter()
-            # until `seconds` have passed and there are `runs` runs, or 3, or 1, by the time that they took
-            while (spent := now - start) < seconds or len(samples) < (
-                runs if spent < 5 * seconds else min(3, runs) if spent < SLOW_SECONDS else 1
-            ):
+            while (spent := now - start) < seconds or len(samples) < _enough_runs(spent, seconds, runs):
                 call()
                 before, now = now, time.perf_counter()
                 samples.append(now - before)

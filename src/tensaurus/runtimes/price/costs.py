@@ -1,9 +1,12 @@
 """Prices every choice of an extraction (an e-node, or several that a runtime fuses) by all that is known.
 
 The price of a choice is the first of these that is known: its in-context cost, observed at its place or of
-equal operators elsewhere (`in_context_costs`); its time alone (`operator_times`); an optimistic estimate.
-The estimate is optimistic because extraction would never choose, and so never measure, a choice that seems
-too expensive.  Constants have a price by the byte (`weight_costs`).
+equal operators elsewhere (`in_context_costs`); its time alone, as a model of its own (`operator_times`); an
+optimistic estimate.  The estimate is optimistic because extraction would never choose, and so never measure,
+a choice that seems too expensive.  Constants have a price by the byte (`constant_limits`).
+
+A search holds one `Costs`, which learns from measurements.  For each extraction it makes `Prices` of the
+choices that the e-graph then has.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from typing import Protocol
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.runtimes.measure.observe import Observation
+from tensaurus.runtimes.price.constant_limits import ConstantLimits
 from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
 from tensaurus.runtimes.price.operation_counts import is_free
-from tensaurus.runtimes.price.weight_costs import Allowance
 
 __all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
 
@@ -52,7 +55,7 @@ class StandaloneCosts(Protocol):
 class PricedChoices(Protocol):
     """The choices of an extraction, as far as prices need them (`egraph/extract/extraction_choices`).
 
-    A choice is named by its number; a program is {number of an e-class: number of the choice for it}.
+    A choice is named by its number; a selection is a program: {number of an e-class: number of its choice}.
 
     Each choice has a key.  Choices of one key compute the same operators on the same types, so they have one
     cost, except at places where they were observed in a program.
@@ -72,28 +75,28 @@ class PricedChoices(Protocol):
     def price_choices(self, costs: Sequence[float], seconds_per_byte: float) -> list[float]:
         """Return the cost of each choice, given the cost of each key and the price of a byte of constants."""
 
-    def packed_bytes(self, choice: Mapping[int, int]) -> int:
-        """Return the bytes of constants that the kernels of a program read."""
+    def packed_bytes(self, selection: Mapping[int, int]) -> int:
+        """Return the bytes of constants that the kernels of a selection read."""
 
 
 @dataclass
 class Costs:
     """All that one search knows of costs.
 
-    alone               costs of pieces that run alone
+    standalone          costs of pieces that run alone
     kernel_cost_factor  factor of the costs of eOperators in an extraction; below 1 it favours them
     measuring_deadline  when measuring ends (of `time.monotonic`); unknown costs are infinite afterwards
     in_context          costs observed within programs
-    allowance           limits on bytes of constants, and the price of a byte
+    constant_limits     limits on bytes of constants, and the price of a byte
     least_multiple      for each kind of operator, the least quotient of measured and estimated time
     largest_estimate    for each kind of operator, the largest estimate of a measured one
     """
 
-    alone: StandaloneCosts
+    standalone: StandaloneCosts
     kernel_cost_factor: float = 1.0
     measuring_deadline: float = inf
     in_context: InContextCosts = field(default_factory=InContextCosts)
-    allowance: Allowance = field(default_factory=Allowance)
+    constant_limits: ConstantLimits = field(default_factory=ConstantLimits)
     least_multiple: dict[str, float] = field(default_factory=dict)
     largest_estimate: dict[str, float] = field(default_factory=dict)
     _measured: dict[str, float] = field(default_factory=dict)
@@ -110,26 +113,21 @@ class Costs:
         `computed` are the nodes that each choice computes, `read_bytes` those of constants that kernels read.
         """
         # each choice with its nodes: the times of kernels are divided among the choices of their nodes
-        choices = prices.choices
-        in_context = []
-        for number, nodes in computed.items():
-            key = choices.keys[number]
-            piece, alone, is_measured = choices.pieces[key], prices.alone[key], prices.is_measured[key]
-            in_context.append(PlacedChoice(choices.place(number), piece, alone, nodes, is_measured))
-        self.in_context.learn(run, in_context, read_bytes)
+        placed = [prices.placed_choice(number, nodes) for number, nodes in computed.items()]
+        self.in_context.learn(run, placed, read_bytes)
         # single operators inside kernels of several
         shares = [share for nodes, seconds in run.kernels for share in self._operator_shares(nodes, seconds)]
         self.in_context.learn_shares(shares)
         # finders ask for pieces that were never measured: tell them what was observed
-        pieces = [*(choice.piece for choice in in_context), *(piece for piece, _ in shares)]
+        pieces = [*(choice.piece for choice in placed), *(piece for piece, _ in shares)]
         for piece in dict.fromkeys(pieces):
             if (seconds := self.in_context.observed_seconds(piece)) is not None:
-                self.alone.note_observed(piece, seconds)
+                self.standalone.note_observed(piece, seconds)
 
     def _operator_shares(self, nodes: Iterable[Node], seconds: float) -> Iterator[tuple[Piece, float]]:
         """Divide the time of a kernel of several operators among them, in proportion to their estimates."""
         pieces = [Piece.of(node) for node in nodes if not is_free(node)]
-        estimates = [self.alone.estimate(piece) for piece in pieces]
+        estimates = [self.standalone.estimate(piece) for piece in pieces]
         total = sum(estimates)
         if len(pieces) > 1 and 0 < total < inf:
             for piece, estimate in zip(pieces, estimates, strict=True):
@@ -137,17 +135,17 @@ class Costs:
 
     def standalone_seconds(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
         """Return the seconds of each piece alone, estimates included, and whether they were measured."""
-        known = [self._known(piece) for piece in pieces]
+        known = [self._known_seconds(piece) for piece in pieces]
         for piece, seconds in zip(pieces, known, strict=True):
             if seconds is not None:
-                self._note(piece, seconds)
+                self._learn_multiple(piece, seconds)
         pairs = zip(pieces, known, strict=True)
         costs = [self._optimistic_estimate(piece) if seconds is None else seconds for piece, seconds in pairs]
         return costs, [seconds is not None for seconds in known]
 
-    def _known(self, piece: Piece) -> float | None:
+    def _known_seconds(self, piece: Piece) -> float | None:
         """Return the measured or else observed seconds; without any None, infinity once measuring is over."""
-        seconds = self.alone.known(piece)
+        seconds = self.standalone.known(piece)
         if seconds is None:  # of a piece that runs only within the original, `measure` gave an estimate
             seconds = self._measured.get(piece.text)
         if seconds is None:
@@ -163,14 +161,14 @@ class Costs:
         """Measure a piece alone and return its seconds."""
         if self.is_measuring_over:
             return inf
-        seconds = self._measured[piece.text] = self.alone.measure(piece)
-        self._note(piece, seconds)
-        self.in_context.pair(piece, seconds)
+        seconds = self._measured[piece.text] = self.standalone.measure(piece)
+        self._learn_multiple(piece, seconds)
+        self.in_context.learn_measured(piece, seconds)
         return seconds
 
-    def _note(self, piece: Piece, seconds: float) -> None:
+    def _learn_multiple(self, piece: Piece, seconds: float) -> None:
         """Learn which multiple of its estimate a piece takes, for the estimates of others."""
-        estimate = self.alone.estimate(piece)
+        estimate = self.standalone.estimate(piece)
         if estimate > 0 and 0 < seconds < inf:  # a runtime drops some operators, which then take no time
             name = piece.label
             self.least_multiple[name] = min(self.least_multiple.get(name, inf), seconds / estimate)
@@ -182,7 +180,7 @@ class Costs:
         The larger an operator, the smaller the multiple of its estimate that it takes.  So an operator larger
         than all measured ones of its kind gets the least multiple of any kind, others that of their kind.
         """
-        name, estimate = piece.label, self.alone.estimate(piece)
+        name, estimate = piece.label, self.standalone.estimate(piece)
         least_multiple = min(self.least_multiple.values(), default=1.0)
         if estimate <= self.largest_estimate.get(name, 0.0):  # the estimate of an empty tensor may be 0
             least_multiple = self.least_multiple.get(name, least_multiple)
@@ -192,7 +190,7 @@ class Costs:
 class Prices:
     """The prices of one extraction's choices, which change as operators are measured.
 
-    alone        for each key, the seconds alone, measured or estimated
+    standalone   for each key, the seconds alone, measured or estimated
     is_measured  for each key, whether these seconds were measured
     _at_place    by choice: the in-context cost that was observed at its place
     _elsewhere   for each key, the cost of its choices at all other places
@@ -200,24 +198,31 @@ class Prices:
 
     def __init__(self, costs: Costs, choices: PricedChoices) -> None:
         self._costs, self.choices = costs, choices
-        self.alone, self.is_measured = costs.standalone_seconds(choices.pieces)
+        self.standalone, self.is_measured = costs.standalone_seconds(choices.pieces)
         places = costs.in_context.places
         self._at_place = {
             number: places[place]
             for number, key in enumerate(choices.keys)
             if key >= 0 and places and (place := choices.place(number)) in places
         }
-        self._elsewhere = costs.in_context.elsewhere(choices.pieces, self.alone)
+        self._elsewhere = costs.in_context.costs_elsewhere(choices.pieces, self.standalone)
+
+    def placed_choice(self, number: int, nodes: frozenset[Node]) -> PlacedChoice:
+        """Return a choice of a program with its place, its time alone, and the nodes that it computes."""
+        place, key = self.choices.place(number), self.choices.keys[number]
+        return PlacedChoice(
+            place, self.choices.pieces[key], self.standalone[key], nodes, self.is_measured[key]
+        )
 
     def of_choices(self, kernel_cost_factor: float | None = None) -> list[float]:
         """Return the price of each choice, with the bytes of constants that its kernels read.
 
         Prices of eOperators are multiplied by `kernel_cost_factor`; None stands for the search's factor.
         """
-        kernel_cost_factor = (
-            self._costs.kernel_cost_factor if kernel_cost_factor is None else kernel_cost_factor
-        )
-        per_byte = self._costs.allowance.seconds_per_byte + self._costs.in_context.seconds_per_byte
+        costs = self._costs
+        if kernel_cost_factor is None:
+            kernel_cost_factor = costs.kernel_cost_factor
+        per_byte = costs.constant_limits.seconds_per_byte + costs.in_context.seconds_per_byte
         prices = self.choices.price_choices(self._elsewhere, per_byte)
         for number, seconds in self._at_place.items():
             prices[number] = seconds
@@ -244,14 +249,14 @@ class Prices:
         effort = {key: TUNING_COST if self.choices.pieces[key].has_eoperators else 1 for key in gain_of_key}
         return dict(sorted(gain_of_key.items(), key=lambda pair: -pair[1] / effort[pair[0]]))
 
-    def keys_to_calibrate(self, choice: Mapping[int, int]) -> list[int]:
-        """Return the keys of an observed program's choices to measure alone, too, the costliest first.
+    def keys_to_calibrate(self, selection: Mapping[int, int]) -> list[int]:
+        """Return the keys of an observed program that are to be measured alone, too, the costliest first.
 
         The time of an operator alone is compared with that in the program: of each kind of operator the
         costliest is measured, and others until they make up CALIBRATED_SHARE of the program's time.
         """
         seconds: dict[int, float] = {}
-        for number in choice.values():
+        for number in selection.values():
             if (key := self.choices.keys[number]) >= 0:
                 seconds[key] = seconds.get(key, 0.0) + self._at_place.get(number, self._elsewhere[key])
         total, passed = sum(seconds.values()), 0.0
@@ -259,7 +264,8 @@ class Prices:
         found = list[int]()
         for key in sorted(seconds, key=lambda key: -seconds[key]):
             label = self.choices.pieces[key].label
-            if passed < CALIBRATED_SHARE * total or label not in labels and seconds[key] > MIN_SHARE * total:
+            is_first_of_kind = label not in labels and seconds[key] > MIN_SHARE * total
+            if is_first_of_kind or passed < CALIBRATED_SHARE * total:
                 found.append(key)
             labels.add(label)
             passed += seconds[key]
@@ -267,20 +273,21 @@ class Prices:
 
     def measure(self, key: int) -> None:
         """Measure the piece of a key alone."""
-        self.alone[key], self.is_measured[key] = self._costs.measure(self.choices.pieces[key]), True
+        self.standalone[key], self.is_measured[key] = self._costs.measure(self.choices.pieces[key]), True
 
     def update(self) -> None:
         """Update prices after measurements; once measuring is over, unknown costs become infinite."""
         if self._costs.is_measuring_over:
-            pairs = zip(self.alone, self.is_measured, strict=True)
-            self.alone = [seconds if measured else inf for seconds, measured in pairs]
+            pairs = zip(self.standalone, self.is_measured, strict=True)
+            self.standalone = [seconds if measured else inf for seconds, measured in pairs]
             self.is_measured = [True] * len(self.is_measured)
-        self._elsewhere = self._costs.in_context.elsewhere(self.choices.pieces, self.alone)
+        self._elsewhere = self._costs.in_context.costs_elsewhere(self.choices.pieces, self.standalone)
 
-    def total(self, choice: Mapping[int, int]) -> float:
+    def total(self, selection: Mapping[int, int]) -> float:
         """Return the expected seconds of a program, given as the choice of each e-class."""
-        keys, in_context, allowance = self.choices.keys, self._costs.in_context, self._costs.allowance
-        numbers = (n for n in choice.values() if keys[n] >= 0)
+        keys, in_context = self.choices.keys, self._costs.in_context
+        numbers = (n for n in selection.values() if keys[n] >= 0)
         seconds = sum(self._at_place.get(n, self._elsewhere[keys[n]]) for n in numbers)
-        beyond = max(0, self.choices.packed_bytes(choice) - allowance.original_read_bytes)
+        original_bytes = self._costs.constant_limits.original_read_bytes
+        beyond = max(0, self.choices.packed_bytes(selection) - original_bytes)
         return seconds + in_context.other_seconds + in_context.seconds_per_byte * beyond

@@ -33,14 +33,15 @@ PRIOR_WEIGHT = 0.25
 
 @dataclass(frozen=True)
 class PlacedChoice:
-    """A choice in a program: its place, its operators (`piece`), its seconds alone, the nodes it computes.
+    """A choice in a program: its place, its operators (`piece`), and the nodes that it computes there.
 
-    is_measured  whether `alone` was measured; an estimate only divides a kernel's time among its choices
+    standalone   its seconds alone
+    is_measured  whether these were measured; an estimate only divides a kernel's time among its choices
     """
 
     place: Hashable
     piece: Piece
-    alone: float
+    standalone: float
     nodes: frozenset[Node]
     is_measured: bool = True
 
@@ -71,11 +72,26 @@ class InContextCosts:
         without a kernel took no time.  A choice in several programs had other neighbours in each: its mean
         counts.
         """
-        # divide the time of each kernel among the choices whose nodes it computes
+        spent = self._divide_kernel_times(run, choices)
+        slowdown = self._slowdown(choices, spent, read_bytes)
+        for choice, slowed in zip(choices, spent, strict=True):
+            seconds = slowed / slowdown  # without the slowdown of the whole program
+            visits = self._visits[choice.place] = self._visits.get(choice.place, 0) + 1
+            mean = self.places.get(choice.place, 0.0)
+            self.places[choice.place] = mean * (visits - 1) / visits + seconds / visits
+            self._seconds_by_text.setdefault(choice.piece.text, []).append(seconds)
+            if choice.is_measured:
+                self._add_ratio(choice.piece, seconds, choice.standalone)
+            else:
+                self._unpaired.setdefault(choice.piece.text, []).append(seconds)
+
+    def _divide_kernel_times(self, run: Observation, choices: Sequence[PlacedChoice]) -> list[float]:
+        """Divide the time of each kernel among the choices whose nodes it computes; return that of each."""
         owners: dict[Node, list[int]] = {}  # the choices that compute a node
         for number, choice in enumerate(choices):
             for node in choice.nodes:
                 owners.setdefault(node, []).append(number)
+        weights = [max(choice.standalone, MIN_SECONDS) for choice in choices]
         spent = [0.0] * len(choices)
         self.other_seconds = 0.0
         for nodes, seconds in run.kernels:
@@ -83,21 +99,10 @@ class InContextCosts:
             if not sharing:
                 self.other_seconds += seconds
                 continue
-            alone_sum = sum(max(choices[number].alone, MIN_SECONDS) for number in sharing)
+            total = sum(weights[number] for number in sharing)
             for number in sharing:
-                spent[number] += seconds * max(choices[number].alone, MIN_SECONDS) / alone_sum
-        # learn each choice's time, without the slowdown of the whole program
-        slowdown = self._slowdown(choices, spent, read_bytes)
-        for choice, slowed in zip(choices, spent, strict=True):
-            seconds = slowed / slowdown
-            times = self._visits[choice.place] = self._visits.get(choice.place, 0) + 1
-            mean = self.places.get(choice.place, 0.0)
-            self.places[choice.place] = mean * (times - 1) / times + seconds / times
-            self._seconds_by_text.setdefault(choice.piece.text, []).append(seconds)
-            if choice.is_measured:
-                self._add_ratio(choice.piece, seconds, choice.alone)
-            else:
-                self._unpaired.setdefault(choice.piece.text, []).append(seconds)
+                spent[number] += seconds * weights[number] / total
+        return spent
 
     def learn_shares(self, shares: Iterable[tuple[Piece, float]]) -> None:
         """Learn the cost of single operators in kernels of several, each with its share of the kernel's time.
@@ -110,14 +115,14 @@ class InContextCosts:
         for text, each in seconds_by_text.items():
             self._seconds_by_text.setdefault(text, each)
 
-    def pair(self, piece: Piece, alone: float) -> None:
+    def learn_measured(self, piece: Piece, standalone: float) -> None:
         """Learn the seconds alone of a piece, which may have been observed before it was measured."""
         for seconds in self._unpaired.pop(piece.text, ()):
-            self._add_ratio(piece, seconds, alone)
+            self._add_ratio(piece, seconds, standalone)
 
-    def _add_ratio(self, piece: Piece, seconds: float, alone: float) -> None:
-        if seconds > 0 and 0 < alone < inf:
-            self._log_ratios.setdefault(piece.label, []).append(log(seconds / alone))
+    def _add_ratio(self, piece: Piece, seconds: float, standalone: float) -> None:
+        if seconds > 0 and 0 < standalone < inf:
+            self._log_ratios.setdefault(piece.label, []).append(log(seconds / standalone))
 
     def observed_seconds(self, piece: Piece) -> float | None:
         """Return the mean seconds of the piece's operators in the programs that were observed."""
@@ -157,10 +162,10 @@ class InContextCosts:
             self.seconds_per_byte = max(self.seconds_per_byte, lost / (read_bytes - self._first_read_bytes))
         return slowdown
 
-    def elsewhere(self, pieces: Iterable[Piece], alone: Iterable[float]) -> list[float]:
-        """Return the cost of each piece at places where it was not observed, from its seconds `alone`."""
+    def costs_elsewhere(self, pieces: Iterable[Piece], standalone: Iterable[float]) -> list[float]:
+        """Return the cost of each piece at places where it was not observed, from its seconds alone."""
         if not self._seconds_by_text:
-            return list(alone)
+            return list(standalone)
         # by operator: its mean ratio in context / alone, drawn towards the mean of all operators
         every = [ratio for ratios in self._log_ratios.values() for ratio in ratios]
         mean = fmean(every) if every else 0.0
@@ -169,7 +174,7 @@ class InContextCosts:
             for name, ratios in self._log_ratios.items()
         }
         costs = []
-        for piece, seconds in zip(pieces, alone, strict=True):
+        for piece, seconds in zip(pieces, standalone, strict=True):
             seen = self.observed_seconds(piece)
             costs.append(seconds * factors.get(piece.label, exp(mean)) if seen is None else seen)
         return costs

@@ -21,27 +21,27 @@ class KernelQuota:
     from the database do not use up the quota: a second run goes on where the first one ended.
     """
 
-    def __init__(self, alone: StandaloneCosts, may_measure_more: Callable[[], bool]):
-        self.alone, self.may_measure_more = alone, may_measure_more
+    def __init__(self, standalone: StandaloneCosts, may_measure_more: Callable[[], bool]):
+        self.standalone, self.may_measure_more = standalone, may_measure_more
 
     def known(self, piece: Piece) -> float | None:
         """Return the measured seconds, None where there are none yet, infinity where there never will be."""
-        seconds = self.alone.known(piece)
+        seconds = self.standalone.known(piece)
         return inf if seconds is None and self._is_over_quota(piece) else seconds
 
     def measure(self, piece: Piece) -> float:
         """Return the seconds, measured now unless they are known."""
-        if self._is_over_quota(piece) and self.alone.known(piece) is None:
+        if self._is_over_quota(piece) and self.standalone.known(piece) is None:
             return inf
-        return self.alone.measure(piece)
+        return self.standalone.measure(piece)
 
     def estimate(self, piece: Piece) -> float:
         """Return the seconds that arithmetic and traffic take at the machine's peaks."""
-        return self.alone.estimate(piece)
+        return self.standalone.estimate(piece)
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Pass on the seconds that were observed in a program."""
-        self.alone.note_observed(piece, seconds)
+        self.standalone.note_observed(piece, seconds)
 
     def _is_over_quota(self, piece: Piece) -> bool:
         return piece.has_eoperators and not self.may_measure_more()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tensaurus.expr.analysis.index_map import is_reshape
+from tensaurus.expr.analysis.reshape_map import is_reshape
 from tensaurus.expr.analysis.work_counts import flops, multiply_adds
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.sizes.size import Arithmetic
@@ -21,28 +21,28 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 
-__all__ = ["Demand", "is_alias", "bytes_of", "count_demand", "elements", "is_free", "number_of", "operations"]
+__all__ = ["Work", "bytes_of", "count_work", "elements", "is_alias", "is_free", "number_of", "operations"]
 
 UNKNOWN_SIZE = 64  # stands for every open size, unless the caller gives another number
 
 
 @dataclass(frozen=True)
-class Demand:
+class Work:
     """The work of one run, without nodes over constants only, which runtimes fold.
 
-    multiply_adds  products that are added up in convolutions and matrix products, opaque nodes left out
-    compulsory     bytes of inputs, outputs and weights: each crosses the memory bus once, unless it is cached
-    traffic        bytes that all operators read and write; fusion and caches save some of them
-    opaque         number of opaque nodes, of which only the bytes read and written count
+    multiply_adds     products that are added up in convolutions and matrix products, opaque nodes left out
+    compulsory_bytes  of inputs, outputs and weights: each crosses the memory bus once, unless it is cached
+    traffic_bytes     that all operators read and write; fusion and caches save some of them
+    opaque_nodes      number of opaque nodes, of which only the bytes read and written count
     """
 
     multiply_adds: int
-    compulsory: int
-    traffic: int
-    opaque: int
+    compulsory_bytes: int
+    traffic_bytes: int
+    opaque_nodes: int
 
 
-def count_demand(program: Program) -> Demand:
+def count_work(program: Program) -> Work:
     """Count the work of one run from the operators' expressions."""
     products = traffic = opaque = 0
     weights: set[Node] = set()
@@ -54,7 +54,7 @@ def count_demand(program: Program) -> Demand:
         products += sum(number_of(multiply_adds(scope)) for scope in scopes_of(node))
     ends = {*weights, *program.inputs, *(node for _, node in program.outputs)}
     compulsory = sum(bytes_of(kind) for value in ends for kind in value.types)
-    return Demand(products, compulsory, traffic, opaque)
+    return Work(products, compulsory, traffic, opaque)
 
 
 def bytes_of(kind: Type) -> int:
@@ -107,5 +107,3 @@ def elements_of(kind: TensorType) -> int:
 def number_of(size: Any, unknown: int = UNKNOWN_SIZE) -> int:
     """Return the value of a size with `unknown` in the place of every symbol."""
     return int(value_of(size, lambda atom: unknown)) if isinstance(size, Arithmetic) else int(size)
-
-

@@ -13,8 +13,8 @@ from tensaurus.expr.sizes.size import Symbol
 from tensaurus.graph.ir.node import OPAQUE, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
-from tensaurus.graph.ir.program_text import workload
-from tensaurus.graph.lower.lowering import Expand, can_export
+from tensaurus.graph.ir.program_text import workload as operator_text
+from tensaurus.graph.lower.program_lowering import Expand, can_export
 from tensaurus.graph.onnx.build import Build
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.measure.database import Database, Measurement
@@ -22,8 +22,7 @@ from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import Stopwatch
 from tensaurus.runtimes.price.operation_counts import UNKNOWN_SIZE, is_alias, is_free
 from tensaurus.runtimes.price.roofline import ONE_CORE, Roofline, estimate
-from tensaurus.runtimes.price.standalone_model import standalone_model
-from tensaurus.runtimes.price.weight_costs import copies_to_measure, round_weight_bytes
+from tensaurus.runtimes.price.standalone_model import copies_to_measure, round_weight_bytes, standalone_model
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.timeline import record
@@ -39,12 +38,15 @@ CALL_SECONDS = 1e-6
 class OperatorCosts:
     """The seconds of single nodes and of pieces, from the database or measured now; a cost function of nodes.
 
-    A piece that only gives its input another shape costs CALL_SECONDS, whatever its size.  Leaves, outputs of
-    a call, and nodes over constants only cost nothing.  Opaque nodes cost nothing, as every candidate has the
-    same.
+    - A piece that ONNX cannot express, or that the runtime refuses, costs infinity.  A refused piece of
+      operators that the original has, too, is estimated instead, and never counts as known: within the
+      original these operators do run.
+    - A piece that only gives its input another shape costs CALL_SECONDS, whatever its size.
+    - Leaves, outputs of a call, and nodes over constants only cost nothing.  Opaque nodes cost nothing, as
+      every candidate has the same.
 
-    A piece that the runtime refuses costs infinity.  A refused piece of operators that the original has, too,
-    is estimated instead, and never counts as known: within the original these operators do run.
+    measured  how many pieces were measured now
+    deadline  of measuring (of `time.monotonic`)
     """
 
     def __init__(
@@ -56,44 +58,43 @@ class OperatorCosts:
         opset: int,
         builds: Callable[[Program], Build],
         expand: Expand | None = None,
-        measuring: Callable[[], None] = lambda: None,
-        weights: int = 0,
+        before_measuring: Callable[[], None] = lambda: None,
+        weight_bytes: int = 0,
         original: Program | None = None,
         supports: Callable[[Node], bool] = lambda node: True,
         sizes: Mapping[Symbol, int] | None = None,
         roofline: Roofline = ONE_CORE,
-        generated: str = "",
+        kernel_cpu: str = "",
     ):
         """Prepare to measure pieces of programs that equal `original`.
 
-        builds     exports a program of one piece
-        expand     expands operators that ONNX lacks
-        measuring  is called before each measurement
-        weights    bytes of constants that the original reads in each run, see `copies_to_measure`
-        supports   says whether the runtime can run a node at all (`Backend.supports`); others are not tried
-        sizes      numbers for the symbolic sizes at which pieces are measured
-        roofline   the machine's
-        generated  the processor for which kernels of eOperators are compiled; "" where none are
+        builds            exports a program of one piece
+        expand            expands operators that ONNX lacks
+        before_measuring  is called before each measurement
+        weight_bytes      bytes of constants that the original reads in each run, see `copies_to_measure`
+        supports          says whether the runtime can run a node at all (`Backend.supports`): else it costs
+                          infinity without being tried
+        sizes             numbers for the symbolic sizes at which pieces are measured
+        roofline          the machine's
+        kernel_cpu        the processor for which kernels of eOperators are compiled; "" where none are
         """
-        self.database = database
-        self.stopwatch = stopwatch
-        self.backend = machine.backend_key(backend)
-        self.device = machine.key
-        self.opset = opset
-        self.expand, self.builds, self.generated = expand, builds, generated
-        self.measuring = measuring
-        self.weights = round_weight_bytes(weights)
+        self.database, self.stopwatch = database, stopwatch
+        self.backend, self.device = machine.backend_key(backend), machine.key
+        self.opset, self.expand, self.builds, self.kernel_cpu = opset, expand, builds, kernel_cpu
+        self.before_measuring = before_measuring
+        self.weight_bytes = round_weight_bytes(weight_bytes)
         self.supports, self.roofline = supports, roofline
         self.measured = 0
-        self.deadline = inf  # of measuring (of `time.monotonic`)
+        self.deadline = inf
         self._sizes = dict(sizes or {})
-        self._at_numbers: dict[Piece, Piece] = {}
+        self._sized_pieces: dict[Piece, Piece] = {}
         self._original_operators = set() if original is None else set(self._operators(original))
-        self._aliased: dict[Piece, bool] = {}
-        self._seconds_of_node: dict[Node, float] = {}
-        self._seconds_of_text: dict[str, float] = {}
-        self._exported: dict[Node, bool] = {}
         self._observed: dict[Piece, float] = {}
+        # answers that were given before
+        self._seconds_of_node: dict[Node, float] = {}
+        self._seconds_of_workload: dict[str, float] = {}
+        self._aliases: dict[Piece, bool] = {}
+        self._exportable: dict[Node, bool] = {}
 
     def __call__(self, node: Node) -> float:
         seconds = self._seconds_of_node.get(node)
@@ -103,15 +104,13 @@ class OperatorCosts:
 
     def measure(self, piece: Piece) -> float:
         """Return the seconds of a piece, measured now unless they are known."""
-        if not self._is_exportable(piece):
-            return inf
-        if self._is_alias(piece):
-            return CALL_SECONDS
+        if (fixed := self._fixed_seconds(piece)) is not None:
+            return fixed
         piece = self._at_sizes(piece)
-        text = self._text(piece)
-        seconds = self._stored(text)
+        workload = self._workload(piece)
+        seconds = self._stored(workload)
         if seconds is None:
-            seconds = self._measure(piece, text)
+            seconds = self._measure(piece, workload)
         # infinite: the runtime refuses the piece alone, though perhaps not within the original
         return estimate(piece, self.roofline) if seconds == inf and self._runs_in_original(piece) else seconds
 
@@ -123,15 +122,13 @@ class OperatorCosts:
 
     def known(self, piece: Piece) -> float | None:
         """Return the seconds measured before; None where the piece was not measured, or cannot be."""
-        if not self._is_exportable(piece):
-            return inf
-        if self._is_alias(piece):
-            return CALL_SECONDS
+        if (fixed := self._fixed_seconds(piece)) is not None:
+            return fixed
         piece = self._at_sizes(piece)
-        seconds = self._stored(self._text(piece))
+        seconds = self._stored(self._workload(piece))
         return None if seconds == inf and self._runs_in_original(piece) else seconds
 
-    def alone(self, node: Node) -> float | None:
+    def measured_or_observed(self, node: Node) -> float | None:
         """Return the measured seconds of an operator, else those observed in a program.
 
         None where there are neither, or the runtime refuses the operator.
@@ -142,68 +139,75 @@ class OperatorCosts:
         return None if known == inf else known
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
-        """Keep the seconds of a piece in a program: `alone` returns them where the piece is not measured."""
+        """Keep the seconds of a piece in a program, for where the piece is not measured."""
         self._observed[piece] = seconds
+
+    def _fixed_seconds(self, piece: Piece) -> float | None:
+        """Return the seconds of a piece that is never measured, None for others."""
+        if not self._is_exportable(piece):
+            return inf
+        return CALL_SECONDS if self._is_alias(piece) else None
 
     def _is_exportable(self, piece: Piece) -> bool:
         """Return whether ONNX can express the nodes without kernels; at open sizes it cannot express some."""
-        is_exportable = self._exported.get(piece.root)
+        is_exportable = self._exportable.get(piece.root)
         if is_exportable is None:
-            is_exportable = self._exported[piece.root] = can_export(
+            is_exportable = self._exportable[piece.root] = can_export(
                 [node for node in piece.inner if not self._has_kernel(node)], self.opset, self.expand
             )
         return is_exportable
 
     def _is_alias(self, piece: Piece) -> bool:
         """Return whether runtimes copy nothing for the piece."""
-        known = self._aliased.get(piece)
+        known = self._aliases.get(piece)
         if known is None:
             inner = piece.inner
-            known = self._aliased[piece] = bool(inner) and all(map(is_alias, inner))
+            known = self._aliases[piece] = bool(inner) and all(map(is_alias, inner))
         return known
 
     def _at_sizes(self, piece: Piece) -> Piece:
         """Return the piece with numbers for its symbolic sizes."""
-        bound = self._at_numbers.get(piece)
+        bound = self._sized_pieces.get(piece)
         if bound is None:
             bound = piece.with_sizes(lambda symbol: self._sizes.get(symbol, UNKNOWN_SIZE))
-            self._at_numbers[piece] = bound
+            self._sized_pieces[piece] = bound
         return bound
 
     def _has_kernel(self, node: Node) -> bool:
         """Return whether a kernel is compiled for the node: never at open sizes."""
-        kinds = (*node.arg_types(), node.tensor) if node.op is eop and self.generated else (None,)
+        kinds = (*node.arg_types(), node.tensor) if node.op is eop and self.kernel_cpu else (None,)
         return all(kind is not None and kind.static for kind in kinds)
 
-    def _text(self, piece: Piece) -> str:
-        """Return the piece's workload in the database: its own text, and what else its time depends on."""
-        kernels = f", kernels for {self.generated}" if any(map(self._has_kernel, piece.inner)) else ""
-        return f"opset {self.opset}, {self.weights / 2**20:g} MiB of weights{kernels}: {piece.text}"
+    def _workload(self, piece: Piece) -> str:
+        """Return the piece's key in the database: its own text, and what else its time depends on."""
+        kernels = f", kernels for {self.kernel_cpu}" if any(map(self._has_kernel, piece.inner)) else ""
+        return f"opset {self.opset}, {self.weight_bytes / 2**20:g} MiB of weights{kernels}: {piece.text}"
 
-    def _stored(self, text: str) -> float | None:
-        if text not in self._seconds_of_text:
-            stored = self.database.get(text, self.backend, self.device)
+    def _stored(self, workload: str) -> float | None:
+        """Return the seconds that the database has, infinity for a piece that was refused."""
+        if workload not in self._seconds_of_workload:
+            stored = self.database.get(workload, self.backend, self.device)
             if stored is None:
                 return None
-            self._seconds_of_text[text] = stored.seconds
-        return self._seconds_of_text[text]
+            self._seconds_of_workload[workload] = stored.seconds
+        return self._seconds_of_workload[workload]
 
     def _runs_in_original(self, piece: Piece) -> bool:
         """Return whether the original has all operators of the piece, too, on the same types."""
-        original = self._original_operators
-        return all(is_free(node) or workload(node, ignore_values=True) in original for node in piece.inner)
+        computed = (node for node in piece.inner if not is_free(node))
+        return all(operator_text(node, ignore_values=True) in self._original_operators for node in computed)
 
     def _operators(self, program: Program) -> Iterator[str]:
         """Yield the text of every operator, those of bodies too."""
         for node in program.nodes:
             if not is_free(node):
-                yield workload(self._at_sizes(Piece.of(node)).root, ignore_values=True)
+                yield operator_text(self._at_sizes(Piece.of(node)).root, ignore_values=True)
             elif node.op is OPAQUE:
                 for _, body in node.attribute("form").bodies:
                     yield from self._operators(body)
 
-    def _measure(self, piece: Piece, text: str) -> float:
-        self.measuring()
+    def _measure(self, piece: Piece, workload: str) -> float:
+        self.before_measuring()
         seconds: float | None = None
         now = monotonic()
         with DeadlineBlock(now + max(MIN_LIMIT_SECONDS, TIME_SHARE * (self.deadline - now))) as measuring:
@@ -213,13 +217,13 @@ class OperatorCosts:
         record("operator", took_ms=value * 1e3, measuring_seconds=monotonic() - now, operator=piece.text)
         # a refusal is stored, too, but no time limit or crash: the next run may be luckier
         if value < inf or not (measuring.ended or self.stopwatch.ended):
-            self.database.put(Measurement(text, self.backend, self.device, "", value))
-        self._seconds_of_text[text] = value
+            self.database.put(Measurement(workload, self.backend, self.device, "", value))
+        self._seconds_of_workload[workload] = value
         return value
 
     def _measure_copies(self, piece: Piece) -> float | None:
         """Return the seconds of a piece, measured in several copies or in one; None where it does not run."""
-        wanted = copies_to_measure(piece, self.weights)
+        wanted = copies_to_measure(piece, self.weight_bytes)
         for number in dict.fromkeys((wanted, 1)):  # there may be no memory for copies of its weights
             try:
                 program, feeds = standalone_model(piece, self.opset, number)

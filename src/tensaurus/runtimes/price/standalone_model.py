@@ -1,6 +1,7 @@
 """Makes a piece of a program a program of its own, which `operator_times` exports and measures.
 
-Two copies of MatMul(x, constant) become y0 = MatMul(x0, random w) and y0_1 = MatMul(x0, other random w).
+The program holds several copies of the piece, so that each takes as long as in its own program.  Two copies
+of MatMul(x, constant) become y0 = MatMul(x0, random w) and y0_1 = MatMul(x0, other random w).
 """
 
 from __future__ import annotations
@@ -18,12 +19,45 @@ from tensaurus.graph.ir.subnormal import float_limits, subnormal_rarity
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType
 from tensaurus.ops.element_type import REAL_TYPES
-from tensaurus.runtimes.price.operation_counts import elements, number_of
+from tensaurus.runtimes.price.operation_counts import elements, number_of, operations
 
-__all__ = ["standalone_model"]
+__all__ = ["copies_to_measure", "round_weight_bytes", "standalone_model"]
 
+UNCACHED_BYTES = 1 << 26  # a model with this many bytes of weights reads them from memory in every run
+SMALL_WEIGHT_BYTES = 1 << 12  # an operator with fewer bytes of weights is measured like one without weights
+# Inputs and outputs of an operator are taken to be in the cache, as in a program, if they are below this.
+HOT_BYTES = 1 << 19
+MAX_COPIES = 64  # of one operator in a measured model
+MAX_OPERATIONS = 100_000_000  # about, of all copies in a measured model together
 # At most this many random numbers are drawn; in larger tensors they repeat, which costs an operator no time.
 RANDOM_NUMBERS = 1 << 20
+
+
+def round_weight_bytes(model_weight_bytes: int) -> int:
+    """Round the bytes of a model's weights, up to UNCACHED_BYTES, to 2^n or 1.5 * 2^n.
+
+    Models with similar numbers of bytes thus share measurements.
+    """
+    steps = (number << power for power in range(19, 26) for number in (2, 3))
+    return min(steps, key=lambda step: abs(step - min(model_weight_bytes, UNCACHED_BYTES)))
+
+
+def copies_to_measure(piece: Piece, model_weight_bytes: int) -> int:
+    """Return how many copies of a piece to run in one model, so that each takes as long as in its program.
+
+    A program reads all its weights between two uses of one, so a weight comes from the cache level into which
+    all of them fit; and the runtime is called once for many operators, not for each.  A piece with much
+    arithmetic needs fewer copies, as its weights hardly count.
+    """
+    # bytes as of float32
+    weight_bytes = 4 * sum(elements(leaf) for leaf in piece.leaves if leaf.static)
+    passed_bytes = 4 * sum(elements(node) for node in (*piece.leaves, piece.root) if not node.static)
+    if weight_bytes >= SMALL_WEIGHT_BYTES:
+        wanted = model_weight_bytes // weight_bytes
+    else:  # as many copies as have their inputs and outputs in the cache together
+        wanted = HOT_BYTES // max(1, passed_bytes)
+    work = sum(map(operations, piece.inner))
+    return max(1, min(wanted, MAX_COPIES, MAX_OPERATIONS // max(work, 1)))
 
 
 def standalone_model(

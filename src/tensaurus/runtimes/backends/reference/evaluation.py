@@ -18,7 +18,7 @@ import numpy as np
 from tensaurus.expr.evaluate.fields import Field
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.integer_types import wrap_to_dtype
-from tensaurus.expr.sizes.size import Symbol, atoms, terms_of
+from tensaurus.expr.sizes.size import Symbol, atoms, single_atom
 from tensaurus.expr.sizes.size import evaluate as value_of
 from tensaurus.graph.analysis.conversion_chains import args_before_casts
 from tensaurus.graph.analysis.evaluate_node import output_expression
@@ -86,9 +86,9 @@ def evaluate_all(
     `sizes` are numbers for symbols that are no dimension of an input: N for an input of shape [min(N, 5)].
     """
     held: dict[Node, Value] = {}
-    run = _Run(field, next((p.frame for p in programs if p.frame is not None), None), programs)
-    run.taken, run.rounded = set() if taken is None else taken, rounded
-    run.sizes.update(sizes)
+    evaluation = _Evaluation(field, next((p.frame for p in programs if p.frame is not None), None), programs)
+    evaluation.taken, evaluation.rounded = set() if taken is None else taken, rounded
+    evaluation.sizes.update(sizes)
     for program in programs:
         for node in program.inputs:
             name = node.attribute("name")
@@ -96,15 +96,16 @@ def evaluate_all(
                 raise BackendError(f"reference: input {name!r} is missing")
             held[node] = feeds[name]
     roots = [node for program in programs for _, node in program.outputs]
-    found = run.values(roots, held, cache)
-    places = iter(found)
-    return [{name: next(places) for name, _ in program.outputs} for program in programs]
+    values = iter(evaluation.evaluate_roots(roots, held, cache))
+    return [{name: next(values) for name, _ in program.outputs} for program in programs]
 
 
-class _Run:
+class _Evaluation:
     """The state of one evaluation: field, known sizes, and identities of unknown functions."""
 
-    def __init__(self, field: Field, frame: Any, programs: Sequence[Program] = (), outer: _Run | None = None):
+    def __init__(
+        self, field: Field, frame: Any, programs: Sequence[Program] = (), outer: _Evaluation | None = None
+    ):
         self.field = field
         self.frame = frame
         # a body reads the sizes around it; its own symbols get new numbers in every round of a loop
@@ -128,47 +129,48 @@ class _Run:
             self.labels.update((n, ("own", k)) for k, n in enumerate(own))
             self.labels.update((n, n.attribute("identity")) for n in effects if n in others)
 
-    def values(
+    def evaluate_roots(
         self, roots: Sequence[Node], held: dict[Node, Value], cache: MutableMapping[Node, Value] | None = None
     ) -> list[Value]:
         """Return the roots' values; `held` has the values of inputs, and values are freed from it."""
         for node, value in held.items():
-            self.check(node.types[0], value, node)
+            self.check_type(node.types[0], value, node)
         if cache is not None:
             held.update(cache)
         order = list(_order(roots, held))
         # how often each value is still to be read; a root is read once more, for the result
-        left = Counter(arg for node in order for arg in _needed_args(node))
-        left.update(roots)
+        reads_left = Counter(arg for node in order for arg in _needed_args(node))
+        reads_left.update(roots)
         for node in order:
-            held[node] = value = self.node(node, held)
+            held[node] = value = self.evaluate_node(node, held)
             if cache is not None:
                 cache[node] = value
             for arg in set(_needed_args(node)):
-                left[arg] -= _needed_args(node).count(arg)
-                if not left[arg]:
+                reads_left[arg] -= _needed_args(node).count(arg)
+                if not reads_left[arg]:
                     del held[arg]
         return [held[root] for root in roots]
 
-    def node(self, node: Node, held: Mapping[Node, Value]) -> Value:
+    def evaluate_node(self, node: Node, held: Mapping[Node, Value]) -> Value:
+        """Return a node's value, the list of all outputs for a call of several; `held` has its arguments'."""
         if node.op is CONSTANT:
             return lift_value(node.attribute("data").array, self.field)
         if node.op is ITEM and not _call_of(node).is_declared:
             found = held[_call_of(node)][node.attribute("index")]
-            self.check(node.types[0], found, node)
+            self.check_type(node.types[0], found, node)
             return found
         if node.is_declared or node.op is ITEM:
             try:
-                return self.declared(node, held)
+                return self.evaluate_declared(node, held)
             except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
                 raise BackendError(f"reference: {_call_of(node).op}: {error}") from error
-        found = self.opaque(node, [None if a is None else held[a] for a in node.args])
+        found = self.evaluate_opaque(node, [None if a is None else held[a] for a in node.args])
         if len(node.types) > 1:
             return found
-        self.check(node.types[0], found[0], node)
+        self.check_type(node.types[0], found[0], node)
         return found[0]
 
-    def declared(self, node: Node, held: Mapping[Node, Value]) -> Value:
+    def evaluate_declared(self, node: Node, held: Mapping[Node, Value]) -> Value:
         """Evaluate one output of an operator by its expression."""
         owner, index = _call_of(node), node.attribute("index") if _call_of(node) is not node else 0
         scope, read = output_expression(owner, index)
@@ -195,7 +197,7 @@ class _Run:
             return value.astype(bool, copy=False)
         return wrap_to_dtype(value, kind.dtype)
 
-    def check(self, kind: Type, value: Value, node: Node) -> None:
+    def check_type(self, kind: Type, value: Value, node: Node) -> None:
         """Check that a value has its type's shape, and learn symbolic sizes from it.  Raises BackendError."""
         if not isinstance(kind, TensorType) or not isinstance(value, np.ndarray):
             return
@@ -204,29 +206,28 @@ class _Run:
             if isinstance(size, int):
                 fits &= size == actual
                 continue
-            terms = terms_of(size)
-            if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1:
-                atom = terms[0][0][0]
-                if isinstance(atom, Symbol):
-                    fits &= self.sizes.setdefault(atom, actual) == actual
+            atom = single_atom(size)
+            if isinstance(atom, Symbol):
+                fits &= self.sizes.setdefault(atom, actual) == actual
         if not fits:
             raise BackendError(f"reference: {node.op} has the shape {list(value.shape)}, its type is {kind}")
 
     # ------------------------------------------------------------------------------------- opaque nodes
 
-    def opaque(self, node: Node, args: Sequence[Value]) -> Sequence[Value]:
+    def evaluate_opaque(self, node: Node, args: Sequence[Value]) -> Sequence[Value]:
         """Return all outputs of a node without an expression."""
         form: OpaqueForm = node.attribute("form")
         name = form.operator
         if form.bodies and name in ("If", "Loop"):
             try:
-                found = self.branch(node, form, args) if name == "If" else self.loop(form, args)
+                is_if = name == "If"
+                found = self.evaluate_branch(node, form, args) if is_if else self.evaluate_loop(form, args)
                 if found is not None:
                     return found
             except _LoopTooLong:  # the loop might not end on a runtime either
                 if self.field.name == "reals":
                     raise
-                return self.unknown(node, form, args)
+                return self.draw_unknown(node, form, args)
             except BackendError:
                 pass  # evaluate the node as a whole instead
         given = [a for a in args if a is not None]
@@ -236,7 +237,7 @@ class _Run:
             if asks_shape:  # zeros stand for elements of any field
                 args = [np.zeros(a.shape, np.float32) for a in given]
             return [lift_value(v, self.field) for v in run_alone(node, args, self.frame)]
-        return self.unknown(node, form, args)
+        return self.draw_unknown(node, form, args)
 
     def holds_elements(self, value: Value) -> bool:
         """Return whether a value depends on elements of the field, which onnx's evaluator cannot take."""
@@ -244,14 +245,17 @@ class _Run:
             return any(map(self.holds_elements, value))
         return isinstance(value, Token) or (isinstance(value, np.ndarray) and self.field.has_elements(value))
 
-    def body(self, program: Program, inputs: Sequence[Value], captured: Sequence[Value]) -> list[Value]:
-        inner = _Run(self.field, self.frame, outer=self)
+    def evaluate_body(
+        self, program: Program, inputs: Sequence[Value], captured: Sequence[Value]
+    ) -> list[Value]:
+        """Return the outputs of a body for these inputs and captured values."""
+        inner = _Evaluation(self.field, self.frame, outer=self)
         held = dict(zip(program.inputs, inputs, strict=True)) | dict(
             zip(program.captured, captured, strict=True)
         )
-        return inner.values([node for _, node in program.outputs], held)
+        return inner.evaluate_roots([node for _, node in program.outputs], held)
 
-    def branch(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
+    def evaluate_branch(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
         """Evaluate the branch of an If that its condition chooses; None where the condition is unknown."""
         condition = args[0]
         if not isinstance(condition, np.ndarray) or condition.dtype.kind != "b":
@@ -259,9 +263,9 @@ class _Run:
         holds = bool(condition.item())
         self.taken.add((node, holds))
         chosen = dict(form.bodies)["then_branch" if holds else "else_branch"]
-        return self.body(chosen, (), args[form.inputs :])
+        return self.evaluate_body(chosen, (), args[form.inputs :])
 
-    def loop(self, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
+    def evaluate_loop(self, form: OpaqueForm, args: Sequence[Value]) -> Sequence[Value] | None:
         """Evaluate a loop round by round; None where the number of rounds depends on an unknown value."""
         ((_, body),) = form.bodies
         if self.outer is None:
@@ -283,7 +287,7 @@ class _Run:
                 raise _LoopTooLong(
                     f"reference: loops of more than {self.max_loop_nodes} nodes, one round after another"
                 )
-            going_on, *found = self.body(body, [np.asarray(iteration), going_on, *state], captured)
+            going_on, *found = self.evaluate_body(body, [np.asarray(iteration), going_on, *state], captured)
             state = found[:count]
             for part, value in zip(stacked, found[count:], strict=True):
                 part.append(value)
@@ -292,7 +296,7 @@ class _Run:
             return None
         return [*state, *(np.stack(part) for part in stacked)]
 
-    def unknown(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> list[Value]:
+    def draw_unknown(self, node: Node, form: OpaqueForm, args: Sequence[Value]) -> list[Value]:
         """Return random outputs, which are the same for equal forms and equal arguments."""
         # a node with an effect equals no other: its label takes the place of its form
         known = self.forms.setdefault(self.labels.get(node, form), len(self.forms))

@@ -1,0 +1,37 @@
+"""Defines the rounds in which a saturation runs whole programs, each round with its own view of costs.
+
+Costs that were measured on single operators mislead where a program gains only as a whole; a round that
+favours kernels, or forbids large constants, finds programs that one view of costs would never run.
+`saturating_search` goes through the rounds in order, and in each runs the cheapest programs by its view.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+__all__ = ["Round", "plan_rounds"]
+
+MAX_RUNS_WITHIN_CONSTANTS = 4  # programs run whose kernels read no more constants than the original's
+MAX_RUNS = 12  # programs run in the last round
+
+
+class Round(NamedTuple):
+    """Programs that are run under one view of costs."""
+
+    kernel_cost_factor: float  # costs of eOperators are multiplied by it; below 1 they are favoured
+    max_constant_bytes: float  # that all kernels of a program may read
+    max_runs: int  # programs that are run in the round
+
+
+WARM_UP_ROUNDS = Round(0.5, inf, 1), Round(0.7, inf, 1)
+"""A single kernel pays for converting layouts: first run programs of many kernels that share a layout."""
+
+
+def plan_rounds(original_bytes: float) -> tuple[Round, ...]:
+    """Return the rounds of a model whose operators read these bytes of constants.
+
+    Programs that read more constants may be slower as a whole than their costs, so they are run last.
+    """
+    within = Round(1.0, original_bytes, MAX_RUNS_WITHIN_CONSTANTS)
+    return (*WARM_UP_ROUNDS, within, Round(1.0, inf, MAX_RUNS))
