@@ -7,6 +7,10 @@ and `try` around the loop in its function:
         for item in items:
             work(item)        # an exception in this call is caught by the `with`,
                               # one at the jump back to the `for` is not
+
+A time limit (`deadline`) raises its exception in a thread from another thread, and Python lets it arrive at
+the thread's next check for exceptions.  So the limit waits until the thread is at an instruction where it
+checks, and where the exception is caught.  A frame of None stands for code that is not Python's.
 """
 
 from __future__ import annotations

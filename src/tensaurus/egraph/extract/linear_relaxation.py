@@ -1,7 +1,14 @@
 """Solves the linear relaxation of extraction in rounds, adding violated rows for cycles and covers.
 
 Without these rows the bound is next to nothing on e-graphs with cycles: classes that read each other support
-each other, and pay for nothing else.  GLOP solves the linear programs.
+each other, and pay for nothing else.  GLOP solves the linear programs.  With x the share of each choice and y
+of each class, the rows that are added are
+
+    support    y of a class <= the sum of x of the choices that read no class of a set around it: some class
+               of a cycle must have a choice that leaves the cycle
+    cover      sum of factor times x >= least + sum of y of some classes (see `cover_cuts`)
+    exclusion  a cover of no class: sum of x of choices of A that need B <= sum of x of choices of B that do
+               not need A, as one of A and B is computed first
 
 `relax` takes the rows of a `Formulation` and a selection to beat, and returns a lower bound, the rows that
 prove it, and the best selection seen.  `exact` calls it before CP-SAT.

@@ -1,4 +1,11 @@
-"""Compiles rules for e-graphs: rules with equal left sides share a pattern and the lookup of plans."""
+"""Compiles rules for e-graphs: rules with equal left sides share a pattern and the lookup of plans.
+
+A plan (`plan.Plan`) says what one rule inserts for a match: the heads of the new e-nodes, with all attributes
+computed.  It depends on little of a match: the heads of the matched e-nodes, and what is known of the
+variables' classes, which are their types and, where a rule asks for elements, their values.  These are the
+key of the plan (the signature of a match, for one root of a multi-pattern rule), and plans are kept by it:
+Transpose(Transpose(x)) => Transpose(x) is planned once for all x of one type with the same two permutations.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +64,7 @@ class RuleEntry:
 
 
 def _is_last_root_interchangeable(rewrite: Rewrite, patterns: Sequence[Pattern]) -> bool:
-    """Return whether it makes no difference which match of one sort the last root has.
+    """Return whether, among matches of one signature, any will do for the last root.
 
     The rule leaves the last root as it is, and the right-hand sides of the others read none of its variables.
     """
@@ -80,8 +87,9 @@ class PatternFamily:
 
     @cached_property
     def look_up_plans(self) -> PlanLookup:
-        asked = any(entry.rewrite.asks_content for entry in self.entries)
-        return compile_plan_lookup(self.pattern, "content" if asked else "code")
+        """The loop over new matches, with keys by the types of variables ("code") or also their values."""
+        asks_content = any(entry.rewrite.asks_content for entry in self.entries)
+        return compile_plan_lookup(self.pattern, "content" if asks_content else "code")
 
 
 class Ruleset:

@@ -74,7 +74,7 @@ class RuleMatch:
         self.entry, self.matches, self.terms, self.plan, self.made = entry, matches, terms, plan, made
 
     def evidence(self, graph: EGraph) -> tuple[list[Equation], list[tuple[int, int]]]:
-        """Return the instance of the rule over the terms."""
+        """Return the instance of the rule over the terms, and the pairs of terms that it takes for equal."""
         # the right side over the terms of the variables, the left side as it was matched; a proof needs that
         # each occurrence of a variable equals the one term that the instance has for it
         entry, terms, rule = self.entry, self.terms, self.entry.rewrite.rule
@@ -285,7 +285,9 @@ class Runner:
     def _apply_to_matches(self, family: PatternFamily, matches: list[Match]) -> None:
         """Apply the rules of one root to their matches.  Raises _Stop.
 
-        The plans for a match depend only on its heads and on what is known of its variables.
+        The compiled loop (`compile_plan_lookup`) skips each match that was tried.  For any other it looks up
+        the plans by the match's key, has them made by `plan` where the key is new, and hands them to `act`; a
+        match without plans is refused.  `act` also calls a match refused that only some rules accept.
         """
         graph = self.graph
         original_args, heads, analyses, find = graph.original_args, graph.heads, graph.analyses, graph.find
@@ -306,8 +308,8 @@ class Runner:
             for entry, plan in plans:
                 apply(entry, (match,), terms, classes, plan)
 
-        now = graph.args, heads, analyses, graph.union_find, find
-        family.look_up_plans(matches, tried, *now, family.plans, plan, act, refused)
+        tables = graph.args, heads, analyses, graph.union_find, find
+        family.look_up_plans(matches, tried, *tables, family.plans, plan, act, refused)
         tried.update(matches)
 
     def _apply_joined(self, entry: RuleEntry, match: JointMatch) -> None:

@@ -13,7 +13,8 @@ to the values that only they read, or that are cheap to compute again (`region_g
                 squeeze and excitation
 
 A region's core is its contraction, pooling or reduction. Maps after a core are its epilogue, maps before it
-its prologue. Regions overlap, and many are proposed for one operator: extraction chooses among them.
+its prologue. With `repeating` a region grows to values that others read, too, which are then computed twice.
+Regions overlap, and many are proposed for one operator: extraction chooses among them.
 """
 
 from __future__ import annotations
@@ -223,7 +224,7 @@ class _RegionFinder(RegionGrower):
     def _attention_regions(self, region: Region, product: Node) -> Iterator[Region]:
         """Yields the contraction with the rows before it and the contraction from which these are computed.
 
-        A pair without rows between (depthwise after pointwise) grows by `_may_precede` instead.
+        Without rows between the two contractions there is no such region.
         """
         between = self.grow(region, _RowTest(self.patterns))
         if not any(self.patterns[node].row_lengths for node in between - region):

@@ -184,7 +184,10 @@ class _Generalization:
         """Return the most general law that is proved or known, else one with the reason of each failure.
 
         With `by_algebra`, canonical forms alone must prove a text before the solver is tried on more general
-        ones.
+        ones.  Conditions are tried from few to many, and for each the texts from general to special.  A text
+        that is proved ends the search if nothing more general can follow, and is kept otherwise.  Preferred
+        are, in this order: a text that is known; the first text under more conditions, over a special text
+        under fewer; what algebra proves for all ranks; what algebra proves; the widest span of ranks.
         """
         reasons: list[str] = []
         proved: list[_ProvedText] = []
@@ -279,6 +282,7 @@ def _verify_text(text: str, steps: float, by_algebra: bool) -> list[str]:
             reason = str(getattr(verdict, "reason", verdict))[:200]
             return ["", f"{REFUTED}{reason}" if isinstance(verdict, Refuted) else reason]
         evidence.append(verdict)
+    # the weakest proof is the evidence of all: "z3" comes after "algebra"
     return [str(max(evidence, key=lambda each: each.by)), ""]
 
 

@@ -48,6 +48,8 @@ class WeightFiles:
 
         `changed` returns new elements for an initializer, None to keep its elements.
         """
+        # the copy lacks the elements of large tensors, in attributes and bodies too, and calls these tensors
+        # external: an initializer gets the name of its file, the others get their elements back
         stored = light_copy(model)
         for tensor, light in zip(model.graph.initializer, stored.graph.initializer, strict=True):
             if light.data_location != TensorProto.EXTERNAL or tensor.data_location == TensorProto.EXTERNAL:

@@ -55,7 +55,8 @@ MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: mea
 
 
 class SaturatingSearch:
-    """The search of one program; `saturation` calls its parts in order.
+    """The search of one program.  `saturation` calls its parts in order: `observe_original`, `explore`,
+    `extract_by_estimates`, `extract_by_measurements`, and at the end `outcome`.
 
     `choices` are the e-nodes, and fused chains of them, of which an extraction chooses; `prices` their costs.
     A `selection` is a program: {class: number of what was chosen there}.
@@ -188,7 +189,8 @@ class SaturatingSearch:
             now, share = monotonic(), MEASURING_SHARE
             self.costs.measuring_deadline = (1 - share) * now + share * self.config.deadline
         self._add_other_search()
-        # 3. the cheapest program; where programs can be run, each round runs some, by its own view of costs
+        # 3. the cheapest program.  Where programs can be run, rounds run some each: first with kernels priced
+        # below their cost, since costs alone may mislead about kernels among others, at last at true prices
         if not can_run_whole:
             self._extract_until_stable()
             return
@@ -285,7 +287,9 @@ class SaturatingSearch:
         """Return the cheapest program by measured costs; None where a limit ends the search before.
 
         Each extractor in turn extracts a program, and its unmeasured pieces are measured, until it extracts
-        one without such pieces that is within the limits of constants.
+        one without such pieces that is within the limits of constants.  A program beyond them raises the
+        price of a byte, so that the next one has fewer.  Programs on the way are kept if they are within the
+        limits and either all measured or better than all before.
 
         may_run_finders  run the finders as soon as many kernels are measured: they may know another form of a
                          slow kernel while there is time to tune it; if they do, return the best so far

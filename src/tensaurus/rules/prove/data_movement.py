@@ -37,7 +37,7 @@ def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Sco
         for attrs in [own, *(other for _, other in examples if other != own)]:
             try:
                 scopes = op.scopes(kinds, op.canonical(kinds, attrs))
-            except (Untypable, *UNKNOWN_VALUE_ERRORS):
+            except (Untypable, *UNKNOWN_VALUE_ERRORS):  # attributes that make no sense with these inputs
                 continue
             yield op.tensors(kinds), scopes
 
@@ -46,7 +46,8 @@ def scopes_at_examples(op: Op) -> Iterator[tuple[tuple[Argument, ...], tuple[Sco
 def moved_inputs(op: Op) -> frozenset[int]:
     """Return the numbers of the inputs whose elements the operator only moves, else none.
 
-    All inputs of a variadic parameter have the number of the parameter.
+    The operator's examples decide, so they must show each of its modes; sizes and numbers among the
+    attributes only change indices.  All inputs of a variadic parameter have the number of the parameter.
     """
     moved: set[int] = set()
     for given, scopes in scopes_at_examples(op):

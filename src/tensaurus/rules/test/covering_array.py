@@ -113,7 +113,10 @@ def _order(factor: Factor) -> tuple[str, int]:
 
 
 def level_of(value: Any) -> Level:
-    """Return one of few levels of a value; for a tuple, that of all elements or the order of elements."""
+    """Return one of few levels of a value; for a tuple, that of all elements or the order of elements.
+
+    -3 is "below", 2 is "2", 0.5 is "part", 7 is "more", (7, 7) is "all more", and (1, 7) is "in order".
+    """
     if isinstance(value, tuple):
         inner = {level_of(item) for item in value}
         if len(inner) == 1 and len({*value}) == 1:
@@ -122,5 +125,7 @@ def level_of(value: Any) -> Level:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return str(value)
     if isinstance(value, (int, float, np.number)) or hasattr(value, "numerator"):
-        return "below" if value < 0 else str(value) if value in (0, 1, 2) else "more" if value > 1 else "part"
+        if value in (0, 1, 2):
+            return str(value)
+        return "below" if value < 0 else "more" if value > 1 else "part"
     return str(value)[:80]
