@@ -839,7 +839,7 @@ def test_which_kernels_flush(tmp_path: Path) -> None:
 
     def flushing(root: Node, *cases: Case) -> set[str]:
         builds = BuildCache(tmp_path, kernels=known(*cases), link=linked_library)
-        return set(builds._flushing(program_of(root), builds(program_of(root)).proto()))
+        return set(builds._find_flushing_kernels(program_of(root), builds(program_of(root)).proto()))
 
     one, zero = constant(np.float32(1)), constant(np.float32(0))
     assert flushing(doubled, DOUBLED) == {"eop_doubled"}
