@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -647,6 +648,25 @@ def test_measurements_move_between_machines_of_one_kind(tmp_path: Path) -> None:
     assert not third.exists()  # all files or none
     assert_refused(run("db", "merge", tmp_path / "broken.jsonl", "--db", third), "broken.jsonl")
     assert_refused(run("db", "export", tmp_path / "no" / "folder", "--db", first), "there is no folder")
+
+
+@pytest.mark.skipif(find_spec("halide") is None, reason="no kernels")
+def test_tuned_schedules_are_written_as_a_file_that_ships(tmp_path: Path) -> None:
+    from tensaurus.kernels.tune.tune import REDUCTION_ROWS, Tuner
+    from tensaurus.runtimes.measure.database import Database
+    from tensaurus.runtimes.measure.machine import Machine
+
+    file, rows = tmp_path / "class.jsonl", {"row(w=8/8, p=0)": 2.0, "row(w=16/8, p=0)": 1.0, "": 3.25}
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, Machine.here(), "native")
+        tuner._store_times(f"{REDUCTION_ROWS}sum[9 over 4]", rows)
+    written = run("db", "schedules", file, "--db", tmp_path / "db.sqlite").stdout
+    assert written == f"wrote schedules for {tuner.processor_class} to {file} (reduction forms: 1)\n"
+    head, form = map(json.loads, file.read_text().splitlines())
+    assert head == {"machine": tuner.machine.key, "compiler": tuner.backend}
+    assert form == ["sum[9 over 4]", 3.2, ["row(w=16/8, p=0)", "row(w=8/8, p=0)"]]
+    empty = tmp_path / "empty.sqlite"
+    assert_refused(run("db", "schedules", file, "--db", empty), "empty.sqlite", "no kernel was tuned")
 
 
 def test_a_database_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

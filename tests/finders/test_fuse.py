@@ -723,7 +723,7 @@ class Seconds:
 def test_a_search_measures_no_more_kernels_than_it_may(ration: int) -> None:
     whole = small(residual)
     seconds = Seconds()
-    costs = KernelQuota(seconds, lambda: sum("eop" in text for text in seconds.times) < ration)
+    costs = KernelQuota(seconds, lambda piece: sum("eop" in text for text in seconds.times) < ration)
     search = Saturation(whole_library(), costs, [quick_extractor], finders=[Fuse()])
     best = search.run(whole).candidates[0].program
     kernels = {n.attrs for n in best.active if n.op is EOP}
@@ -749,7 +749,7 @@ def test_what_is_known_costs_no_ration() -> None:
     )
     plain, seconds = Piece.of(node("Relu", x)), Seconds()
     seconds.measure(first)
-    costs = KernelQuota(seconds, lambda: False)
+    costs = KernelQuota(seconds, lambda piece: False)
     assert costs.known(first) == costs.measure(first) == 0.1
     assert costs.known(second) == costs.measure(second) == inf and costs.estimate(second) == 0.05
     assert costs.known(plain) is None and costs.measure(plain) == 1.0

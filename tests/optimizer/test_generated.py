@@ -28,6 +28,9 @@ from typer.testing import CliRunner
 
 import tensaurus as ts
 from tensaurus.app.cli.app import app
+from tensaurus.expr.ir.expression_text import parse
+from tensaurus.expr.ir.scope import Tensor
+from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.finders.bilinear import Bilinear
 from tensaurus.finders.derive import Derive
 from tensaurus.finders.fuse import Blocked
@@ -460,6 +463,26 @@ def test_tuning_keeps_the_deadline(clock: Clock, left: float) -> None:
     assert made.seconds_for_next() == 0
 
 
+def test_known_schedules_are_compiled_when_the_time_for_tuning_is_over(clock: Clock) -> None:
+    """Until there is no time to run a program of them; and only if each eOperator of the piece has one."""
+    x = source("x", TensorType("float32", (4, 4)))
+    scopes = [parse(f"L[i:4, j:4]({fn}(x0[i, j]))", {"x0": Tensor("x0", (4, 4))}) for fn in ("exp", "tanh")]
+    known, other = (apply(eop, [x], {"scope": intern_scope(scope)}) for scope in scopes)
+    both = apply(eop, [known], {"scope": other.attribute("scope")})
+    made = generating(20.0)
+    made._kernels.has_schedule = lambda node: node is known  # type: ignore[union-attr, method-assign]
+    made.set_search_deadline(clock.now + 100)
+    pieces = [Piece.of(known), Piece.of(other), Piece(both, (x,))]
+    assert [made.may_measure(piece) for piece in pieces] == [True, True, True]
+    clock.now += 75
+    assert made.seconds_for_next() == 0
+    assert [made.may_measure(piece) for piece in pieces] == [True, False, False]
+    clock.now += 15
+    assert made.seconds_for_next() < 0
+    assert not any(made.may_measure(piece) for piece in pieces)
+    assert KernelBudget().may_measure(pieces[1])
+
+
 def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:
     made = generating(20.0)
     assert made.may_tune_another() and made.seconds_for_next() == 20.0
@@ -467,7 +490,7 @@ def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:
     assert not made.may_tune_another()
     made.tuned = 0
     made.stop()
-    assert not made.may_tune_another() and made.seconds_for_next() == 0
+    assert not made.may_tune_another() and made.seconds_for_next() < 0
     assert KernelBudget().may_tune_another()  # expressions that are expanded take no time
 
 
@@ -488,7 +511,7 @@ def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
     x = source("x", TensorType("float32", (3,)))
     made, plain = apply(eop, [x], {"scope": "L[i:3](x0[i])"}), apply(registry["Exp"], [x])
     for more in (True, False):
-        costs, alone_ = KernelQuota(Alone(), lambda more=more: more), None
+        costs, alone_ = KernelQuota(Alone(), lambda piece, more=more: more), None
         assert alone_ is None
         for node, limited in ((made, not more), (plain, False)):
             piece = Piece.of(node)

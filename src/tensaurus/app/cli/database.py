@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tensaurus.app.cli.app import Command, app
-from tensaurus.app.cli.options import DatabaseFile
+from tensaurus.app.cli.options import Cpu, DatabaseFile, Threads
+from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import require_writable
 
 if TYPE_CHECKING:
@@ -85,6 +87,38 @@ def db_export(
         rows = measurements.all()
     write_measurements(file, rows)
     typer.echo(f"wrote {len(rows)} measurements to {file}")
+
+
+@db.command("schedules", cls=Command)
+def db_schedules(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="Where to write, such as 512-amd.jsonl.", show_default=False),
+    ],
+    threads: Threads = None,
+    cpu: Cpu = "native",
+    database: DatabaseFile = None,
+) -> None:
+    """Write the kernels' schedules that were tuned on this machine as a file that ships with Tensaurus.
+
+    In `kernels/tune/schedules/`, where the name says the class of processors, the file spares every machine
+    of this class the tuning.
+    """
+    if find_spec("halide") is None:
+        raise TensaurusError("halide is not installed", remedy="Run pip install 'tensaurus[kernels]'.")
+    from tensaurus.kernels.tune.shipped_schedules import write_schedules
+    from tensaurus.kernels.tune.tune import Tuner
+    from tensaurus.runtimes.measure.machine import Machine
+
+    require_writable(file)
+    with _open_database(database) as measurements:
+        tuner = Tuner(measurements, Machine.here(threads), cpu)
+        forms = tuner.tuned_forms()
+    if not forms:
+        remedy = "Run `tensaurus tune` or `tensaurus optimize` first, on this machine."
+        raise TensaurusError("no kernel was tuned on this machine", file=measurements.path, remedy=remedy)
+    write_schedules(file, tuner.machine.key, tuner.backend, forms)
+    typer.echo(f"wrote schedules for {tuner.processor_class} to {file} (reduction forms: {len(forms)})")
 
 
 @db.command("import", cls=Command)

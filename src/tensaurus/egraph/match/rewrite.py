@@ -86,8 +86,8 @@ class Rewrite:
         Returns {} where the values depend on other roots.  In `plan` an earlier root may bind a name first:
         a rule must not compute with an axis that an earlier root counts from the end.
         """
-        match = _MatchFacts.of(heads, analyses, variables, operators)
         try:
+            match = _MatchFacts.of(heads, analyses, variables, operators)
             fits = self._needs_other_roots[root_index] or match.bind_attributes(self.side[root_index])
         except (Untypable, Undefined):
             return {}

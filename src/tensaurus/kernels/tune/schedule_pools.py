@@ -64,9 +64,9 @@ def vary_parallelism(schedules: Sequence[Schedule]) -> list[Schedule]:
 def similar_schedules(known: Sequence[Schedule], pools: Sequence[SchedulePool]) -> Iterator[Schedule]:
     """Yields the schedules most like known ones of other sizes, for which the same loops are fast.
 
-    `known` are the fastest schedules of these sizes, the latest last.
+    `known` are the fastest schedules of these sizes, those of the nearest sizes first.
     """
-    for schedule in reversed(known[-SIMILAR_EXPRESSIONS:]):
+    for schedule in known[:SIMILAR_EXPRESSIONS]:
         sketches, changes = nest_sketches(schedule), nest_changes(schedule)
         candidates = [
             pool

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice, takewhile
-from math import inf, prod
+from math import inf, log, prod
 from time import monotonic
 
 from tensaurus.expr.ir.expression_text import show as show_scope
@@ -51,6 +51,7 @@ from tensaurus.kernels.tune.schedule_pools import (
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, reduction_form
 from tensaurus.kernels.tune.schedule_search import ScheduleSearch
 from tensaurus.kernels.tune.schedule_space import candidate_bands, candidate_packs, rank_sketches
+from tensaurus.kernels.tune.shipped_schedules import TunedForm, processor_class, read_shipped_schedules
 from tensaurus.kernels.tune.target_core import (
     ELEMENT_BYTES,
     NestShape,
@@ -112,6 +113,11 @@ class _ReductionHistory:
         """Whether several schedules were tried in this run, or, if none was, in earlier runs."""
         return not 0 < self.tried_count < MIN_TRIES
 
+    @property
+    def is_tuned(self) -> bool:
+        """Whether a schedule is known that some tuning has found, here or on a machine of this kind."""
+        return bool(self.fastest) and self.seconds > 0
+
     def has_spent(self, seconds: float) -> bool:
         """Whether this much time was spent already, so that no other schedule would be tried."""
         return self.has_enough_tries and self.seconds >= seconds
@@ -128,6 +134,7 @@ class Tuner:
         self.database, self.machine, self.cpu = database, machine, cpu
         words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)
+        self.processor_class = processor_class(machine.processor, 512 if wide else 256)
         self.core = TargetCore(512 if wide else 256, 32 if wide else 16, machine.threads)
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
@@ -162,12 +169,22 @@ class Tuner:
     ) -> Schedule | None:
         """Returns the known schedule, or the fastest found in `seconds`; None where none is right.
 
-        `is_constant` says which inputs are constants, so that they may be packed.
+        In 0 seconds only the fastest schedule of the expression's reduction form is compiled and checked;
+        below 0 not even that.  `is_constant` says which inputs are constants, so that they may be packed.
         """
         known = self.known_schedule(scope, types, is_constant)
-        if known is not None or seconds <= 0:
+        if known is not None or seconds < 0:
             return known
+        if seconds == 0 and not self.has_schedule(scope, types, is_constant):
+            return None
         return self._tune(scope, types, output, seconds, is_constant)
+
+    def has_schedule(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> bool:
+        """Returns whether the reduction form of an expression was tuned before."""
+        if not all(isinstance(n, int) for kind in types for n in kind.shape):
+            return False
+        form = self._reduction_form(scope, types, is_constant)
+        return form is not None and self._history_of(form).is_tuned
 
     def _workload(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> str:
         constants = ", ".join(f"x{k}" for k, known in enumerate(is_constant) if known)
@@ -328,27 +345,49 @@ class Tuner:
         return sum(exchange_seconds(*pair, self.machine.threads) for pair in pairs)
 
     def _history_of(self, form: ReductionForm) -> _ReductionHistory:
-        """Returns the tuning so far of a reduction form, from the database and from this run."""
+        """Returns the tuning so far of a reduction form: as shipped, in earlier runs, and in this run."""
         if self._histories is None:
-            histories: dict[str, _ReductionHistory] = {}
-            rows = self.database.beginning(REDUCTION_ROWS, self.backend, self.machine.key)
-            for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
-                history = histories.setdefault(row.workload.removeprefix(REDUCTION_ROWS), _ReductionHistory())
-                if not row.schedule:
-                    history.seconds = row.seconds
-                elif len(history.fastest) < KEPT_SCHEDULES:
-                    history.fastest = (*history.fastest, row.schedule)
-            self._histories = histories  # assigned last, as a deadline may interrupt the reading
+            self._histories = self._read_histories()  # assigned last, as a deadline may interrupt the reading
         return self._histories.setdefault(form.text, _ReductionHistory())
 
+    def _read_histories(self) -> dict[str, _ReductionHistory]:
+        """Returns the tuning of all reduction forms, as shipped and in earlier runs, by the forms' texts."""
+        shipped = read_shipped_schedules(self.processor_class, REVISION)
+        histories = {text: _ReductionHistory(form.fastest, form.seconds) for text, form in shipped.items()}
+        for form in self.tuned_forms():
+            before = histories.get(form.text, _ReductionHistory())
+            fastest = tuple(dict.fromkeys((*form.fastest, *before.fastest)))[:KEPT_SCHEDULES]
+            histories[form.text] = _ReductionHistory(fastest, max(form.seconds, before.seconds))
+        return histories
+
+    def tuned_forms(self) -> list[TunedForm]:
+        """Returns the reduction forms that the database has schedules of."""
+        fastest: dict[str, list[str]] = {}
+        seconds: dict[str, float] = {}
+        rows = self.database.beginning(REDUCTION_ROWS, self.backend, self.machine.key)
+        for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
+            text = row.workload.removeprefix(REDUCTION_ROWS)
+            if row.schedule:
+                fastest.setdefault(text, []).append(row.schedule)
+            else:
+                seconds[text] = row.seconds
+        return [
+            TunedForm(text, seconds.get(text, 0.0), tuple(schedules[:KEPT_SCHEDULES]))
+            for text, schedules in fastest.items()
+        ]
+
     def _similar_fastest(self, form: ReductionForm) -> list[Schedule]:
-        """Returns the fastest schedule of each form that differs only in its numbers, the latest last."""
+        """Returns the fastest schedule of each form that differs in numbers only, the nearest form first."""
         self._history_of(form)
         assert self._histories is not None
         alike = _without_numbers(form.text)
-        histories = ((text, h) for text, h in self._histories.items() if text != form.text)
-        texts = (t for text, h in histories if _without_numbers(text) == alike for t in h.fastest[:1])
-        return [schedule for text in texts if (schedule := form.from_role_text(text)) is not None]
+        histories = [
+            (_distance(form.text, text), text, history.fastest[0])
+            for text, history in self._histories.items()
+            if history.fastest and text != form.text and _without_numbers(text) == alike
+        ]
+        found = (form.from_role_text(fastest) for _, _, fastest in sorted(histories))
+        return [schedule for schedule in found if schedule is not None]
 
     def close(self) -> None:
         """Ends the processes that time and compile schedules."""
@@ -379,6 +418,12 @@ def _is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
     read = sum(number_of(product(x.shape)) for x in nest.main.sources)
     moved = read + prod(map(extent, nest.main.axes))
     return 2 * nest.main.points >= MAX_INTENSITY * moved
+
+
+def _distance(text: str, other: str) -> float:
+    """Returns how far the numbers in two forms' texts are apart: the sum of their ratios' logarithms."""
+    pairs = zip(re.findall(r"\d+", text), re.findall(r"\d+", other), strict=True)
+    return sum(abs(log((1 + int(a)) / (1 + int(b)))) for a, b in pairs if a != b)
 
 
 def _without_numbers(text: str) -> str:

@@ -29,7 +29,8 @@ __all__ = ["TunedKernels"]
 class TunedKernels:
     """Returns, when called with a node, the node's kernel, or None where there is none.
 
-    seconds    returns how many seconds tuning the next kernel may take, 0 if no time is left
+    seconds    returns how many seconds tuning the next kernel may take; 0 if there is only time to compile
+               what is known, below 0 if there is none
     dropped    the reasons why eOperators have no kernel, each once
     schedules  the texts of the schedules of compiled kernels, by kernel name
     """
@@ -39,6 +40,7 @@ class TunedKernels:
     dropped: dict[str, None] = field(default_factory=dict)
     schedules: dict[str, str] = field(default_factory=dict)
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
+    _has_schedule: dict[Node, bool] = field(default_factory=dict)
 
     def seconds_of(self, node: Node) -> float:
         """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
@@ -46,6 +48,14 @@ class TunedKernels:
         is_constant = tuple(arg is not None and arg.static for arg in node.args)
         rows = self.tuner.measured_schedules(node.attribute("scope"), types, is_constant)
         return rows[0].seconds if rows else inf
+
+    def has_schedule(self, node: Node) -> bool:
+        """Returns whether a schedule is known for an eOperator's reduction form, so that none is tried."""
+        if node not in self._has_schedule:
+            types = tuple(kind for kind in node.arg_types() if kind is not None)
+            is_constant = tuple(arg is not None and arg.static for arg in node.args)
+            self._has_schedule[node] = self.tuner.has_schedule(node.attribute("scope"), types, is_constant)
+        return self._has_schedule[node]
 
     def __call__(self, node: Node) -> Kernel | None:
         """Returns the kernel for the node's types; None for symbolic sizes and other operators."""

@@ -27,6 +27,7 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.kernels.library.shared_library import find_compiler
+from tensaurus.ops.eop import eop
 from tensaurus.optimizer.run.available_finders import exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
 from tensaurus.optimizer.run.options import Options
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelBudget", "reason_without_kernels"]
 
 TUNING_SHARE = 0.7  # of the search's time: later, programs of the tuned kernels are run as a whole
+COMPILING_SHARE = 0.85  # of the search's time, in which kernels whose schedules are known are compiled
 WAITING_SHARE = 0.5  # of the time left for tuning, for the kernels that wait; the rest is for later kernels
 OVERHEAD_SECONDS = 0.7  # to decide on a kernel, to link and to measure it, beside its tuning
 MIN_TUNING_SECONDS = 0.6  # of a kernel that is tuned at all
@@ -73,6 +75,7 @@ class KernelBudget:
     reason_absent     why there are no kernels, for people
     seconds           longest time to tune one kernel
     deadline          monotonic time at which tuning ends; infinite where kernels are counted instead
+    last_compilation  monotonic time after which no kernel is begun, not even one with a known schedule
     tuned             number of kernels that were tuned in this run; those of the database were known
     worthwhile_count  number of the best waiting kernels that together save SAVED_SHARE of what all may save
     next_share        share of the spare time for the next kernel: its share of what all may save
@@ -82,6 +85,7 @@ class KernelBudget:
     reason_absent: str = ""
     seconds: float = 0.0
     deadline: float = inf
+    last_compilation: float = inf
     tuned: int = 0
     worthwhile_count: int = 0
     next_share: float = 1 / MIN_KERNELS
@@ -141,9 +145,19 @@ class KernelBudget:
         # by the time that is left, or, where a number of steps limits the run, by the number of kernels
         return self.seconds_for_next() > 0 and (self.deadline < inf or self.tuned < MAX_UNTIMED_KERNELS)
 
+    def may_measure(self, piece: Piece) -> bool:
+        """Whether a piece may be measured: its eOperators can be tuned in time, or have known schedules."""
+        if self._kernels is None or self.may_tune_another():
+            return True
+        if monotonic() >= self.last_compilation or self.deadline == inf:
+            return False
+        return all(self._kernels.has_schedule(node) for node in piece.inner if node.op is eop)
+
     def set_search_deadline(self, deadline: float) -> None:
         """End tuning early enough before the search's deadline to choose among the kernels."""
-        self.deadline = (1 - TUNING_SHARE) * monotonic() + TUNING_SHARE * deadline
+        now = monotonic()
+        self.deadline = (1 - TUNING_SHARE) * now + TUNING_SHARE * deadline
+        self.last_compilation = (1 - COMPILING_SHARE) * now + COMPILING_SHARE * deadline
 
     def plan_tuning(self, pieces: Mapping[Piece, float]) -> None:
         """Take the pieces that will be measured next, in this order, each with the seconds it may save.
@@ -159,19 +173,23 @@ class KernelBudget:
         self.next_share = min(1 / MIN_KERNELS, max(0.0, savings[0]) / total) if ranked else 0.0
 
     def seconds_for_next(self) -> float:
-        """Seconds to tune the next kernel, as this module's docstring computes them; 0: the time is over."""
-        remaining = self.deadline - monotonic()
+        """Seconds to tune the next kernel, as this module's docstring computes them.
+
+        0: kernels are compiled only if their schedules are known; below 0: none is begun.
+        """
+        now = monotonic()
+        remaining = self.deadline - now
         if remaining == inf:
             return self.seconds
         least = MIN_TUNING_SECONDS + OVERHEAD_SECONDS
         if remaining < least:
-            return 0.0
+            return 0.0 if now < self.last_compilation else -1.0
         spare = WAITING_SHARE * remaining - max(self.worthwhile_count, MIN_KERNELS) * least
         return min(self.seconds, MIN_TUNING_SECONDS + self.next_share * max(0.0, spare))
 
     def stop(self) -> None:
         """Tune nothing from now on, and end the processes that would."""
-        self.deadline = monotonic()
+        self.deadline = self.last_compilation = monotonic()
         if self._kernels is not None:
             self._kernels.tuner.close()
 

@@ -265,7 +265,7 @@ class OptimizationRun:
             observe=self._observe,
             refutation=refutation,
             finders=finders,
-            may_tune=self.kernels.may_tune_another,
+            may_tune=self.kernels.may_measure,
             plan_measuring=self.kernels.plan_tuning,
             extend_deadline=self._extend_search,
         )

@@ -66,7 +66,7 @@ class Runtime:
     observe          runs a whole program and tells where its time goes, None where it cannot tell
     refutation       says why an equation does not hold, or None; if given, checks every union (CHECK=1)
     finders          propose equations beside the rules
-    may_tune         whether one more generated kernel may be compiled, tuned and measured
+    may_tune         whether the kernels of a piece may be compiled, tuned where necessary, and measured
     plan_measuring   receives the pieces that will be measured next, each with the seconds it may save
     extend_deadline  called at the deadline with the program and whether a faster one was found; returns a
                      later deadline where time that was kept for the check is left, else None
@@ -77,7 +77,7 @@ class Runtime:
     observe: Callable[[Program], Observation | None] = lambda program: None
     refutation: Refutation | None = None
     finders: Sequence[Finder] = ()
-    may_tune: Callable[[], bool] = lambda: True
+    may_tune: Callable[[Piece], bool] = lambda piece: True
     plan_measuring: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     extend_deadline: Callable[[Program, bool], float | None] = lambda program, found: None
 

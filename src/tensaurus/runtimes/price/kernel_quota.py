@@ -15,14 +15,14 @@ __all__ = ["KernelQuota"]
 
 
 class KernelQuota:
-    """Returns standalone costs; measures eOperators only as long as `may_measure_more()` holds.
+    """Returns standalone costs; measures a piece with eOperators only as long as `may_measure` allows it.
 
     After that an eOperator without a measurement costs infinity, so that no extraction chooses it.  Costs
     from the database do not use up the quota: a second run goes on where the first one ended.
     """
 
-    def __init__(self, standalone: StandaloneCosts, may_measure_more: Callable[[], bool]):
-        self.standalone, self.may_measure_more = standalone, may_measure_more
+    def __init__(self, standalone: StandaloneCosts, may_measure: Callable[[Piece], bool]):
+        self.standalone, self.may_measure = standalone, may_measure
 
     def known(self, piece: Piece) -> float | None:
         """Return the measured seconds, None where there are none yet, infinity where there never will be."""
@@ -44,4 +44,4 @@ class KernelQuota:
         self.standalone.note_observed(piece, seconds)
 
     def _is_over_quota(self, piece: Piece) -> bool:
-        return piece.has_eoperators and not self.may_measure_more()
+        return piece.has_eoperators and not self.may_measure(piece)

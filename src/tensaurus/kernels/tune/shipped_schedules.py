@@ -1,0 +1,85 @@
+"""Reads and writes the schedules that ship with Tensaurus: what tuning found on machines like this one.
+
+`tensaurus db schedules` makes a file from the database of one machine, and `schedules/` has one for each
+class of processor.  A class is a vendor with a vector width: 512-amd holds for Zen 4 and Zen 5.  The first
+line of a file says what made it; every other line has a reduction form (`kernels/tune/schedule_reuse`), the
+seconds that its tuning took, and its fastest schedules with roles for names, the fastest first:
+
+    {"machine": "AMD EPYC, ..., 2 cores, 2 threads", "compiler": "halide 21.0.0 r12 avx ..."}
+    ["float32 sum[16,288 over 40] of ...", 5.2, ["block(v=1*16x3, u=0:4, t=1:48, k=0., p=1)"]]
+
+The tuner takes schedules of this processor's class as its own: they need a compilation but no trials.  It
+only begins with those of another vendor's processors of the same vector width.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from tensaurus.system.files import replace_file
+
+__all__ = ["TunedForm", "processor_class", "read_shipped_schedules", "write_schedules"]
+
+VENDORS = ("AMD", "Intel")  # words in the names of their processors
+
+
+@dataclass(frozen=True)
+class TunedForm:
+    """The fastest schedules of a reduction form, as texts, and the seconds that their tuning took."""
+
+    text: str
+    seconds: float
+    fastest: tuple[str, ...]
+
+
+def processor_class(processor: str, vector_bits: int) -> str:
+    """Return the class of a processor, by its name and the width of its vectors: 512-amd."""
+    vendor = next((word for word in VENDORS if word.lower() in processor.lower()), "other")
+    return f"{vector_bits}-{vendor.lower()}"
+
+
+@cache
+def read_shipped_schedules(wanted: str, revision: str) -> Mapping[str, TunedForm]:
+    """Return the tuned forms for a class of processors, by their texts; empty where no file is of its width.
+
+    What another `revision` of the tuner found, or tuning for another vendor's processors, is only where to
+    begin: it counts as 0 seconds of tuning.  A file that cannot be read is left out, with a warning.
+    """
+    width = wanted.partition("-")[0]
+    shipped = sorted(files(__package__).joinpath("schedules").iterdir(), key=lambda file: file.name)
+    alike = [file for file in shipped if file.name.startswith(f"{width}-")]
+    of_class = [file for file in alike if file.name == f"{wanted}.jsonl"]
+    for file in (*of_class, *alike)[:1]:
+        try:
+            compiler, forms = _parse(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            warnings.warn(f"the shipped schedules in {file} cannot be read: {error!r}", stacklevel=2)
+            break
+        if of_class and revision in compiler.split():
+            return forms
+        return {text: replace(form, seconds=0.0) for text, form in forms.items()}
+    return {}
+
+
+def _parse(text: str) -> tuple[str, dict[str, TunedForm]]:
+    """Return the compiler in a file's first line, and the forms in the others by their texts."""
+    head, *rows = map(json.loads, text.splitlines())
+    forms = (TunedForm(form, float(seconds), tuple(fastest)) for form, seconds, fastest in rows)
+    return head["compiler"], {form.text: form for form in forms}
+
+
+def write_schedules(path: Path, machine: str, compiler: str, forms: Iterable[TunedForm]) -> None:
+    """Write tuned forms as a file that ships; it appears when it is complete.  Raises TensaurusError."""
+    lines = [json.dumps({"machine": machine, "compiler": compiler})]
+    lines += [
+        json.dumps([form.text, round(form.seconds, 1), form.fastest])
+        for form in sorted(forms, key=lambda form: form.text)
+    ]
+    with replace_file(path) as beside:
+        beside.write_text("\n".join([*lines, ""]), encoding="utf-8")
