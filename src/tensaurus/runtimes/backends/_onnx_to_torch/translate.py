@@ -58,7 +58,7 @@ class _Value:
 
     @property
     def is_constant(self) -> bool:
-        return self.tensor.device.type != "meta"
+        return bool(self.tensor.device.type != "meta")
 
 
 class _Node:
