@@ -652,7 +652,8 @@ def test_measurements_move_between_machines_of_one_kind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("halide") is None, reason="no kernels")
 def test_tuned_schedules_are_written_as_a_file_that_ships(tmp_path: Path) -> None:
-    from tensaurus.kernels.tune.tune import REDUCTION_ROWS, Tuner
+    from tensaurus.kernels.tune.reduction_histories import REDUCTION_ROWS
+    from tensaurus.kernels.tune.tune import Tuner
     from tensaurus.runtimes.measure.database import Database
     from tensaurus.runtimes.measure.machine import Machine
 

@@ -15,7 +15,7 @@ from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.kernels.halide.compile import input_tensors
 from tensaurus.kernels.stages.sketch import parse_schedule
-from tensaurus.kernels.tune import shipped_schedules, tune
+from tensaurus.kernels.tune import reduction_histories, shipped_schedules
 from tensaurus.kernels.tune.shipped_schedules import (
     TunedForm,
     processor_class,
@@ -92,20 +92,20 @@ def test_the_tuner_takes_what_ships_for_its_own(
     shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It compiles and times one schedule; what it measured itself comes first the next time."""
-    monkeypatch.setattr(tune, "MIN_TRIES", 1)
+    monkeypatch.setattr(reduction_histories, "MIN_TRIES", 1)
     scope, machine = product_scope(), Machine.here()
     with Database(tmp_path / "first.sqlite") as first:
         maker = Tuner(first, machine, "native")
         found = maker.best_schedule(scope, TYPES, OUT, 0.5)
         maker.close()
-        (form,) = maker.tuned_forms()
+        (form,) = maker.histories.tuned_forms()
         write_schedules(shipped / f"{maker.processor_class}.jsonl", "here", maker.backend, [form])
     read_shipped_schedules.cache_clear()
     with Database(tmp_path / "second.sqlite") as second:
         taker = Tuner(second, machine, "native")
         assert taker.best_schedule(scope, TYPES, OUT, 0.2) == found
         assert taker.tried_count == 1
-        assert [known.fastest for known in taker.tuned_forms()] == [form.fastest[:1]]
+        assert [known.fastest for known in taker.histories.tuned_forms()] == [form.fastest[:1]]
         taker.close()
 
 

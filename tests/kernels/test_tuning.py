@@ -32,8 +32,9 @@ from tensaurus.kernels.stages.sketch import (
     select_packs,
 )
 from tensaurus.kernels.stages.stage import build_stages, extent
-from tensaurus.kernels.tune import tune
+from tensaurus.kernels.tune import reduction_histories
 from tensaurus.kernels.tune.operand_access import condition_axes
+from tensaurus.kernels.tune.reduction_histories import REDUCTION_ROWS
 from tensaurus.kernels.tune.register_blocks import rank_blocks as register_blocks
 from tensaurus.kernels.tune.schedule_pools import (
     SchedulePool,
@@ -50,7 +51,7 @@ from tensaurus.kernels.tune.target_core import (
     exchange_seconds,
 )
 from tensaurus.kernels.tune.timing_processes import TimingProcesses
-from tensaurus.kernels.tune.tune import REDUCTION_ROWS, Tuner
+from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
@@ -313,8 +314,8 @@ def test_a_table_whose_reading_was_ended_is_read_again(
 
     with monkeypatch.context() as patched, pytest.raises(Overdue):
         patched.setattr(tuner.database, "beginning", late)
-        tuner._history_of(form)
-    assert tuner._history_of(form).seconds == 3.0
+        tuner.histories.of(form)
+    assert tuner.histories.of(form).seconds == 3.0
 
 
 def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:
@@ -324,9 +325,9 @@ def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:
     more = TensorType("float32", (32, 48))
     text = PRODUCT.replace("j:24", "j:48")
     other = tuner._reduction_form(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
-    assert other is not None and tuner._similar_fastest(other) == [winner]
+    assert other is not None and tuner.histories.similar_fastest(other) == [winner]
     softmax = tuner._reduction_form(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
-    assert softmax is not None and tuner._similar_fastest(softmax) == []
+    assert softmax is not None and tuner.histories.similar_fastest(softmax) == []
 
 
 ADDED = "L[i:32, j:24](add(sum[r:32](mul(max(0, x0[i, r]), x2[r, j])), x1[i, j]))"
@@ -343,7 +344,7 @@ UNLIKE = {
 @pytest.mark.nightly
 def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other names, with something before and behind it; and in another run from the database."""
-    monkeypatch.setattr(tune, "MIN_TRIES", 1)
+    monkeypatch.setattr(reduction_histories, "MIN_TRIES", 1)
     types = WIDE, WEIGHTS
     first = tuner.best_schedule(scope_of(PRODUCT, *types), types, OUT, 0.5)
     assert first is not None
@@ -362,7 +363,7 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.Monk
             assert other.text == form.text and other.to_role_text(found) == form.to_role_text(first)
     finally:
         again.close()
-    seconds = tuner._history_of(form).seconds + 1.0
+    seconds = tuner.histories.of(form).seconds + 1.0
     assert tuner._tune(scope_of(PRODUCT, *types), types, OUT, seconds, ()) is not None
     assert tuner.tried_count > tried + 1  # there is more time than went into it
 
@@ -381,15 +382,15 @@ def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> 
 
 def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few tries may all have fallen into a slow moment of the machine."""
-    monkeypatch.setattr(tune, "MIN_TRIES", 1000)
+    monkeypatch.setattr(reduction_histories, "MIN_TRIES", 1000)
     types, kinds = (WIDE, WEIGHTS), (WEIGHTS, OUT, WIDE)
     assert tuner._tune(scope_of(PRODUCT, *types), types, OUT, 0.5, ()) is not None
     form = tuner._reduction_form(scope_of(PRODUCT, *types), types, ())
     assert form is not None
-    before = tuner._history_of(form).passed_count
-    assert tuner._history_of(form).tried_count > 0
+    before = tuner.histories.of(form).passed_count
+    assert tuner.histories.of(form).tried_count > 0
     assert tuner._tune(scope_of(ADDED, *kinds), kinds, OUT, 0.5, ()) is not None
-    assert tuner._history_of(form).passed_count > before
+    assert tuner.histories.of(form).passed_count > before
 
 
 @pytest.mark.nightly(every=2)
@@ -398,7 +399,7 @@ def test_a_reused_schedule_that_fails_is_no_schedule(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch, verb: str, verdict: object
 ) -> None:
     """Then the expression is tuned as if nothing were known."""
-    monkeypatch.setattr(tune, "MIN_TRIES", 1)
+    monkeypatch.setattr(reduction_histories, "MIN_TRIES", 1)
     types = WIDE, WEIGHTS
     assert tuner.best_schedule(scope_of(PRODUCT, *types), types, OUT, 0.5) is not None
     plain, asked = getattr(TimingProcesses, verb), []

@@ -113,7 +113,7 @@ def db_schedules(
     require_writable(file)
     with _open_database(database) as measurements:
         tuner = Tuner(measurements, Machine.here(threads), cpu)
-        forms = tuner.tuned_forms()
+        forms = tuner.histories.tuned_forms()
     if not forms:
         remedy = "Run `tensaurus tune` or `tensaurus optimize` first, on this machine."
         raise TensaurusError("no kernel was tuned on this machine", file=measurements.path, remedy=remedy)

@@ -12,13 +12,13 @@ and on all threads. The fastest of these that computes the right numbers is kept
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import islice, takewhile
-from math import inf, log, prod
+from math import inf, prod
 from time import monotonic
 
 from tensaurus.expr.ir.expression_text import show as show_scope
@@ -41,6 +41,12 @@ from tensaurus.kernels.stages.sketch import (
 from tensaurus.kernels.stages.stage import build_stages, extent
 from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
 from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
+from tensaurus.kernels.tune.reduction_histories import (
+    KEPT_SCHEDULES,
+    REDUCTION_ROWS,
+    ReductionHistories,
+    ReductionHistory,
+)
 from tensaurus.kernels.tune.register_blocks import MAX_POOL
 from tensaurus.kernels.tune.schedule_pools import (
     SchedulePool,
@@ -51,7 +57,7 @@ from tensaurus.kernels.tune.schedule_pools import (
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, reduction_form
 from tensaurus.kernels.tune.schedule_search import ScheduleSearch
 from tensaurus.kernels.tune.schedule_space import candidate_bands, candidate_packs, rank_sketches
-from tensaurus.kernels.tune.shipped_schedules import TunedForm, processor_class, read_shipped_schedules
+from tensaurus.kernels.tune.shipped_schedules import processor_class, read_shipped_schedules
 from tensaurus.kernels.tune.target_core import (
     ELEMENT_BYTES,
     NestShape,
@@ -68,9 +74,6 @@ from tensaurus.runtimes.price.operation_counts import number_of
 __all__ = ["Tuner"]
 
 TRIAL_SECONDS, FINAL_SECONDS = 0.03, 0.1  # duration of one timing on one thread, and of one on all threads
-KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
-MIN_TRIES = 12  # fewer trials count as none: the machine may have been slow during all of them
-REDUCTION_ROWS = "loops of "  # prefix of the database's rows of reduction forms
 FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's tuning time after which no further schedule is timed again
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
 REVISION = "r12"  # part of the database key: changed when new code makes schedules faster or slower
@@ -93,36 +96,6 @@ class _TuningRequest:
         return monotonic() - self.started_at >= FINAL_TIME_FACTOR * self.seconds
 
 
-@dataclass
-class _ReductionHistory:
-    """The tuning so far of one reduction form.
-
-    fastest       texts of the fastest schedules, with roles for names
-    seconds       the time spent
-    tried_count   schedules tried in this run
-    passed_count  how many of `ranked_schedules`, from the first on, were tried, and are not tried again
-    """
-
-    fastest: tuple[str, ...] = ()
-    seconds: float = 0.0
-    tried_count: int = 0
-    passed_count: int = 0
-
-    @property
-    def has_enough_tries(self) -> bool:
-        """Whether several schedules were tried in this run, or, if none was, in earlier runs."""
-        return not 0 < self.tried_count < MIN_TRIES
-
-    @property
-    def is_tuned(self) -> bool:
-        """Whether a schedule is known that some tuning has found, here or on a machine of this kind."""
-        return bool(self.fastest) and self.seconds > 0
-
-    def has_spent(self, seconds: float) -> bool:
-        """Whether this much time was spent already, so that no other schedule would be tried."""
-        return self.has_enough_tries and self.seconds >= seconds
-
-
 class Tuner:
     """Finds schedules of expressions for one processor, and stores them in the database.
 
@@ -139,7 +112,8 @@ class Tuner:
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
         self.object_compiler = ObjectCompiler(cpu)
-        self._histories: dict[str, _ReductionHistory] | None = None
+        read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION)
+        self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped)
         self.tried_count = 0
 
     def known_schedule(
@@ -184,7 +158,7 @@ class Tuner:
         if not all(isinstance(n, int) for kind in types for n in kind.shape):
             return False
         form = self._reduction_form(scope, types, is_constant)
-        return form is not None and self._history_of(form).is_tuned
+        return form is not None and self.histories.of(form).is_tuned
 
     def _workload(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> str:
         constants = ", ".join(f"x{k}" for k, known in enumerate(is_constant) if known)
@@ -227,7 +201,7 @@ class Tuner:
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         # the history of the reduction form, and its fastest schedules with names in place of roles
         form = self._reduction_form(scope, types, is_constant)
-        history = _ReductionHistory() if form is None else self._history_of(form)
+        history = ReductionHistory() if form is None else self.histories.of(form)
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
@@ -236,7 +210,7 @@ class Tuner:
             times = self._time_finalists(request, known[:1], pools)
             known = []  # if the known schedule fails here, tune as usual
         if not times:
-            similar = [] if form is None else self._similar_fastest(form)
+            similar = [] if form is None else self.histories.similar_fastest(form)
             finalists = self._select_finalists(request, history, known, similar, pools)
             times = self._time_finalists(request, finalists, pools)
         if not times:
@@ -286,7 +260,7 @@ class Tuner:
     def _select_finalists(
         self,
         request: _TuningRequest,
-        history: _ReductionHistory,
+        history: ReductionHistory,
         known: Sequence[Schedule],
         similar: Sequence[Schedule],
         pools: Sequence[SchedulePool],
@@ -344,51 +318,6 @@ class Tuner:
         pairs = _sketches_with_shapes(schedule, pools)
         return sum(exchange_seconds(*pair, self.machine.threads) for pair in pairs)
 
-    def _history_of(self, form: ReductionForm) -> _ReductionHistory:
-        """Returns the tuning so far of a reduction form: as shipped, in earlier runs, and in this run."""
-        if self._histories is None:
-            self._histories = self._read_histories()  # assigned last, as a deadline may interrupt the reading
-        return self._histories.setdefault(form.text, _ReductionHistory())
-
-    def _read_histories(self) -> dict[str, _ReductionHistory]:
-        """Returns the tuning of all reduction forms, as shipped and in earlier runs, by the forms' texts."""
-        shipped = read_shipped_schedules(self.processor_class, REVISION)
-        histories = {text: _ReductionHistory(form.fastest, form.seconds) for text, form in shipped.items()}
-        for form in self.tuned_forms():
-            before = histories.get(form.text, _ReductionHistory())
-            fastest = tuple(dict.fromkeys((*form.fastest, *before.fastest)))[:KEPT_SCHEDULES]
-            histories[form.text] = _ReductionHistory(fastest, max(form.seconds, before.seconds))
-        return histories
-
-    def tuned_forms(self) -> list[TunedForm]:
-        """Returns the reduction forms that the database has schedules of."""
-        fastest: dict[str, list[str]] = {}
-        seconds: dict[str, float] = {}
-        rows = self.database.beginning(REDUCTION_ROWS, self.backend, self.machine.key)
-        for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
-            text = row.workload.removeprefix(REDUCTION_ROWS)
-            if row.schedule:
-                fastest.setdefault(text, []).append(row.schedule)
-            else:
-                seconds[text] = row.seconds
-        return [
-            TunedForm(text, seconds.get(text, 0.0), tuple(schedules[:KEPT_SCHEDULES]))
-            for text, schedules in fastest.items()
-        ]
-
-    def _similar_fastest(self, form: ReductionForm) -> list[Schedule]:
-        """Returns the fastest schedule of each form that differs in numbers only, the nearest form first."""
-        self._history_of(form)
-        assert self._histories is not None
-        alike = _without_numbers(form.text)
-        histories = [
-            (_distance(form.text, text), text, history.fastest[0])
-            for text, history in self._histories.items()
-            if history.fastest and text != form.text and _without_numbers(text) == alike
-        ]
-        found = (form.from_role_text(fastest) for _, _, fastest in sorted(histories))
-        return [schedule for schedule in found if schedule is not None]
-
     def close(self) -> None:
         """Ends the processes that time and compile schedules."""
         self.timer.close()
@@ -418,14 +347,3 @@ def _is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
     read = sum(number_of(product(x.shape)) for x in nest.main.sources)
     moved = read + prod(map(extent, nest.main.axes))
     return 2 * nest.main.points >= MAX_INTENSITY * moved
-
-
-def _distance(text: str, other: str) -> float:
-    """Returns how far the numbers in two forms' texts are apart: the sum of their ratios' logarithms."""
-    pairs = zip(re.findall(r"\d+", text), re.findall(r"\d+", other), strict=True)
-    return sum(abs(log((1 + int(a)) / (1 + int(b)))) for a, b in pairs if a != b)
-
-
-def _without_numbers(text: str) -> str:
-    """Returns the text with each number replaced by #."""
-    return re.sub(r"\d+", "#", text)

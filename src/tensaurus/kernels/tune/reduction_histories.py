@@ -1,0 +1,125 @@
+"""Keeps what is known of the tuning of each reduction form: as shipped, of earlier runs, and of this run.
+
+`tune` asks whether a form needs more trials, which schedules to begin with, and which were fast for forms
+that differ in their sizes only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import log
+
+from tensaurus.kernels.stages.sketch import Schedule
+from tensaurus.kernels.tune.schedule_reuse import ReductionForm
+from tensaurus.kernels.tune.shipped_schedules import TunedForm
+from tensaurus.runtimes.measure.database import Database
+
+__all__ = ["KEPT_SCHEDULES", "REDUCTION_ROWS", "ReductionHistories", "ReductionHistory"]
+
+KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
+MIN_TRIES = 12  # fewer trials count as none: the machine may have been slow during all of them
+REDUCTION_ROWS = "loops of "  # prefix of the database's rows of reduction forms
+
+
+@dataclass
+class ReductionHistory:
+    """The tuning so far of one reduction form.
+
+    fastest       texts of the fastest schedules, with roles for names
+    seconds       the time spent
+    tried_count   schedules tried in this run
+    passed_count  how many of `ranked_schedules`, from the first on, were tried, and are not tried again
+    """
+
+    fastest: tuple[str, ...] = ()
+    seconds: float = 0.0
+    tried_count: int = 0
+    passed_count: int = 0
+
+    @property
+    def has_enough_tries(self) -> bool:
+        """Whether several schedules were tried in this run, or, if none was, in earlier runs."""
+        return not 0 < self.tried_count < MIN_TRIES
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether a schedule is known that some tuning has found, here or on a machine of this kind."""
+        return bool(self.fastest) and self.seconds > 0
+
+    def has_spent(self, seconds: float) -> bool:
+        """Whether this much time was spent already, so that no other schedule would be tried."""
+        return self.has_enough_tries and self.seconds >= seconds
+
+
+class ReductionHistories:
+    """The histories of all reduction forms on one machine (`device`) with one compiler (`backend`).
+
+    `read_shipped` returns the forms that were tuned on another machine of this kind, by their texts.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        backend: str,
+        device: str,
+        read_shipped: Callable[[], Mapping[str, TunedForm]],
+    ):
+        self._database, self._backend, self._device = database, backend, device
+        self._read_shipped = read_shipped
+        self._by_text: dict[str, ReductionHistory] | None = None
+
+    def of(self, form: ReductionForm) -> ReductionHistory:
+        """Returns the tuning so far of a reduction form."""
+        return self._all().setdefault(form.text, ReductionHistory())
+
+    def similar_fastest(self, form: ReductionForm) -> list[Schedule]:
+        """Returns the fastest schedule of each form that differs in numbers only, the nearest form first."""
+        alike = _without_numbers(form.text)
+        histories = [
+            (_distance(form.text, text), text, history.fastest[0])
+            for text, history in self._all().items()
+            if history.fastest and text != form.text and _without_numbers(text) == alike
+        ]
+        found = (form.from_role_text(fastest) for _, _, fastest in sorted(histories))
+        return [schedule for schedule in found if schedule is not None]
+
+    def tuned_forms(self) -> list[TunedForm]:
+        """Returns the reduction forms that the database has schedules of."""
+        fastest: dict[str, list[str]] = {}
+        seconds: dict[str, float] = {}
+        rows = self._database.beginning(REDUCTION_ROWS, self._backend, self._device)
+        for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
+            text = row.workload.removeprefix(REDUCTION_ROWS)
+            if row.schedule:
+                fastest.setdefault(text, []).append(row.schedule)
+            else:
+                seconds[text] = row.seconds
+        return [
+            TunedForm(text, seconds.get(text, 0.0), tuple(schedules[:KEPT_SCHEDULES]))
+            for text, schedules in fastest.items()
+        ]
+
+    def _all(self) -> dict[str, ReductionHistory]:
+        """Returns the histories by the forms' texts, read at the first call."""
+        if self._by_text is None:
+            shipped = self._read_shipped()
+            histories = {text: ReductionHistory(form.fastest, form.seconds) for text, form in shipped.items()}
+            for form in self.tuned_forms():
+                before = histories.get(form.text, ReductionHistory())
+                fastest = tuple(dict.fromkeys((*form.fastest, *before.fastest)))[:KEPT_SCHEDULES]
+                histories[form.text] = ReductionHistory(fastest, max(form.seconds, before.seconds))
+            self._by_text = histories  # assigned last, as a deadline may interrupt the reading
+        return self._by_text
+
+
+def _distance(text: str, other: str) -> float:
+    """Returns how far the numbers in two forms' texts are apart: the sum of their ratios' logarithms."""
+    pairs = zip(re.findall(r"\d+", text), re.findall(r"\d+", other), strict=True)
+    return sum(abs(log((1 + int(a)) / (1 + int(b)))) for a, b in pairs if a != b)
+
+
+def _without_numbers(text: str) -> str:
+    """Returns the text with each number replaced by #."""
+    return re.sub(r"\d+", "#", text)
