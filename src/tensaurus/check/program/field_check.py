@@ -1,5 +1,9 @@
 """Compares two programs at random points of a finite field: exactly, with a bound on the error (PET §5.2).
 
+An element is a pair of numbers modulo p = 2^31 - 1, so that each trial is at two points at once.  An unknown
+function, such as exp, has a random value for each distinct argument.  Some programs are equal only by a law
+that such functions keep: 1/x is the inverse of x, or max and min follow an order of the numbers.
+
 A false equality passes one trial with probability at most (1 + m d) (d / p)^2, where d bounds the degree of
 the polynomials between unknown functions (exp, opaque operators) and m counts the values that unknown
 functions took.  Either the outputs' difference, a polynomial in inputs and values of unknown functions,
@@ -79,10 +83,10 @@ def check_field(
 
     Weights are lifted exactly, so neither program's constants may have been rounded.  Integer inputs are
     drawn from `ranges` (by name, both ends included), else from the indices that are valid in both programs,
-    else from their whole type and around turning points (`turning_points`: where a comparison, a rounding or
-    the like turns); where the programs cannot be evaluated there, from 0..1.
-    The bound holds for the integers drawn; if all inputs are integers there is none.  The laws of the
-    `ladder` are admitted step by step until the programs agree: fewer laws give a better bound.
+    else from their whole type and near numbers at which a comparison, a rounding or the like turns
+    (`meeting_numbers`); where the programs cannot be evaluated there, from 0..1.
+    The bound holds for the integers drawn; if all inputs are integers there is none.  The field keeps the
+    laws of one step of the `ladder` after the other, until the programs agree: fewer laws, better bound.
     """
     check: FieldCheck | None = None
     draws = _IntegerDraws(a, b, {**shared_index_limits(a, b), **(ranges or {})}, seed)
@@ -97,7 +101,7 @@ def check_field(
 
 
 class _IntegerDraws:
-    """Draws integer inputs from known ranges, else from the whole type and near turning points.
+    """Draws integer inputs from known ranges, else from the whole type and near meeting numbers.
 
     has_integers     whether some input is of integers or booleans
     from_whole_type  whether inputs without a range are drawn from their whole type, else from 0..1
@@ -172,7 +176,8 @@ class _Trial:
     """The result of comparing the programs at one draw of the inputs.
 
     difference   the first difference in words, "" where there is none
-    unspecified  outputs that differ in unspecified elements only (`unspecified_elements`)
+    unspecified  outputs that differ in unspecified elements only: those that depend on, say, an integer
+                 quotient by 0, which plain integers hardly ever have (`unspecified_elements`)
     drawn        how many elements of the field were drawn for inputs; 0: the trial improves no bound
     """
 

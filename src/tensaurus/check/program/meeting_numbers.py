@@ -1,6 +1,10 @@
 """Finds numbers at which an input meets a constant of a program: a comparison, a rounding or the like turns.
 
 Of x * 3 + 5 < 100 these are the numbers around 31: two programs may differ there and agree at all others.
+A gap says how far such an operation is from turning: here 100 - (x * 3 + 5).  `turning_points` looks for
+numbers at which a gap changes its sign.
+
+`unspecified_elements` finds elements of outputs about which ONNX says nothing, as of integers divided by 0.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ __all__ = ["find_meeting_numbers", "unspecified_elements"]
 UNKNOWN_SIZE = 4  # stands for every open size where work is estimated
 MAX_OPERATIONS = 1e8  # scalar operations of all programs together; larger ones are not searched for numbers
 MAX_FILL = 2**62  # the largest integer with which an input is filled
-# Numbers that stand in for unspecified results in turn: 0, and one of each sign in every integer type.
+# Bits that the field flips in each unspecified integer, as a quotient by 0: what differs with different bits
+# depends on such an integer.  0, and a number of each sign in every integer type.
 SHIFTS = 0, 0x5555_5555_5555_5555, -0x5555_5555_5555_5555
 
 
@@ -103,6 +108,7 @@ def _turning_points_of(
     whole = is_integer(dtype)
 
     def gaps_at(number: float) -> Array | None:
+        """The gap of every operation that may turn, where the input is filled with a number."""
         watched = GapRecorder()
         filled = np.full(base[name].shape, int(number) if whole else number, base[name].dtype)
         try:

@@ -4,8 +4,9 @@
 
 An index is affine in the iterators, with floor-divisions (and so remainders) by constants.  Whether a map is
 one to one, and which values it has, is decided on digits of the iterators (`index_digits`), in which every
-index is affine (EINNET section 4.1: variable substitution by a bijection).  An answer is True or False for
-all values of the symbols, or None where it is not known.
+index is affine (EINNET section 4.1: variable substitution by a bijection): above, i is 3*i1 + i0, and the
+indices are i1, i0 and 2*j + 1.  What cannot be split, as (i + 1) // 2, is a variable of its own.  An answer
+is True or False for all values of the symbols, or None where it is not known.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def image(f: IndexMap) -> Image | None:
         bounded_sides = [side for side in sides if side is not None]
         return Image(Box(tuple(bounded_sides)), False) if len(bounded_sides) == len(sides) else None
     rows, variables = forms
-    # digits are points, indices are affine in digits, no two indices share one, no side has gaps
+    # exact if every choice of digits is a point, only digits are variables, no two indices share one, and no
+    # side has gaps (below)
     is_exact = form.is_exact and set(variables) <= set(form.axes) and _have_own_variables(rows)
     is_exact = is_exact and all(is_nonnegative(a.extent - 1) for a in f.axes)  # an empty map has no values
     extents = {a: a.extent for a in form.axes}
@@ -182,7 +184,7 @@ def _determine_axes(forms: LinearForms) -> bool:
             matrix = [[row.slopes.get(a, 0) for a in order] for row in open_rows]
             return all(isinstance(s, int) for line in matrix for s in line) and _rank(matrix) == len(unknown)
         unknown -= determined
-        # an atom such as (i + 1) // 2 is known once its axes are
+        # an atom such as (i + 1) // 2 is known once its axes are; a digit, whose axis it is, stays unknown
         unknown -= {a for a in unknown if variables[a].axes.isdisjoint(unknown | {a})}
     return True
 

@@ -45,7 +45,9 @@ def places_between(
 ) -> list[Integers] | None:
     """Return further places, which show where the range of each form's values at known places ends, or None.
 
-    A sample tells only that the range ends between two sampled values; the further places lie between them.
+    The caller tries each form as a guard: the index is known where low <= form <= high.  A sample tells only
+    that the range ends between two sampled values: if i + r is known at 3..40, and 1 is the sampled value
+    before 3, then places where i + r is 2 decide.
     """
     found: list[Integers] = []
     shape = [a.extent for a in axes if isinstance(a.extent, int)]

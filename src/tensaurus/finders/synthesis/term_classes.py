@@ -214,7 +214,8 @@ class TermClasses:
     def separate(self, candidate: Candidate) -> None:
         """Make a class of a candidate that differs at further points from the class whose values it has.
 
-        No term is looked up in the new class, as its key is that of the other class.
+        No term is looked up in the new class, as its key is that of the other class.  May be called only when
+        `grow` has yielded all of a size and stored its values, as a class's number is its row in them.
         """
         use, references = candidate.origin
         family = self._family(self.world.kinds.index(use.result), candidate.signature)
@@ -313,6 +314,7 @@ class TermClasses:
             ]
             results = use.evaluate(args, self.field)
             values = results.reshape(len(chosen[0]), slots, *results.shape[1:])
+            # [terms, slots, elements...]: slots in the order of the ascending signature
             values = values[:, [0, *(v + 1 for v in order)]]
             references = (
                 argument.references(block.first + pick, rank)

@@ -120,7 +120,8 @@ class ChangeAnalysis:
             if not distance <= MAX_OUTPUT_CHANGE:
                 reason = f"the output {name} would be moved by up to {distance:.2g}"
                 raise ChangeRefused(reason, found.origins)
-            # where a change is not tiny beside the element's scale (0: unknown), it may be all of the element
+            # a change must be tiny beside the magnitude that the element has for large inputs (`scale`; 0:
+            # unknown), else the element may consist of nothing but changed constants
             if not (change <= MAX_RELATIVE_CHANGE * scale).all():
                 reason = f"an element of the output {name} may consist of changed constants alone"
                 raise ChangeRefused(reason, found.origins)
@@ -164,13 +165,14 @@ class ChangeAnalysis:
         sources: dict[Source, Perturbation] = {}
         for tensor, arg in args.items():
             read = reached[arg].perturbation if arg in reached else self._unchanged(arg)
-            if flushing and is_float(arg.types[0]):
+            if flushing and is_float(arg.types[0]):  # an element above the subnormal numbers stays
                 read = read.after_flushing(read.min_magnitude, flushed)
             sources[tensor] = read
         moved = {tensor for tensor, arg in args.items() if arg in reached}
         # values of vast nodes may well exceed `reach`, which is only assumed
         if any(arg in self._vast_nodes for arg in args.values()) and _multiplies(scope):
             raise Sensitive("it meets what may be vast")
+        # a subnormal times an infinite element is infinite, but 0 times it is NaN
         infinities = self._infinity_analysis(owner, self._infinite_nodes)
         found = bound_perturbation(scope, sources, unit, flushed, moved, infinities)
         low, high = (np.clip(bound, -self.reach, self.reach) for bound in (found.low, found.high))

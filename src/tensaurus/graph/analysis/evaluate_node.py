@@ -29,11 +29,11 @@ def output_expression(owner: Node, index: int = 0) -> tuple[Scope, dict[Tensor, 
 def evaluate_node(node: Node, values: Mapping[Node, Array], field: Any) -> Array:
     """Return the elements of a declared node (or of one output), given those of its arguments.
 
-    Conversions that keep every number are skipped, so that `values` holds the arguments of
-    `conversion_chains.args_before_casts`.
+    Conversions that keep every number are skipped, as elements of a field have no type: `values` holds the
+    arguments of `conversion_chains.args_before_casts`.
     """
     owner, index = node.owner
-    if node.op is ITEM and owner in values:
+    if node.op is ITEM and owner in values:  # the only output of a call, as of a Split into one part
         return values[owner]
     scope, read = output_expression(owner, index)
     return interpret(scope, {leaf: values[arg] for leaf, arg in read.items()}, field)

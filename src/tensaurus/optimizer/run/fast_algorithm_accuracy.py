@@ -46,7 +46,7 @@ class Accuracy:
     measure_error  returns the error of an equal program on the runtime, as a fraction of the allowed error;
                    infinite where it does not run in time, None where no standard operators of the model's
                    opset can express it
-    note           receives a line where the fastest algorithms are excluded
+    note           receives a line where all but the most accurate algorithms, or all, are excluded
     """
 
     level: str
@@ -65,7 +65,11 @@ class Accuracy:
         return self._find_limit(ERROR_FACTORS[self.level]) * ERROR_FACTORS[self.level]
 
     def _find_limit(self, margin: float) -> float:
-        """Try the model with each limit of LAYER_LIMITS; return the first that keeps it accurate, or 0."""
+        """Try the model with each limit of LAYER_LIMITS; return the first that keeps it accurate, or 0.
+
+        All errors are in allowed errors of the level "like"; at the model's own level `margin` times as much
+        is allowed.
+        """
         if sum(map(operations, self.program.nodes)) > MAX_PROBED_OPERATIONS:
             return UNTRIED_LIMIT
         errors: dict[tuple[Node, ...], float | None] = {}  # of programs, by roots: each is measured once
