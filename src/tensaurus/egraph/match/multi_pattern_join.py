@@ -126,9 +126,9 @@ def join_matches(
     matches  for each root, the matches of its pattern
     merged   for an e-node that the rule has made by merging, the roots that it merged
 
-    A rule that is symmetric in its roots (`once`) is tried only in the order of their age.  Roots that it has
-    `merged` before are joined only with roots that are all older or all younger and do not depend on them, so
-    that no set of roots is merged twice.
+    A rule that is symmetric in its roots (its tag `once`) is tried only in the order of their age.  Roots
+    that it has `merged` before are joined only with roots that are all older or all younger and do not depend
+    on them, so that no set of roots is merged twice.
     """
     return _Join(graph, entry, matches, merged, dependencies).extend((), {})
 
@@ -190,6 +190,8 @@ class _Join:
         roots = tuple([root for row in chosen for root in row.roots])
         for group, plan in self._fitting_plans(chosen, shared, shared_classes):
             rows = self._may_follow(chosen, group)
+            # one match will do where the rule keeps the last root, and its other right-hand sides have only
+            # variables of earlier roots
             for row in islice(rows, 1) if self.entry.is_last_root_interchangeable else rows:
                 yield JointMatch(
                     (*matches, row.match),
@@ -255,6 +257,7 @@ class _Join:
                     continue
                 terms = bind(graph.original_args, match)
                 classes = tuple([find(term) for term in terms])
+                # what conditions may ask: types and whether static (`code`), in some rules values (`content`)
                 known = [analyses[eclass].content if asks else analyses[eclass].code for eclass in classes]
                 types = root.types if pattern.literals else ()  # shapes of literals may decide about it
                 key = (*[heads[enode] for enode in match], *known, types)
@@ -314,7 +317,8 @@ class _Join:
 def _values_differ(values_of_roots: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether two roots bind one name to different values.
 
-    A negative number may be an axis counted from the end: it is taken to agree with any number.
+    This only spares calls of `RuleEntry.plan`, which decides.  A negative number may be an axis counted from
+    the end: it is taken to agree with any number, as are values of different types.
     """
     seen: dict[str, Any] = {}
     for values in values_of_roots:

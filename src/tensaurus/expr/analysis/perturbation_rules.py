@@ -3,6 +3,10 @@
 Each rule takes the perturbations of its operands, whose arrays broadcast over the same axes, and returns that
 of the result; it raises Sensitive where a moved operand may move the result far.  For x in 2..3 moved by at
 most 1e-9, and y in 4..5 not moved, x * y is in 8..15 and moved by at most 5e-9.
+
+A perturbation has bounds of the values (`low`, `high`), the largest distance that one is moved (`change`),
+the least magnitude, and a `scale`: the magnitude where all inputs have their largest, beside which a change
+of an output must be tiny.  The scale is 0 where a rule does not know it.
 """
 
 from __future__ import annotations

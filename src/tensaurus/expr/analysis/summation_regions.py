@@ -108,7 +108,11 @@ def _indices(body: Body) -> Iterator[Size]:
 
 
 def representative_places(scope: Scope, box: Box) -> list[dict[Atom, Any]]:
-    """Return the first place of the box, and the last where the box may be empty."""
+    """Return the first place of the box, and the last where the box may be empty.
+
+    A guard that symbols leave undecided at the first place of such a box may be decided at the last:
+    `size_at_deciding_place` takes the first of these places that decides it.
+    """
     places = (box.first,) if is_empty(box) is False else (box.first, box.last)
     return [dict(zip(scope.axes, place, strict=True)) for place in places]
 

@@ -70,8 +70,8 @@ class PrimeFieldPairs(PrimeField):
         """Return a bound of the probability that different polynomials of this degree have equal results.
 
         Either two results are equal by chance, or two arguments of an unknown function are (see
-        `check.program.field_check`).  The bound is 1 where an order is followed: how many values a comparison
-        depends on is not known.
+        `check.program.field_check`: (1 + m d) (d / p)^2, where m is at most `drawn`).  The bound is 1 where
+        an order is followed: how many values a comparison depends on is not known.
         """
         if self.laws.order or degree == inf:
             return 1.0
@@ -106,6 +106,8 @@ class PrimeFieldPairs(PrimeField):
                 first, second = zip(*map(unpack_halves, args), strict=True)
                 return pack_halves(super().apply(fn, first), super().apply(fn, second))
             case "div":
+                # a divisor of one element is inverted even without the law; the degree that bounds the
+                # error counts such a quotient as one of polynomials (`expr/analysis/polynomial_degree`)
                 is_invertible = self.laws.inverse or args[1].size == 1
                 reciprocal = self.inverse(args[1]) if is_invertible else self.unknown("inverse", args[1:])
                 return self.apply("mul", [args[0], reciprocal])
@@ -159,6 +161,7 @@ class PrimeFieldPairs(PrimeField):
         return pack_halves(super().inverse(first), super().inverse(second))
 
     def _rank(self, a: Array) -> Array:
+        """Return the places of pairs in a random order, which max and min of `PrimeField` follow."""
         low, high = (self.constant(float(sign)) for sign in ("-inf", "inf"))
         rank = scramble_words(a ^ self.seed) >> np.uint64(1)
         rank = np.where(a == low, np.uint64(0), rank)

@@ -269,7 +269,10 @@ def is_bool(factor: Factor) -> bool:
 
 
 def is_addable(inner: Sum) -> bool:
-    """Return whether every field can add the sum to zero: no infinity and no bool is in it."""
+    """Return whether every field can add the sum to zero: no infinity and no bool is in it.
+
+    Else a select of it is no  [guards] then + [not guards] other, in which one term is 0, but a `Choose`.
+    """
     factors = [f for _, core in inner.terms for f in core.factors]
     has_infinity = any(isinstance(f, Leaf) and f.outside is not None for f in factors)
     return not has_infinity and not any(isinstance(f, (Literal, Choose)) or is_bool(f) for f in factors)
@@ -280,7 +283,7 @@ def cancel_inverses(factors: Sequence[Factor], axes: Sequence[Axis]) -> tuple[Fa
 
     n is not 0 where it is at least 1, an element of a tensor without zeros, or a symbol that divides the
     extent of a bound axis: without points the sum is empty.  Also x*x * (1/x) is x, and x * (1/x) * (1/x) is
-    1/x, for x = 0 too, though not for an infinity.
+    1/x, for x = 0 too.  It is not for an infinite x; a pair stays where n is not addable (`is_addable`).
     """
     remaining = list(factors)  # in each round n and 1/n are removed once
     for inverse in [f for f in factors if isinstance(f, Inverse)]:

@@ -48,7 +48,12 @@ def _write_scope(axes: Sequence[Axis], body: Sum, taken: set[str]) -> Scope:
 
 
 class Writer(AxisNaming):
-    """Writes records of the normal form as bodies, under `names` and `depth` as of `Record.text`."""
+    """Writes records of the normal form as bodies.
+
+    Axes have two names.  `names` and `depth`, as of `Record.text`, name them by position: only to compare
+    texts, which decides the order of terms, factors and guards.  What is written has the names that `bind`
+    gives, and that `size` puts into sizes.
+    """
 
     def sum(self, inner: Sum, names: Names, depth: int) -> Body:
         terms = sorted(inner.terms, key=lambda t: t[1].text(names, depth))
@@ -77,6 +82,7 @@ class Writer(AxisNaming):
         guards.sort(key=lambda g: show_size(g, wider))
         # group the axes that must be summed together
         axes_of_factor, has_guarded_axes = _axes_by_factor(order, factors, guards)
+        # a read without guarded axes is written outside their guards: beyond its source it must be 0
         is_padded = is_padded or has_guarded_axes
         groups = _connected_axes(order, [*axes_of_factor.values(), *map(axes_in, guards)])
         # outside the sums: the coefficient, times the size atoms if it is whole, and factors without axes

@@ -4,9 +4,10 @@
 
 A product is a node such as MatMul or Conv: a sum of products, or any expression that is bound by arithmetic.
 A program is split at operators that are not linear (EINNET, section 6.3).  eOperators are in no region: their
-expressions were composed of operators that were derived before.  Where moves follow a product or mask it, its
-expression is fitted to the elements (`finders/derive/fold_move_chains`).  Regions that read one tensor, none
-of which needs another, also form a joint region (section 4.2).
+expressions were composed of operators that were derived before.  Where moves follow a product or mask it, the
+numbers of elements are traced through the moves, and one expression of the region is fitted to them
+(`finders/derive/fold_move_chains`).  Regions that read one tensor, none of which needs another, also form a
+joint region (section 4.2).
 """
 
 from __future__ import annotations
@@ -77,7 +78,11 @@ class LinearRegion:
         return frozenset(name for leaf, name in self.names.items() if leaf.static)
 
     def expressions(self) -> tuple[tuple[Scope, ...], tuple[tuple[Tensor, Node], ...]] | None:
-        """Return the forms as expressions, and (tensor, input) pairs; None where moves do not fit."""
+        """Return the forms as expressions, and (tensor, input) pairs.
+
+        Each piece is folded to one eOperator if possible.  Else its form is taken as it is, unless moves
+        follow the product: then the result is None.
+        """
         nodes = list[Node]()
         for piece, product, form in zip(self.pieces, self.products, self.forms, strict=True):
             if (folded := fold_moves(piece, product)) is not None:

@@ -2,6 +2,7 @@
 
 Floats become integers by truncation. For a NaN, and a number that the target type cannot hold, ONNX defines
 no result; here it is that of x86: the least int32 or int64, and for a narrower type the last bits of these.
+Float types are float32 and float64: kernels compute with no others.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _truncate_to_signed(x: hl.Expr, width: int) -> hl.Expr:
 
 @strict
 def _to_float32(x: hl.Expr) -> hl.Expr:
+    """Rounds a float64; a NaN is selected, as the compiler assumes that conversions meet none."""
     return round_to_float32(~is_nan(x), x, hl.f32(nan))
 
 

@@ -113,7 +113,9 @@ class BlockedReduction:
         results, after = prod(self.sizes), range(registers.vector + 1, len(self.axes))
         points = prod(extent(r) for r in self.main.reduced)
         cycles = results / self.lanes * points * step
-        # stores, and what begins and ends a block: most for blocks that are stored with gaps
+        # Stores, and what begins and ends a block.  A vector's results lie side by side if the axes after its
+        # own have one element each (dense).  Else they lie apart, and the block fills the gaps between them
+        # if it has all these axes (inside); blocks that are stored with gaps take longest.
         inside = all(k in dict(registers.block) for k in after)
         dense = all(self.sizes[k] == 1 for k in after)
         cycles += results * (4 / self.lanes if dense else 1.0 if inside else 2.0)
@@ -122,7 +124,10 @@ class BlockedReduction:
         return cycles
 
     def copy_cycles(self, registers: RegisterBlock, tiles: Sequence[tuple[int, int]]) -> float:
-        """Estimates the cycles of copying operands, in tiles as in `BlockSketch.tile`."""
+        """Estimates the cycles of copying operands, in tiles as in `BlockSketch.tile`.
+
+        A copy is made again in each tile, unless it is made before all loops.
+        """
         rounds = prod(-(-self.sizes[k] // n) for k, n in tiles)
         v, cycles = self.axes[registers.vector], 0.0
         for operand in self.operands:
@@ -131,6 +136,7 @@ class BlockedReduction:
             elements = self.copied_elements(operand, dict(tiles))
             moved = operand.dimensions_moved_by(v)
             last = [len(operand.coefficients) - 1]
+            # vectors go along another dimension than the last, or with a stride: the copy rearranges elements
             far = bool(moved) and (moved != last or operand.last_dimension_step(v) not in (0, 1))
             times = 1 if self.is_copied_at_root(operand, registers.vector) else rounds
             # a copy larger than the cache is written to memory and read again

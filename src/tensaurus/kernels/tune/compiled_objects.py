@@ -1,8 +1,8 @@
-"""Compiles kernels to objects in the background, each in a process that has compiled nothing before.
+"""Compiles kernels to objects in the background, each in a fork of a process that compiles no other kernel.
 
 Halide numbers its names, so that an object's bytes depend on what its process compiled before; and the
 measurement database takes a program with other bytes for another program. So one process loads everything,
-and is forked for each object.
+compiles one fixed expression to warm up, and is forked for each object: all forks begin in the same state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ObjectCompiler:
             self._begin(_make_task(scope, types, output, schedule))
 
     def wait_for_pending(self) -> None:
-        """Waits for the object that was begun; an error is raised when the object is asked for."""
+        """Waits for the object that was begun; an error is left to `code`, which compiles it again."""
         with suppress(ChildError):
             self._finish()
 
@@ -134,5 +134,6 @@ class ForkingCompiler:
     def _compile_in_fork(
         self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str
     ) -> bytes:
+        """Returns the object, compiled in this process: a fork, or the child itself when it warms up."""
         parsed_scope = intern_scope(parse_scope(scope, {x.name: x for x in input_tensors(types)}))
         return compile_object(parsed_scope, types, output, parse_schedule(schedule), self.cpu)

@@ -67,7 +67,10 @@ def rank_blocks(
 
 
 class _BlockEnumeration(BlockedReduction):
-    """Enumerates the blocks of a reduction, with the loops around them."""
+    """Enumerates the blocks of a reduction, with the loops around them.
+
+    `BlockedReduction` estimates their cycles, and explains taps, channels and guarded axes.
+    """
 
     def rank_registers(self, min_vector: int) -> list[RegisterBlock]:
         """Returns the blocks that registers may hold, the one with the fastest reduction step first."""
@@ -95,8 +98,9 @@ class _BlockEnumeration(BlockedReduction):
     def required_copies(self, vector: int, is_narrow: bool) -> tuple[str, ...] | None:
         """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it.
 
-        An operand is copied if it has an edge, or if vectors would read it with a stride or, where the axis
-        `is_narrow` (ends within its only block of vectors), beyond its end.
+        An operand is copied if it has an edge (beyond which the value `outside` is read), or if vectors would
+        read it with a stride or, where the axis `is_narrow` (ends within its only block of vectors), beyond
+        its end.
         """
         copied, v = [], self.axes[vector]
         for operand in self.operands:
@@ -167,6 +171,9 @@ class _BlockEnumeration(BlockedReduction):
     def tile_choices(self, k: int, registers: RegisterBlock) -> list[tuple[tuple[int, int], ...]]:
         """Returns the choices of tiles along an axis: (k, size), or () for a loop outside all tiles.
 
+        A tile of the whole axis makes no loop outside: all indices run inside the other axes' tiles.  Of an
+        axis in the register block, () leaves only the loop over blocks, which is inside all tiles.
+
         There are none where each index reads the same data of vectors: such a loop runs inside the tiles,
         while the data are in the cache.
         """
@@ -181,7 +188,7 @@ class _BlockEnumeration(BlockedReduction):
             return []
         if has_windows:  # neighbouring windows share rows
             return [((k, t),) for t in _tile_sizes(size, step)]
-        return [] if k in dict(registers.block) else [((k, 1),)]  # indices share nothing
+        return [] if k in dict(registers.block) else [((k, 1),)]  # indices share nothing: tiles of one index
 
     def tiled_block(
         self,
@@ -200,6 +207,7 @@ class _BlockEnumeration(BlockedReduction):
         before = {
             operand.name for operand in self.operands if self.is_copied_at_root(operand, registers.vector)
         }
+        # level 0: copied before the nest's loops; else inside as many of the outermost loops as `tile` makes
         copies = tuple((name, 0 if name in before else len(loops)) for name in registers.copies)
         return BlockSketch(
             registers.vector,

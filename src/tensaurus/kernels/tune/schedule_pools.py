@@ -29,6 +29,8 @@ NEAREST_SKETCHES = 3  # schedules tried for each of these expressions
 class SchedulePool(NamedTuple):
     """The schedules that begin with the same nest changes, and then have one sketch for each nest.
 
+    A nest change is an input that is packed, or a banded product in blocks of rows (`kernels/stages/sketch`).
+
     sketches  of each nest, the most promising first
     shapes    of the nests
     """
@@ -54,7 +56,10 @@ def unique_schedules(items: Iterable[Schedule]) -> Iterator[Schedule]:
 
 
 def vary_parallelism(schedules: Sequence[Schedule]) -> list[Schedule]:
-    """Puts one schedule of each choice of parallel loops first, as one thread cannot tell these apart."""
+    """Puts one schedule of each choice of parallel loops first.
+
+    Trials ran on one thread, which cannot tell these choices apart; the first few are timed on all threads.
+    """
     first: dict[tuple[int, ...], Schedule] = {}
     for schedule in schedules:
         first.setdefault(tuple(sketch.parallel for sketch in nest_sketches(schedule)), schedule)

@@ -44,8 +44,10 @@ class AccuracyProbe:
     """The original (`model`, built as `source`) and the runtime on which candidates are compared with it.
 
     timed_inputs  inputs on which the model runs; others are drawn at their sizes
+    shapes        the user's sizes of inputs (option `shapes`), by name; empty where none are given
     run_limit     seconds that one run may take
     answers       of the float64 reference, kept for the check of the result
+    folder        for files of the models that are built here: large weights, or the whole of a large model
     """
 
     model: ModelProto

@@ -1,4 +1,8 @@
-"""Searches a whole model: flushes subnormal constants, then searches the bodies, then the model."""
+"""Searches a whole model: flushes subnormal constants, then searches the bodies, then the model.
+
+A flush replaces subnormal constants that no result depends on by 0 (`flush_constants`).  The bodies (of If,
+Loop and Scan) are flushed and searched first; the model with the best bodies is flushed and searched then.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +53,7 @@ class ModelSearch:
         if self.flush:
             with self._flushing_block():
                 first = flush_program(with_best_bodies)
+        # the search begins with the flushed model; a flush becomes the first step of each candidate
         return prepend_flush(first, self.search(first.program)), [*flushed, *bodies]
 
     def _flushing_block(self) -> DeadlineBlock:
@@ -69,7 +74,7 @@ class ModelSearch:
             best_ms = None if best is None or best == inf else best * 1e3
             self.progress.step(done, self.effort.steps, best_ms, seconds_left)
 
-        # `measuring` is called before each measurement: progress is shown before the first step, too
+        # `before_measuring` is called before each measurement: progress is shown before the first step, too
         self.runtime.costs.before_measuring = lambda: watch(0)
         outcome = self.strategy.search(program, self.effort, watch)
         if outcome.ended_by == "interrupt":
