@@ -1,9 +1,10 @@
 """Reads and writes the schedules that ship with Tensaurus: what tuning found on machines like this one.
 
-`tensaurus db schedules` makes a file from the database of one machine, and `schedules/` has one for each
-class of processor.  A class is a vendor with a vector width: 512-amd holds for Zen 4 and Zen 5.  The first
-line of a file says what made it; every other line has a reduction form (`kernels/tune/schedule_reuse`), the
-seconds that its tuning took, and its fastest schedules with roles for names, the fastest first:
+`tensaurus db schedules` makes a file from the database of one machine, and `schedules/` has those of the
+classes of processors that were at hand.  A class is a vendor with a vector width: 512-amd, made on a Zen 5,
+is for Zen 4, too.  The first line of a file says what made it; every other line has a reduction form
+(`kernels/tune/schedule_reuse`), the seconds that its tuning took, and its fastest schedules with roles for
+names, the fastest first:
 
     {"machine": "AMD EPYC, ..., 2 cores, 2 threads", "compiler": "halide 21.0.0 r12 avx ..."}
     ["float32 sum[16,288 over 40] of ...", 5.2, ["block(v=1*16x3, u=0:4, t=1:48, k=0., p=1)"]]
@@ -31,7 +32,7 @@ VENDORS = ("AMD", "Intel")  # words in the names of their processors
 
 @dataclass(frozen=True)
 class TunedForm:
-    """The fastest schedules of a reduction form, as texts, and the seconds that their tuning took."""
+    """A reduction form by its text, the seconds that its tuning took, and its fastest schedules as texts."""
 
     text: str
     seconds: float
@@ -46,7 +47,7 @@ def processor_class(processor: str, vector_bits: int) -> str:
 
 @cache
 def read_shipped_schedules(wanted: str, revision: str) -> Mapping[str, TunedForm]:
-    """Return the tuned forms for a class of processors, by their texts; empty where no file is of its width.
+    """Return the tuned forms for the `wanted` class of processors, by text; {} without a file of its width.
 
     What another `revision` of the tuner found, or tuning for another vendor's processors, is only where to
     begin: it counts as 0 seconds of tuning.  A file that cannot be read is left out, with a warning.
