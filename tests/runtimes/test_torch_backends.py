@@ -144,7 +144,7 @@ def test_convolutions_are_channels_last() -> None:
     weights = [w for w in session._module.buffers() if w.ndim == 4]  # type: ignore[attr-defined]
     assert len(weights) == 2
     assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
-    given = session._arranged(0, torch.zeros(2, 3, 4, 4))  # type: ignore[attr-defined]
+    given = session._arrange_input(0, torch.zeros(2, 3, 4, 4))  # type: ignore[attr-defined]
     assert given.is_contiguous(memory_format=torch.channels_last)
     _, y = session.bind({"x": np.ones((2, 3, 16, 16), np.float32)})()
     assert y.is_contiguous(memory_format=torch.channels_last)
