@@ -237,7 +237,7 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
             found[backend] = timed(backend, build, feeds, machine.threads)
         if piece.has_eoperators:
             tuner = Tuner(records, machine, "native")
-            kernels = TunedKernels(tuner, lambda: tuning)
+            kernels = TunedKernels(tuner, lambda least: tuning)
             builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)
             build = builds(program)
             tuner.close()

@@ -159,7 +159,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
     with temporary_folder() as folder, Database(folder / "times.db") as records:
         roofline = Roofline.here(records, machine)
         tuner = Tuner(records, machine, "native")
-        kernels = TunedKernels(tuner, lambda: tuning)
+        kernels = TunedKernels(tuner, lambda least: tuning)
         begin = monotonic()
         builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)
         program, feeds = standalone_model(kernel, OPSET)

@@ -470,7 +470,7 @@ def test_known_schedules_are_compiled_when_the_time_for_tuning_is_over(clock: Cl
     known, other = (apply(eop, [x], {"scope": intern_scope(scope)}) for scope in scopes)
     both = apply(eop, [known], {"scope": other.attribute("scope")})
     made = generating(20.0)
-    made._kernels.has_schedule = lambda node: node is known  # type: ignore[union-attr, method-assign]
+    made._kernels.least_seconds = lambda node: 0.0 if node is known else 0.6  # type: ignore[union-attr, method-assign]
     made.set_search_deadline(clock.now + 100)
     pieces = [Piece.of(known), Piece.of(other), Piece(both, (x,))]
     assert [made.may_measure(piece) for piece in pieces] == [True, True, True]
@@ -481,6 +481,18 @@ def test_known_schedules_are_compiled_when_the_time_for_tuning_is_over(clock: Cl
     assert made.seconds_for_next() < 0
     assert not any(made.may_measure(piece) for piece in pieces)
     assert KernelBudget().may_measure(pieces[1])
+
+
+def test_kernels_like_known_ones_need_less_time(clock: Clock) -> None:
+    """Where 1 s is left, a kernel of a new form has no time, one that is known at other sizes has."""
+    x = source("x", TensorType("float32", (4, 4)))
+    scope = parse("L[i:4, j:4](exp(x0[i, j]))", {"x0": Tensor("x0", (4, 4))})
+    piece = Piece.of(apply(eop, [x], {"scope": intern_scope(scope)}))
+    made = generating(20.0, clock.now + 1.0)
+    for least, may in ((0.6, False), (0.15, True)):
+        made._kernels.least_seconds = lambda node, least=least: least  # type: ignore[union-attr, method-assign, misc]
+        assert made.may_measure(piece) is may
+        assert (made.seconds_for_next(least) >= least) is may
 
 
 def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:

@@ -195,7 +195,9 @@ def prefer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("piece", [1 << 20, 20])
-@pytest.mark.parametrize("way", ["cheapest", "matrix_product", "kn2row", "swapped_kn2row", "elementwise"])
+@pytest.mark.parametrize(
+    "way", ["cheapest", "matrix_product", "kn2row", "swapped_kn2row", "tap_products", "elementwise"]
+)
 @settings(max_examples=25)
 @given(drawing=windows(), seed=st.integers(0, 99))
 def test_windows_are_what_is_written(way: str, piece: int, drawing: Windows, seed: int) -> None:

@@ -6,6 +6,8 @@
                          sum[c, r] x[c, i + r] * w[f, c, r]   by   y[f, r, u] = sum[c] x[c, u] * w[f, c, r]
                                                               and  sum[r] y[f, r, i + r]
     swapped_kn2row   the same with the operands exchanged: the windows are those of the second
+    tap_products     for windows, too: a matrix product for each r, in place, added up in chunks that stay in
+                     the cache; saves the copy of all windows
     elementwise      elementwise products for one point of the summed axes after another, added up
 
 Copies and products are made in chunks along kept axes: beside operands and result a contraction holds a few
@@ -15,7 +17,7 @@ times `CHUNK_ELEMENTS`, or what one point of those axes needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf, prod
 from typing import Any
@@ -36,12 +38,14 @@ from tensaurus.expr.sizes.symbol import Axis
 
 CHUNK_ELEMENTS = 1 << 20  # elements that are copied, or held beside the result, at a time
 CACHED_ELEMENTS = 1 << 15  # chunk of an elementwise contraction: a quarter of a MB stays in the cache
+ADDED_ELEMENTS = 1 << 17  # chunk of a result to which products are added: a MB stays in the cache
 MIN_MATRIX_ROWS = 16  # smaller matrices are copied into larger ones: each call of BLAS has a fixed cost
 MAX_ADDED_TERMS = 64  # most terms that are added one after another, instead of all at once
 
 # estimated nanoseconds
 COPY_NS = 1.5  # of an element
 ELEMENTWISE_NS = 0.8  # of an elementwise multiplication and addition
+ADD_NS = 0.4  # of an addition to an element in the cache
 PRODUCT_NS = 0.05  # of a multiplication and addition in a matrix product
 NARROW_PRODUCT_NS = 0.15  # the same where one matrix has few rows or columns
 MATRIX_NS = 200.0  # of each matrix of a batch
@@ -163,6 +167,8 @@ class _Contraction(ArrayOperations):
     def _strategies(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> list[_Strategy]:
         """Return the strategies that can contract the pair."""
         strategies = [self._elementwise(a, b, roles), self._matrix_product(a, b, roles)]
+        if self.field.kind == "f" and self.field.has_elements(a.data):
+            strategies += self._tap_products(a, b, roles)
         if self.field.kind != "O":  # not for arrays of Python objects, such as fractions
             strategies += self._kn2row("kn2row", a, b, roles)
             strategies += self._kn2row("swapped_kn2row", b, a, roles.swapped)
@@ -204,6 +210,40 @@ class _Contraction(ArrayOperations):
         cost = terms * (depth // taps * PRODUCT_NS + 2 * ELEMENTWISE_NS) + 2 * CALL_NS
         run = partial(self.multiply_windows, a, b, roles)
         return [_Strategy(name, run, cost, terms, _by_stride(a, roles.kept))]
+
+    def _tap_products(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> list[_Strategy]:
+        """Return the strategy for windows of one of the arrays; none where they leave no axis to sum over."""
+        windows = find_windows(a, roles.rows, roles.inner) or find_windows(b, roles.columns, roles.inner)
+        taps = [r for _, r in windows]
+        roles = replace(roles, inner=[x for x in roles.inner if x not in taps])
+        if not taps or not roles.inner:
+            return []
+        start = dict.fromkeys(taps, 0)
+        product = self._matrix_product(a.at_point(start), b.at_point(start), roles)
+        cost = _size(taps) * (product.cost + roles.result_elements * ADD_NS)
+        held = product.held_elements + roles.result_elements * CHUNK_ELEMENTS // ADDED_ELEMENTS
+        run = partial(self.add_tap_products, a, b, roles, taps)
+        main, main_roles = (a, roles) if a.data.size >= b.data.size else (b, roles.swapped)
+        return [_Strategy("tap_products", run, cost, held, _by_stride(main, main_roles.kept))]
+
+    def add_tap_products(
+        self, a: LabelledArray, b: LabelledArray, roles: _Roles, taps: Sequence[Axis]
+    ) -> LabelledArray:
+        """Contract by adding up a matrix product for each point of the taps, which `roles` lack."""
+        result: LabelledArray | None = None
+        for point in np.ndindex(*map(length, taps)):
+            place = dict(zip(taps, point, strict=True))
+            term = self.multiply_matrices(a.at_point(place), b.at_point(place), roles)
+            result = term if result is None else replace(result, data=self._add(result.data, term.data))
+        assert result is not None
+        return result
+
+    def _add(self, total: Array, term: Array) -> Array:
+        """Return total + term, which may overwrite the total."""
+        if not (self.field.kind == total.dtype.kind == term.dtype.kind == "f"):
+            return np.asarray(self.field.call("add", [total, term]))
+        with np.errstate(all="ignore"):  # infinities may meet
+            return np.add(total, term, out=total)
 
     def multiply_matrices(self, a: LabelledArray, b: LabelledArray, roles: _Roles) -> LabelledArray:
         """Contract by the field's matrix product.
@@ -265,7 +305,7 @@ class _Contraction(ArrayOperations):
             # the ellipsis keeps an array of rank 0 an array
             selector: tuple[Any, ...] = (*point, ...)
             term = np.asarray(self.field.call("mul", [left[selector], right[selector]]))
-            result = term if result is None else np.asarray(self.field.call("add", [result, term]))
+            result = term if result is None else self._add(result, term)
         assert result is not None
         return LabelledArray(result, tuple(axes))
 
@@ -346,7 +386,7 @@ def _in_chunks(
     result: Array | None = None
     for start in range(0, length(cut), step):
         chunk_axis = axis(min(step, length(cut) - start))
-        chunk = compute(_sliced(a, cut, chunk_axis, start), _sliced(b, cut, chunk_axis, start))
+        chunk = compute(a.in_range(cut, chunk_axis, start), b.in_range(cut, chunk_axis, start))
         if result is None:
             order = order or [cut if x == chunk_axis else x for x in chunk.axes]
             result = np.empty([length(x) for x in order], chunk.data.dtype)
@@ -354,11 +394,3 @@ def _in_chunks(
         result[tuple(slice(start, start + step) if x == cut else slice(None) for x in order)] = data
     assert result is not None
     return LabelledArray(result, tuple(order))
-
-
-def _sliced(item: LabelledArray, cut: Axis, chunk_axis: Axis, start: int) -> LabelledArray:
-    """Return the range of the axis `cut` from `start` on, named `chunk_axis`; all of an array without it."""
-    if cut not in item.axes:
-        return item
-    selector = tuple(slice(start, start + length(chunk_axis)) if a == cut else slice(None) for a in item.axes)
-    return LabelledArray(item.data[selector], tuple(chunk_axis if a == cut else a for a in item.axes))

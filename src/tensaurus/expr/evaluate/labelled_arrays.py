@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
@@ -28,6 +28,18 @@ class LabelledArray:
         order = [self.axes.index(a) for a in axes if a in self.axes]
         data = self.data.transpose(order) if order != list(range(len(order))) else self.data
         return data.reshape([1 if a not in self.axes else length(a) for a in axes])
+
+    def at_point(self, point: Mapping[Axis, int]) -> LabelledArray:
+        """Return the array at one index of each of some axes, which it loses if it has them."""
+        data = self.data[tuple(point.get(a, slice(None)) for a in self.axes)]
+        return LabelledArray(data, tuple(a for a in self.axes if a not in point))
+
+    def in_range(self, cut: Axis, chunk: Axis, start: int) -> LabelledArray:
+        """Return the range of the axis `cut` from `start` on, as axis `chunk`; all of an array without it."""
+        if cut not in self.axes:
+            return self
+        selector = tuple(slice(start, start + length(chunk)) if a == cut else slice(None) for a in self.axes)
+        return LabelledArray(self.data[selector], tuple(chunk if a == cut else a for a in self.axes))
 
 
 def length(a: Axis) -> int:

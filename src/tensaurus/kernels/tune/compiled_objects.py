@@ -41,6 +41,21 @@ class ObjectCompiler:
         self._pending: _Task | None = None
         self._last: tuple[_Task, bytes] | None = None
 
+    def begin_start(self) -> None:
+        """Starts the child process and returns at once."""
+        if self._child is None or not self._child.is_alive:
+            self.close()
+            self._child = Child(
+                "the compiler of kernels", f"{__name__}:ForkingCompiler", self.cpu, timeout=TIMEOUT_SECONDS
+            )
+
+    def wait_for_start(self) -> None:
+        """Waits until the child process is ready."""
+        with suppress(ChildError):
+            self.begin_start()
+            assert self._child is not None
+            self._child.ask("is_ready")
+
     def begin(
         self, scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule
     ) -> None:
@@ -69,11 +84,8 @@ class ObjectCompiler:
         return self._last[1]
 
     def _begin(self, task: _Task) -> None:
-        if self._child is None or not self._child.is_alive:
-            self.close()
-            self._child = Child(
-                "the compiler of kernels", f"{__name__}:ForkingCompiler", self.cpu, timeout=TIMEOUT_SECONDS
-            )
+        self.begin_start()
+        assert self._child is not None
         self._child.begin("code", *task)
         self._pending = task
 
@@ -107,6 +119,9 @@ class ForkingCompiler:
         self.cpu = cpu
         # the first compilation takes ten times as long as later ones, so it is done before any fork
         self._compile_in_fork("L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT, "flat(u=1*1, p=0)")
+
+    def is_ready(self) -> bool:
+        return True
 
     def code(self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str) -> bytes:
         """Returns the object, compiled in a fork of this process. Raises ValueError with the reason."""

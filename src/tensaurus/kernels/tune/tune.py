@@ -43,6 +43,7 @@ from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
 from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
 from tensaurus.kernels.tune.reduction_histories import (
     KEPT_SCHEDULES,
+    MIN_TUNING_SECONDS,
     REDUCTION_ROWS,
     ReductionHistories,
     ReductionHistory,
@@ -75,6 +76,8 @@ __all__ = ["Tuner"]
 
 TRIAL_SECONDS, FINAL_SECONDS = 0.03, 0.1  # duration of one timing on one thread, and of one on all threads
 FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's tuning time after which no further schedule is timed again
+_ONE_FLOAT = TensorType("float32", (1,))
+SMALL_EXPRESSION = "L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT  # compiles at once
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
 REVISION = "r12"  # part of the database key: changed when new code makes schedules faster or slower
 MIN_HOPELESS_POINTS = 1 << 24  # kernels of fewer multiplications are always tried, as one trial is short
@@ -116,6 +119,20 @@ class Tuner:
         self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped)
         self.tried_count = 0
 
+    def begin_start(self) -> None:
+        """Starts the processes that time and compile schedules, and returns at once.
+
+        They load the compiler and compile something small, which takes seconds.
+        """
+        self.timer.begin_start()
+        self.object_compiler.begin_start()
+
+    def wait_for_start(self) -> None:
+        """Waits until these processes are idle, so that they do not disturb what is timed next."""
+        self.timer.set_expression(*SMALL_EXPRESSION)
+        self.timer.start_all()
+        self.object_compiler.wait_for_start()
+
     def known_schedule(
         self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool] = ()
     ) -> Schedule | None:
@@ -149,16 +166,16 @@ class Tuner:
         known = self.known_schedule(scope, types, is_constant)
         if known is not None or seconds < 0:
             return known
-        if seconds == 0 and not self.has_schedule(scope, types, is_constant):
+        if seconds == 0 and self.least_seconds(scope, types, is_constant) > 0:
             return None
         return self._tune(scope, types, output, seconds, is_constant)
 
-    def has_schedule(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> bool:
-        """Returns whether the reduction form of an expression was tuned before."""
+    def least_seconds(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> float:
+        """Returns how long an expression must be tuned at least to get a good schedule."""
         if not all(isinstance(n, int) for kind in types for n in kind.shape):
-            return False
+            return MIN_TUNING_SECONDS
         form = self._reduction_form(scope, types, is_constant)
-        return form is not None and self.histories.of(form).is_tuned
+        return MIN_TUNING_SECONDS if form is None else self.histories.least_seconds(form)
 
     def _workload(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> str:
         constants = ", ".join(f"x{k}" for k, known in enumerate(is_constant) if known)

@@ -29,18 +29,18 @@ __all__ = ["TunedKernels"]
 class TunedKernels:
     """Returns, when called with a node, the node's kernel, or None where there is none.
 
-    seconds    returns how many seconds tuning the next kernel may take; 0 if there is only time to compile
-               what is known, below 0 if there is none
+    seconds    returns how many seconds tuning the next kernel may take that needs some seconds at least
+               (`least_seconds`); 0 if there is only time to compile what is known, below 0 if there is none
     dropped    the reasons why eOperators have no kernel, each once
     schedules  the texts of the schedules of compiled kernels, by kernel name
     """
 
     tuner: Tuner
-    seconds: Callable[[], float]
+    seconds: Callable[[float], float]
     dropped: dict[str, None] = field(default_factory=dict)
     schedules: dict[str, str] = field(default_factory=dict)
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
-    _has_schedule: dict[Node, bool] = field(default_factory=dict)
+    _least_seconds: dict[Node, float] = field(default_factory=dict)
 
     def seconds_of(self, node: Node) -> float:
         """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
@@ -49,13 +49,13 @@ class TunedKernels:
         rows = self.tuner.measured_schedules(node.attribute("scope"), types, is_constant)
         return rows[0].seconds if rows else inf
 
-    def has_schedule(self, node: Node) -> bool:
-        """Returns whether a schedule is known for an eOperator's reduction form, so that none is tried."""
-        if node not in self._has_schedule:
+    def least_seconds(self, node: Node) -> float:
+        """Returns how long an eOperator must be tuned at least; 0 where a schedule of its form is known."""
+        if node not in self._least_seconds:
             types = tuple(kind for kind in node.arg_types() if kind is not None)
             is_constant = tuple(arg is not None and arg.static for arg in node.args)
-            self._has_schedule[node] = self.tuner.has_schedule(node.attribute("scope"), types, is_constant)
-        return self._has_schedule[node]
+            self._least_seconds[node] = self.tuner.least_seconds(node.attribute("scope"), types, is_constant)
+        return self._least_seconds[node]
 
     def __call__(self, node: Node) -> Kernel | None:
         """Returns the kernel for the node's types; None for symbolic sizes and other operators."""
@@ -79,7 +79,8 @@ class TunedKernels:
         self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
     ) -> Kernel | None:
         try:
-            seconds, began = self.seconds(), monotonic()
+            seconds = self.seconds(self.tuner.least_seconds(scope, types, is_constant))
+            began = monotonic()
             schedule = self.tuner.best_schedule(scope, types, output, seconds, is_constant)
             if schedule is None:
                 reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"

@@ -2,7 +2,7 @@
 
 A kernel is tuned when the search first asks for its time. Half of the time left for tuning goes to the
 kernels that the search wants next, in proportion to what each may save; the other half is kept for kernels
-that finders propose later. For example: 60 s are left, and two kernels wait that may save 3 ms and 1 ms.
+that finders propose later. For example: 60 s are left, and two new kernels wait that may save 3 ms and 1 ms.
 Half of it is 30 s. At least four kernels are promised 1.3 s each (0.6 tuning + 0.7 overhead), so
 30 - 5.2 = 24.8 s are spare. The first kernel saves 3/4 of the total but gets 1/4 of the spare time at most:
 0.6 s of tuning + 24.8 / 4 = 6.8 s.
@@ -27,6 +27,7 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.kernels.library.shared_library import find_compiler
+from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS
 from tensaurus.ops.eop import eop
 from tensaurus.optimizer.run.available_finders import exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
@@ -45,7 +46,6 @@ TUNING_SHARE = 0.7  # of the search's time: later, programs of the tuned kernels
 COMPILING_SHARE = 0.85  # of the search's time, in which kernels whose schedules are known are compiled
 WAITING_SHARE = 0.5  # of the time left for tuning, for the kernels that wait; the rest is for later kernels
 OVERHEAD_SECONDS = 0.7  # to decide on a kernel, to link and to measure it, beside its tuning
-MIN_TUNING_SECONDS = 0.6  # of a kernel that is tuned at all
 MIN_KERNELS = 4  # time is set aside for at least this number of kernels, however few wait
 SAVED_SHARE = 0.8  # time is set aside for the best waiting kernels that make up this share of the savings
 MAX_UNTIMED_KERNELS = 60  # kernels that are tuned at most where a number of steps limits the run
@@ -100,9 +100,15 @@ class KernelBudget:
         from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
         tuner = Tuner(database, machine, options.cpu)
+        tuner.begin_start()
         budget = cls(tuner.backend, seconds=options.tuning)
         budget._kernels = TunedKernels(tuner, budget.seconds_for_next)
         return budget
+
+    def wait_for_start(self) -> None:
+        """Wait until the processes that tune kernels are idle; they start when this budget is made."""
+        if self._kernels is not None:
+            self._kernels.tuner.wait_for_start()
 
     def __call__(self, node: Node) -> Kernel | None:
         if self._kernels is None:
@@ -143,15 +149,20 @@ class KernelBudget:
         if self._kernels is None:
             return True
         # by the time that is left, or, where a number of steps limits the run, by the number of kernels
-        return self.seconds_for_next() > 0 and (self.deadline < inf or self.tuned < MAX_UNTIMED_KERNELS)
+        return self._may_tune(MIN_TUNING_SECONDS)
+
+    def _may_tune(self, least: float) -> bool:
+        """Whether there is time for a kernel that must be tuned for `least` seconds."""
+        return self.seconds_for_next(least) > 0 and (self.deadline < inf or self.tuned < MAX_UNTIMED_KERNELS)
 
     def may_measure(self, piece: Piece) -> bool:
         """Whether a piece may be measured: its eOperators can be tuned in time, or have known schedules."""
         if self._kernels is None or self.may_tune_another():
             return True
-        if monotonic() >= self.last_compilation or self.deadline == inf:
-            return False
-        return all(self._kernels.has_schedule(node) for node in piece.inner if node.op is eop)
+        least = max((self._kernels.least_seconds(n) for n in piece.inner if n.op is eop), default=0.0)
+        if least > 0:
+            return self._may_tune(least)
+        return monotonic() < self.last_compilation and self.deadline < inf
 
     def set_search_deadline(self, deadline: float) -> None:
         """End tuning early enough before the search's deadline to choose among the kernels."""
@@ -172,20 +183,21 @@ class KernelBudget:
         self.worthwhile_count = sum(before < SAVED_SHARE * total for before in saved_before)
         self.next_share = min(1 / MIN_KERNELS, max(0.0, savings[0]) / total) if ranked else 0.0
 
-    def seconds_for_next(self) -> float:
+    def seconds_for_next(self, least_tuning: float = MIN_TUNING_SECONDS) -> float:
         """Seconds to tune the next kernel, as this module's docstring computes them.
 
-        0: kernels are compiled only if their schedules are known; below 0: none is begun.
+        `least_tuning` are the seconds that it must be tuned at least (`Tuner.least_seconds`).
+        The result is 0 where kernels are compiled only if their schedules are known, below 0 where none is.
         """
         now = monotonic()
         remaining = self.deadline - now
         if remaining == inf:
             return self.seconds
-        least = MIN_TUNING_SECONDS + OVERHEAD_SECONDS
+        least = least_tuning + OVERHEAD_SECONDS
         if remaining < least:
             return 0.0 if now < self.last_compilation else -1.0
         spare = WAITING_SHARE * remaining - max(self.worthwhile_count, MIN_KERNELS) * least
-        return min(self.seconds, MIN_TUNING_SECONDS + self.next_share * max(0.0, spare))
+        return min(self.seconds, least_tuning + self.next_share * max(0.0, spare))
 
     def stop(self) -> None:
         """Tune nothing from now on, and end the processes that would."""

@@ -85,15 +85,17 @@ class OptimizationRun:
         self, original: Original, options: Options, rules: Sequence[Rule], progress: Progress, start: float
     ):
         self.options, self.original, self.progress, self.rules = options, original, progress, rules
-        self.machine = Machine.here(options.threads)
+        self.machine, self.backend = Machine.here(options.threads), options.backend
         self.time_limit = TimeLimit(options.time_limit, start) if options.steps is None else None
         with ExitStack() as stack:
             self.database = stack.enter_context(Database(options.database))
             self._folder = stack.enter_context(temporary_folder())
             self.source = Build.from_model(original.model, self._folder, original.libraries)
             self.answers = ReferenceAnswers(self.source)
-            self._run_original()
+            self._roofline = Roofline.here(self.database, self.machine)
             self._open_kernels(stack)
+            self._run_original()
+            self.kernels.wait_for_start()
             self._open_costs(stack)
             self._stack = stack.pop_all()
 
@@ -127,7 +129,7 @@ class OptimizationRun:
             original=program,
             supports=backends.find(self.backend).supports,
             sizes=symbol_sizes(program, self.feeds),
-            roofline=Roofline.here(self.database, self.machine),
+            roofline=self._roofline,
             kernel_cpu=self.kernels.compiler,
         )
         deadline = inf if limit is None else limit.search_deadline
@@ -148,7 +150,6 @@ class OptimizationRun:
         if first.assumed_sizes:
             sizes = f"not all input sizes were given; timed with {first.assumed_sizes}"
             self.progress.note(f"{sizes}. To time other sizes, use --shape")
-        self.backend = options.backend
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()
             if limit.why_too_short:

@@ -31,6 +31,7 @@ __all__ = ["OperatorCosts"]
 
 TIME_SHARE = 0.25  # share of the time left that exporting, compiling and measuring one piece may take
 MIN_LIMIT_SECONDS = 3.0  # least time for these three: a process may have to be started
+KERNEL_LIMIT_SECONDS = 8.0  # least time for a kernel, which is tuned and checked, but not past the deadline
 # Assumed for a piece that copies nothing.  Alone it would copy: runtimes copy an input that is an output.
 CALL_SECONDS = 1e-6
 
@@ -210,7 +211,11 @@ class OperatorCosts:
         self.before_measuring()
         seconds: float | None = None
         now = monotonic()
-        with DeadlineBlock(now + max(MIN_LIMIT_SECONDS, TIME_SHARE * (self.deadline - now))) as measuring:
+        left = self.deadline - now
+        limit = max(MIN_LIMIT_SECONDS, TIME_SHARE * left)
+        if any(map(self._has_kernel, piece.inner)):
+            limit = max(limit, min(KERNEL_LIMIT_SECONDS, left))
+        with DeadlineBlock(now + limit) as measuring:
             seconds = self._measure_copies(piece) if all(map(self.supports, piece.inner)) else None
         self.measured += 1
         value = inf if seconds is None else seconds
