@@ -109,6 +109,32 @@ def test_the_tuner_takes_what_ships_for_its_own(
         taker.close()
 
 
+def test_a_form_needs_less_tuning_the_more_is_known(tmp_path: Path, shipped: Path) -> None:
+    """Full tuning at first, few trials at another size, none for the same form, however few it had."""
+    scope, machine = product_scope(), Machine.here()
+    twice = "L[i:32, j:24](add(x2[j], sum[r:16](mul(x0[i, r], x1[r, j]))))"
+    other = "L[i:48, j:24](sum[r:16](mul(x0[i, r], x1[r, j])))"
+    twice_types = (*TYPES, TensorType("float32", (24,)))
+    other_types = TensorType("float32", (48, 16)), TYPES[1]
+    twice_scope, other_scope = (
+        intern_scope(parse_scope(text, {x.name: x for x in input_tensors(types)}))
+        for text, types in ((twice, twice_types), (other, other_types))
+    )
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, machine, "native")
+        assert tuner.least_seconds(scope, TYPES, ()) == reduction_histories.MIN_TUNING_SECONDS
+        assert tuner.best_schedule(twice_scope, twice_types, OUT, 0.0) is None
+        found = tuner.best_schedule(scope, TYPES, OUT, 0.001)
+        assert found is not None and tuner.tried_count < reduction_histories.MIN_TRIES
+        assert tuner.least_seconds(other_scope, other_types, ()) == reduction_histories.REUSE_SECONDS
+        assert tuner.best_schedule(other_scope, other_types, TensorType("float32", (48, 24)), 0.0) is None
+        assert tuner.least_seconds(twice_scope, twice_types, ()) == 0
+        tried = tuner.tried_count
+        assert tuner.best_schedule(twice_scope, twice_types, OUT, 0.0) == found
+        assert tuner.tried_count == tried + 1
+        tuner.close()
+
+
 def test_a_shipped_schedule_that_does_not_fit_is_passed_over(shipped: Path, tmp_path: Path) -> None:
     scope, machine = product_scope(), Machine.here()
     with Database(tmp_path / "db.sqlite") as database:

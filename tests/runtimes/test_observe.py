@@ -109,9 +109,19 @@ def test_a_kernel_is_shared_out_by_what_its_choices_cost_alone() -> None:
     strange = Piece.of(node("Tanh", X))
     like, same, new = known.costs_elsewhere([first.piece, other, strange], [1.0, 10.0, 10.0])
     assert like == 2.0
-    every = (2.0 * 2.0 * 0.2) ** (1 / 3)
+    every = (2.0 * 2.0**3 * 0.2**5) ** (1 / 9)  # each as often as it has seconds alone
     assert isclose(new, 10 * every)
     assert isclose(same, 10 * (0.2 * every**0.25) ** (1 / 1.25))
+
+
+def test_tiny_operators_say_nothing_of_large_ones() -> None:
+    """Two that take six times as long in a program as alone, and one of 50 ms that takes what it took."""
+    choices = [placed(0, "Relu", 1e-6), placed(1, "Neg", 1e-6), placed(2, "Exp", 0.05)]
+    kernels = tuple((choice.nodes, s) for choice, s in zip(choices, (6e-6, 6e-6, 0.05), strict=True))
+    known = InContextCosts()
+    known.learn(Observation(0.050012, kernels), choices)
+    (cost,) = known.costs_elsewhere([Piece.of(node("Tanh", X))], [0.02])
+    assert isclose(cost, 0.02, rel_tol=1e-3)
 
 
 def test_nothing_seen_changes_nothing() -> None:

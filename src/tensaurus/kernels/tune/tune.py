@@ -222,7 +222,7 @@ class Tuner:
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
-        if known and history.has_spent(seconds):
+        if known and (seconds == 0 or history.has_spent(seconds)):
             self.tried_count += 1
             times = self._time_finalists(request, known[:1], pools)
             known = []  # if the known schedule fails here, tune as usual

@@ -3,7 +3,8 @@
 A choice of an extraction is an e-node, or several that a runtime fuses.  These e-nodes are its *place* in the
 e-graph: they read certain e-classes, and others read them.  The choice's cost is the first of these that is
 known: its time at this place; the mean time of the same operators on the same types at other places; its time
-alone, multiplied by the mean ratio of times in context and alone of its operator.
+alone, multiplied by the mean ratio of times in context and alone of its operator.  Samples count in a mean by
+their seconds alone: a Reshape that takes 6 microseconds instead of 1 says nothing of a kernel of 20 ms.
 
 A program whose constants no longer fit in the cache slows all operators down.  This slowdown must not be
 blamed on single choices: it is measured on the operators that the first program has, too, and divided out
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import exp, inf, log
 from statistics import fmean
 
@@ -27,7 +29,7 @@ __all__ = ["PlacedChoice", "InContextCosts"]
 MIN_SECONDS = 1e-9  # least seconds alone that count when a kernel's time is divided among choices
 # A slowdown is measured if operators of the first program take at least this share of a program's time.
 MIN_COMMON_SHARE = 0.1
-# In the mean ratio of one operator the mean over all operators has this weight, each sample the weight 1.
+# Weight of the mean ratio over all operators in that of one operator, whose samples have the mean weight 1.
 PRIOR_WEIGHT = 0.25
 
 
@@ -62,7 +64,8 @@ class InContextCosts:
     _first_read_bytes: int = 0  # bytes of constants that the first program's kernels read
     _visits: dict[Hashable, int] = field(default_factory=dict)  # in how many programs each place was
     _seconds_by_text: dict[str, list[float]] = field(default_factory=dict)  # by text of a piece
-    _log_ratios: dict[str, list[float]] = field(default_factory=dict)  # log(in context / alone), by operator
+    # (log(in context / alone), seconds alone), by operator
+    _log_ratios: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     _unpaired: dict[str, list[float]] = field(default_factory=dict)  # seconds by text, not yet measured alone
 
     def learn(self, run: Observation, choices: Sequence[PlacedChoice], read_bytes: int = 0) -> None:
@@ -122,7 +125,7 @@ class InContextCosts:
 
     def _add_ratio(self, piece: Piece, seconds: float, standalone: float) -> None:
         if seconds > 0 and 0 < standalone < inf:
-            self._log_ratios.setdefault(piece.label, []).append(log(seconds / standalone))
+            self._log_ratios.setdefault(piece.label, []).append((log(seconds / standalone), standalone))
 
     def observed_seconds(self, piece: Piece) -> float | None:
         """Return the mean seconds of the piece's operators in the programs that were observed."""
@@ -167,10 +170,9 @@ class InContextCosts:
         if not self._seconds_by_text:
             return list(standalone)
         # by operator: its mean ratio in context / alone, drawn towards the mean of all operators
-        every = [ratio for ratios in self._log_ratios.values() for ratio in ratios]
-        mean = fmean(every) if every else 0.0
+        mean = _mean_ratio(list(chain.from_iterable(self._log_ratios.values())))
         factors = {
-            name: exp((sum(ratios) + PRIOR_WEIGHT * mean) / (len(ratios) + PRIOR_WEIGHT))
+            name: exp(_mean_ratio([*ratios, (mean, PRIOR_WEIGHT * fmean(alone for _, alone in ratios))]))
             for name, ratios in self._log_ratios.items()
         }
         costs = []
@@ -178,3 +180,11 @@ class InContextCosts:
             seen = self.observed_seconds(piece)
             costs.append(seconds * factors.get(piece.label, exp(mean)) if seen is None else seen)
         return costs
+
+
+def _mean_ratio(samples: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of the first numbers, weighted by the second; 0 without samples."""
+    if not samples:
+        return 0.0
+    ratios, weights = zip(*samples, strict=True)
+    return fmean(ratios, weights)
