@@ -123,6 +123,11 @@ class KernelBudget:
         """Seconds that the node's kernel took when it was tuned; infinite where it has none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
+    def tuned_seconds(self, node: Node) -> float | None:
+        """Tune the node's kernel if the time allows it, and return its seconds; None where it has none."""
+        seconds = inf if self(node) is None else self.seconds_of(node)
+        return seconds if seconds < inf else None
+
     def make_finders(
         self, costs: OperatorCosts, accuracy: Accuracy, without: Collection[str] = ()
     ) -> tuple[Finder, ...]:

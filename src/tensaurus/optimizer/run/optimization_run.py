@@ -95,7 +95,6 @@ class OptimizationRun:
             self._roofline = Roofline.here(self.database, self.machine)
             self._open_kernels(stack)
             self._run_original()
-            self.kernels.wait_for_start()
             self._open_costs(stack)
             self._stack = stack.pop_all()
 
@@ -131,6 +130,7 @@ class OptimizationRun:
             sizes=symbol_sizes(program, self.feeds),
             roofline=self._roofline,
             kernel_cpu=self.kernels.compiler,
+            tuned_seconds=self.kernels.tuned_seconds,
         )
         deadline = inf if limit is None else limit.search_deadline
         self._observer = stack.enter_context(
@@ -150,6 +150,7 @@ class OptimizationRun:
         if first.assumed_sizes:
             sizes = f"not all input sizes were given; timed with {first.assumed_sizes}"
             self.progress.note(f"{sizes}. To time other sizes, use --shape")
+        self.kernels.wait_for_start()
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()
             if limit.why_too_short:
