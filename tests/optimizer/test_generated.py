@@ -474,7 +474,7 @@ def test_known_schedules_are_compiled_when_the_time_for_tuning_is_over(clock: Cl
     made.set_search_deadline(clock.now + 100)
     pieces = [Piece.of(known), Piece.of(other), Piece(both, (x,))]
     assert [made.may_measure(piece) for piece in pieces] == [True, True, True]
-    clock.now += 75
+    clock.now += 65
     assert made.seconds_for_next() == 0
     assert [made.may_measure(piece) for piece in pieces] == [True, False, False]
     clock.now += 15

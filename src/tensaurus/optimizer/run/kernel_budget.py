@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelBudget", "reason_without_kernels"]
 
-TUNING_SHARE = 0.7  # of the search's time: later, programs of the tuned kernels are run as a whole
-COMPILING_SHARE = 0.85  # of the search's time, in which kernels whose schedules are known are compiled
+TUNING_SHARE = 0.6  # of the search's time: later, programs of the tuned kernels are run as a whole
+COMPILING_SHARE = 0.72  # of the search's time, in which kernels whose schedules are known are compiled
 WAITING_SHARE = 0.5  # of the time left for tuning, for the kernels that wait; the rest is for later kernels
 OVERHEAD_SECONDS = 0.7  # to decide on a kernel, to link and to measure it, beside its tuning
 MIN_KERNELS = 4  # time is set aside for at least this number of kernels, however few wait

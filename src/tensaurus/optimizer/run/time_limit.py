@@ -5,8 +5,8 @@ with the original and checked.  How long that takes depends on the model, and is
 
     start ... search ... search_deadline ... measure ... confirm ... check ... run_deadline
 
-Of 60 s, measuring and confirming have 12 s (MEASURING_SHARE).  The check takes 4.8 s if a process loads in
-0.2 s, a run takes 0.01 s and one of the float64 reference 0.1 s; so the search ends after 43 s.
+Of 60 s, measuring and confirming have 9.6 s (MEASURING_SHARE).  The check takes 4.4 s if a process loads in
+0.2 s, a run takes 0.01 s and one of the float64 reference 0.1 s; so the search ends after 46 s.
 
 All times are seconds; deadlines are monotonic times.
 """
@@ -21,10 +21,10 @@ from tensaurus.runtimes.measure.measure import BURST_SECONDS, min_rounds
 
 __all__ = ["TimeLimit"]
 
-MEASURING_SHARE = 0.2  # of the time limit, reserved for the last measurements
+MEASURING_SHARE = 0.16  # of the time limit, reserved for the last measurements
 MEASURING_TURNS = 60  # estimated turns of all models in the last measurements
 CHECK_REFERENCE_RUNS = 26  # estimated evaluations of the float64 reference in the check of one result
-REPLAY_REFERENCE_RUNS = 8  # a replay of the rewrites takes at most as long as these runs in most networks
+REPLAY_REFERENCE_RUNS = 4  # a replay of the rewrites takes at most as long as these runs in most networks
 CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in such a check
 FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has more models and processes
 # Fewest runs that compare the original with one result.  Of both models: a warm-up before the turns and one

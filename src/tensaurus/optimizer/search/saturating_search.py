@@ -49,7 +49,7 @@ from tensaurus.system.timeline import record
 
 __all__ = ["SaturatingSearch"]
 
-MEASURING_SHARE = 0.8  # share of the time left after the original was run in which pieces are measured
+MEASURING_SHARE = 0.75  # share of the time left after the original was run in which pieces are measured
 LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
 
