@@ -34,7 +34,7 @@ from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.finders.bilinear import Bilinear
 from tensaurus.finders.derive import Derive
 from tensaurus.finders.fuse import Blocked
-from tensaurus.graph.ir.node import Node, apply, source
+from tensaurus.graph.ir.node import Node, apply, constant, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
@@ -493,6 +493,33 @@ def test_kernels_like_known_ones_need_less_time(clock: Clock) -> None:
         made._kernels.least_seconds = lambda node, least=least: least  # type: ignore[union-attr, method-assign, misc]
         assert made.may_measure(piece) is may
         assert (made.seconds_for_next(least) >= least) is may
+
+
+@pytest.mark.parametrize("width", [4, 1 << 20])
+def test_a_kernel_is_not_measured_again_unless_its_weights_are_large(tmp_path: Path, width: int) -> None:
+    """While it is tuned, its weights are in the cache; within a model they may come from memory."""
+    x, w = source("x", TensorType("float32", (width,))), constant(np.ones(width, np.float32))
+    leaves = {name: Tensor(name, (width,)) for name in ("x0", "x1")}
+    scope = intern_scope(parse(f"L[i:{width}](mul(x0[i], x1[i]))", leaves))
+    piece, asked = Piece.of(apply(eop, [x, w], {"scope": scope})), list[Node]()
+
+    class Stopped:
+        ended = False
+
+        def measure(self, build: object, feeds: object) -> float:
+            return 2e-4
+
+    def tuned_seconds(node: Node) -> float:
+        asked.append(node)
+        return 1e-4
+
+    with Database(tmp_path / "costs.sqlite") as records:
+        costs = OperatorCosts(
+            records, Stopped(), "onnxruntime", Machine.here(1), 18,  # type: ignore[arg-type]
+            lambda program: program, kernel_cpu="x", tuned_seconds=tuned_seconds,  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        assert costs.measure(piece) == (1e-4 if width == 4 else 2e-4)
+        assert costs.known(piece) == costs.measure(piece) and len(asked) == 1
 
 
 def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensaurus.expr.evaluate import contract, interpret, strided_sums
+from tensaurus.expr.evaluate.field_protocol import REDUCTION_UFUNCS, reduce_floats
 from tensaurus.expr.evaluate.fields import Array, Field, PrimeField, Rationals, Reals
 from tensaurus.expr.evaluate.two_point_field import PrimeFieldPairs
 from tensaurus.expr.ir.scope import (
@@ -242,6 +243,29 @@ def test_windows_of_integers_are_exact(way: str, drawing: Windows, seed: int) ->
     wide = slowly(scope, {t: a.astype(object) for t, a in data.items()})
     expected = np.vectorize(lambda v: (int(v) + 2**63) % 2**64 - 2**63, otypes=[np.int64])(wide)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("monoid", REDUCTION_UFUNCS)
+@settings(max_examples=30)
+@given(
+    shape=st.lists(st.sampled_from([1, 2, 3, 5, 40]), min_size=1, max_size=4),
+    data=st.data(),
+    seed=st.integers(0, 99),
+)
+def test_few_points_are_reduced_one_after_another(
+    monoid: str, shape: list[int], data: st.DataObject, seed: int
+) -> None:
+    """As NumPy reduces them, over any axes of any view, infinities and NaN among the numbers."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(-1, 2, [*shape, 64]).astype(float)  # in no order rounded
+    numbers[rng.random(numbers.shape) < 0.02] = rng.choice([np.inf, -np.inf, np.nan])
+    view = numbers[..., ::-1] if seed % 2 else np.moveaxis(numbers, -1, 0)
+    axes = data.draw(st.lists(st.sampled_from(range(view.ndim)), min_size=1, unique=True).map(tuple))
+    ufunc = REDUCTION_UFUNCS[monoid]
+    with np.errstate(all="ignore"):
+        found, expected = reduce_floats(ufunc, view, axes), ufunc.reduce(view, axis=axes)
+    np.testing.assert_array_equal(found, expected)
+    assert np.shape(found) == np.shape(expected)
 
 
 def deconvolution(size: int, kernel: int, stride: int, depth: int = 3) -> Scope:
