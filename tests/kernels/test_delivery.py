@@ -54,6 +54,7 @@ from tensaurus.graph.onnx.kernel_libraries import (
     find_libraries,
     library_path,
     require_library_path,
+    save_with_libraries,
 )
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_import import import_model
@@ -701,6 +702,23 @@ def test_another_models_library_is_not_overwritten(saved: Path, tmp_path: Path) 
     start = perf_counter()
     status, words = invoke("optimize", model, "-o", saved, "--time-limit", 60)
     assert status == 2 and "does not name it" in words and perf_counter() - start < 20  # before the long work
+
+
+def test_a_result_without_kernels_takes_the_old_ones_library_away(saved: Path, tmp_path: Path) -> None:
+    """Else the next result with kernels could not be saved; a library that others need stays."""
+    plain, library = export_model(program_of(AFFINE.node())), library_path(saved)
+    copy = saved.with_name("copy.onnx")
+    shutil.copy(saved, copy)
+    save_with_libraries(plain, saved, ())
+    assert library.exists() and find_libraries(saved) == ()
+    shutil.copy(copy, saved)
+    copy.unlink()
+    save_with_libraries(plain, saved, ())
+    assert not library.exists()
+    result_of(build_of(tmp_path, TWIN)).save(saved)
+    library.write_bytes(b"a user's own file")
+    save_with_libraries(plain, saved, ())
+    assert library.read_bytes() == b"a user's own file"
 
 
 def test_commands_load_the_library(saved: Path, tmp_path: Path) -> None:

@@ -68,8 +68,7 @@ def require_library_path(model: str | Path, library: Path | None = None) -> None
 def _require_path(target: Path, model: Path, library: Path | None) -> None:
     if not target.exists() or library is not None and file_hash(target) == file_hash(library):
         return
-    others = (other for other in sorted(target.parent.glob("*.onnx")) if other.name != model.name)
-    users = [other.name for other in others if target.name in _library_hashes(other)]
+    users = _other_users(target, model)
     if users or target.name not in _library_hashes(model):
         owner = f"{users[0]} needs it" if users else f"{model.name} does not name it"
         raise TensaurusError(
@@ -79,12 +78,20 @@ def _require_path(target: Path, model: Path, library: Path | None) -> None:
         )
 
 
+def _other_users(library: Path, model: Path) -> list[str]:
+    """Return the names of the other models in the library's folder that name it."""
+    others = (other for other in sorted(library.parent.glob("*.onnx")) if other.name != model.name)
+    return [other.name for other in others if library.name in _library_hashes(other)]
+
+
 def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence[Path]) -> None:
     """Write the model with the names of its libraries in its metadata, and the libraries beside it.
 
-    Every file is written under another name first and then renamed.  Raises TensaurusError as
+    Every file is written under another name first and then renamed.  A library that only the file before
+    named is removed: the next result could not take its place.  Raises TensaurusError as
     `require_library_path` does.
     """
+    before = _library_hashes(Path(path))
     targets = [library_path(path, number) for number in range(len(libraries))]
     with ExitStack() as stack:
         for library, target in zip(libraries, targets, strict=True):
@@ -92,6 +99,11 @@ def save_with_libraries(model: ModelProto, path: str | Path, libraries: Sequence
             shutil.copyfile(library, stack.enter_context(replace_file(target)))
         named = {target.name: library for target, library in zip(targets, libraries, strict=True)}
         save_model(_with_library_hashes(model, named), path)
+    for name, digest in before.items():
+        old = Path(path).with_name(name)
+        is_ours = name not in named and old.name == name and old.is_file() and file_hash(old) == digest
+        if is_ours and not _other_users(old, Path(path)):
+            old.unlink(missing_ok=True)
 
 
 def _with_library_hashes(model: ModelProto, libraries: Mapping[str, Path]) -> ModelProto:
