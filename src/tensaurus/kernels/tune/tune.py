@@ -118,17 +118,22 @@ class Tuner:
         read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION)
         self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped)
         self.tried_count = 0
+        self._is_starting = False
 
     def begin_start(self) -> None:
         """Starts the processes that time and compile schedules, and returns at once.
 
         They load the compiler and compile something small, which takes seconds.
         """
+        self._is_starting = True
         self.timer.begin_start()
         self.object_compiler.begin_start()
 
     def wait_for_start(self) -> None:
-        """Waits until these processes are idle, so that they do not disturb what is timed next."""
+        """Waits until processes that were begun are idle, so that they do not disturb what is timed next."""
+        if not self._is_starting:
+            return
+        self._is_starting = False
         self.timer.set_expression(*SMALL_EXPRESSION)
         self.timer.start_all()
         self.object_compiler.wait_for_start()

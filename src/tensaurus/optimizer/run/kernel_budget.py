@@ -44,6 +44,9 @@ __all__ = ["KernelBudget", "reason_without_kernels"]
 
 TUNING_SHARE = 0.6  # of the search's time: later, programs of the tuned kernels are run as a whole
 COMPILING_SHARE = 0.72  # of the search's time, in which kernels whose schedules are known are compiled
+# Seconds of a time limit from which on the processes that tune start with the run, while the original is run:
+# they take two seconds, which a shorter run has only if it tunes a kernel.
+EARLY_START_LIMIT = 20.0
 WAITING_SHARE = 0.5  # of the time left for tuning, for the kernels that wait; the rest is for later kernels
 OVERHEAD_SECONDS = 0.7  # to decide on a kernel, to link and to measure it, beside its tuning
 MIN_KERNELS = 4  # time is set aside for at least this number of kernels, however few wait
@@ -100,13 +103,14 @@ class KernelBudget:
         from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 
         tuner = Tuner(database, machine, options.cpu)
-        tuner.begin_start()
+        if options.steps is None and options.time_limit >= EARLY_START_LIMIT:
+            tuner.begin_start()
         budget = cls(tuner.backend, seconds=options.tuning)
         budget._kernels = TunedKernels(tuner, budget.seconds_for_next)
         return budget
 
     def wait_for_start(self) -> None:
-        """Wait until the processes that tune kernels are idle; they start when this budget is made."""
+        """Wait until the processes that tune kernels are idle, if they started when this budget was made."""
         if self._kernels is not None:
             self._kernels.tuner.wait_for_start()
 
