@@ -158,7 +158,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
     kernel = Piece.of(replace_args(right, tuple(arg and of[arg] for arg in right.args)))
     with temporary_folder() as folder, Database(folder / "times.db") as records:
         roofline = Roofline.here(records, machine)
-        tuner = Tuner(records, machine, "native")
+        tuner = Tuner(records, machine, "native", ships=False)
         kernels = TunedKernels(tuner, lambda least: tuning)
         begin = monotonic()
         builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)

@@ -54,6 +54,59 @@ def shell(*arguments: str | Path, **options: object) -> list[str]:
     return [sys.executable, "-m", "tensaurus", *map(str, arguments)]
 
 
+# Several models
+
+
+def test_several_models_go_into_a_folder(small_model: Path, tmp_path: Path) -> None:
+    """Each with the same options; one that cannot be read is named at the end, and the others are there."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("a", "b"):
+        shutil.copy(small_model, folder / f"{name}.onnx")
+    (folder / "c.onnx").write_bytes(b"no model")
+    models = [folder / f"{name}.onnx" for name in "abc"]
+    options = ["--steps", "1", "--search", "backtracking", "--no-custom-ops", "--json", tmp_path / "json"]
+    done = subprocess.run(
+        shell("optimize", *models, "-o", tmp_path / "out", *options), capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"2 of 3 models are in {tmp_path / 'out'}; failed: {models[2]}" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.onnx", "b.onnx"]
+    assert sorted(path.name for path in (tmp_path / "json").iterdir()) == ["a.json", "b.json"]
+    assert done.stdout.count("equality") == 2 and "Traceback" not in done.stderr
+    assert run("verify", models[0], tmp_path / "out" / "a.onnx").exit_code == 0
+
+
+def test_models_whose_results_would_be_one_file_are_refused(small_model: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copy(small_model, tmp_path / name / "m.onnx")
+    first, second = tmp_path / "a" / "m.onnx", tmp_path / "b" / "m.onnx"
+    before = first.read_bytes()
+    assert_refused(run("optimize", first, second, "-o", tmp_path / "out"), "would be one file")
+    assert_refused(run("optimize", first, first, "-o", tmp_path / "a"), "would be one file")
+    assert_refused(run("optimize", first, second, "-o", second), "not a folder")
+    assert first.read_bytes() == before and not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_finishes_the_model_at_hand_and_begins_no_other(small_model: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copy(small_model, tmp_path / f"{name}.onnx")
+    words = shell("optimize", tmp_path / "a.onnx", tmp_path / "b.onnx", "-o", tmp_path / "out")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, process_group=0) as process:
+        assert process.stderr is not None
+        heard = ""
+        while "searching" not in heard:
+            line = process.stderr.readline()
+            assert line, heard
+            heard += line
+        process.send_signal(signal.SIGINT)
+        heard += process.stderr.read()
+    assert process.returncode == 130, heard
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.onnx"], heard
+    assert "b.onnx" not in heard
+
+
 # Usage
 
 

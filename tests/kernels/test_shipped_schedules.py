@@ -139,7 +139,7 @@ def test_a_shipped_schedule_that_does_not_fit_is_passed_over(shipped: Path, tmp_
     scope, machine = product_scope(), Machine.here()
     with Database(tmp_path / "db.sqlite") as database:
         tuner = Tuner(database, machine, "native")
-        form = tuner._reduction_form(scope, TYPES, ())
+        form = tuner.reduction_form(scope, TYPES, ())
         assert form is not None
         wrong = TunedForm(form.text, 99.0, ("block(v=7*16x3, u=0:4, p=1)",))
         write_schedules(shipped / f"{tuner.processor_class}.jsonl", "here", tuner.backend, [wrong])

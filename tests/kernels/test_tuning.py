@@ -305,7 +305,7 @@ def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
 def test_a_table_whose_reading_was_ended_is_read_again(
     tuner: Tuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    form = tuner._reduction_form(scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS), ())
+    form = tuner.reduction_form(scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS), ())
     assert form is not None
     tuner._store_times(f"{REDUCTION_ROWS}{form.text}", {"a schedule": 1.0, "": 3.0})
 
@@ -324,9 +324,9 @@ def test_expressions_of_other_sizes_are_alike(tuner: Tuner) -> None:
     assert winner is not None
     more = TensorType("float32", (32, 48))
     text = PRODUCT.replace("j:24", "j:48")
-    other = tuner._reduction_form(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
+    other = tuner.reduction_form(scope_of(text, more, WEIGHTS), (more, WEIGHTS), ())
     assert other is not None and tuner.histories.similar_fastest(other) == [winner]
-    softmax = tuner._reduction_form(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
+    softmax = tuner.reduction_form(scope_of("L[i:32](max[r:24](x0[i, r]))", WIDE), (WIDE,), ())
     assert softmax is not None and tuner.histories.similar_fastest(softmax) == []
 
 
@@ -348,7 +348,7 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.Monk
     types = WIDE, WEIGHTS
     first = tuner.best_schedule(scope_of(PRODUCT, *types), types, OUT, 0.5)
     assert first is not None
-    form = tuner._reduction_form(scope_of(PRODUCT, *types), types, ())
+    form = tuner.reduction_form(scope_of(PRODUCT, *types), types, ())
     assert form is not None and form.from_role_text(form.to_role_text(first)) == first
     again = Tuner(tuner.database, tuner.machine, "native")
     kinds = WEIGHTS, OUT, WIDE
@@ -356,15 +356,15 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.Monk
         for each in (tuner, again):
             tried = each.tried_count
             scope = scope_of(ADDED, *kinds)
-            found = each._tune(scope, kinds, OUT, 0.2, ())
+            found = each.tune_on(scope, kinds, OUT, 0.2, ())
             assert each.tried_count == tried + 1  # it is timed, and checked
-            other = each._reduction_form(scope, kinds, ())
+            other = each.reduction_form(scope, kinds, ())
             assert found is not None and other is not None
             assert other.text == form.text and other.to_role_text(found) == form.to_role_text(first)
     finally:
         again.close()
     seconds = tuner.histories.of(form).seconds + 1.0
-    assert tuner._tune(scope_of(PRODUCT, *types), types, OUT, seconds, ()) is not None
+    assert tuner.tune_on(scope_of(PRODUCT, *types), types, OUT, seconds, ()) is not None
     assert tuner.tried_count > tried + 1  # there is more time than went into it
 
 
@@ -372,24 +372,24 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.Monk
 def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> None:
     types = WIDE, WEIGHTS
     one, other = (
-        tuner._reduction_form(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what])
+        tuner.reduction_form(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what])
     )
     assert one is not None and other is not None and one.text != other.text
-    fixed = tuner._reduction_form(scope_of(PRODUCT, *types), types, (False, True))
+    fixed = tuner.reduction_form(scope_of(PRODUCT, *types), types, (False, True))
     assert fixed is not None and fixed.text != one.text  # it may be packed
-    assert tuner._reduction_form(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
+    assert tuner.reduction_form(scope_of("L[i:32](x0[i, 0])", WIDE), (WIDE,), ()) is None
 
 
 def test_what_was_tuned_for_a_moment_is_tuned_on(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few tries may all have fallen into a slow moment of the machine."""
     monkeypatch.setattr(reduction_histories, "MIN_TRIES", 1000)
     types, kinds = (WIDE, WEIGHTS), (WEIGHTS, OUT, WIDE)
-    assert tuner._tune(scope_of(PRODUCT, *types), types, OUT, 0.5, ()) is not None
-    form = tuner._reduction_form(scope_of(PRODUCT, *types), types, ())
+    assert tuner.tune_on(scope_of(PRODUCT, *types), types, OUT, 0.5, ()) is not None
+    form = tuner.reduction_form(scope_of(PRODUCT, *types), types, ())
     assert form is not None
     before = tuner.histories.of(form).passed_count
     assert tuner.histories.of(form).tried_count > 0
-    assert tuner._tune(scope_of(ADDED, *kinds), kinds, OUT, 0.5, ()) is not None
+    assert tuner.tune_on(scope_of(ADDED, *kinds), kinds, OUT, 0.5, ()) is not None
     assert tuner.histories.of(form).passed_count > before
 
 

@@ -13,11 +13,13 @@ from typing import Annotated
 import typer
 
 from tensaurus.app.cli.app import Command, app
+from tensaurus.app.cli.many_models import is_folder, optimize_each, plan_outputs
 from tensaurus.app.cli.options import (
     Cpu,
     DatabaseFile,
     InputsFile,
     Model,
+    Models,
     Ranges,
     RunLimit,
     Seed,
@@ -36,8 +38,14 @@ from tensaurus.system.signals import ignore_interrupts, keep_best_on_interrupt
 
 @app.command(cls=Command)
 def optimize(
-    model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The optimized model.")],
+    context: typer.Context,
+    models: Models,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The optimized model; of several models, a folder."
+        ),
+    ],
     shape: Shapes = None,
     range_: Ranges = None,
     inputs: InputsFile = None,
@@ -122,10 +130,13 @@ def optimize(
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
     ] = None,
 ) -> None:
-    """Make MODEL faster, check that the result computes the same function, and write it.
+    """Make each MODEL faster, check that the result computes the same function, and write it.
 
     Ctrl-C ends the search: the best result so far is checked and written. A second Ctrl-C quits.
     """
+    if is_folder(output, models):
+        raise typer.Exit(optimize_each(context, plan_outputs(models, output), output, json))
+    (model,) = models
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     require_distinct_files(
         {"MODEL": model, "--output": output, "--json": json, "--db": database, "--inputs": inputs}

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_SIZE = 2**31 - 1  # of a dimension: the largest signed 32-bit integer
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+Models = Annotated[
+    list[Path], typer.Argument(metavar="MODEL...", help="ONNX files.", show_default=False)
+]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(

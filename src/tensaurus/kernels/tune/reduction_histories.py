@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log
+from functools import cache
+from math import inf, log
 
 from tensaurus.kernels.stages.sketch import Schedule
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm
@@ -22,6 +23,7 @@ __all__ = [
     "REDUCTION_ROWS",
     "ReductionHistories",
     "ReductionHistory",
+    "form_distance",
 ]
 
 KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
@@ -92,11 +94,10 @@ class ReductionHistories:
 
     def similar_fastest(self, form: ReductionForm) -> list[Schedule]:
         """Returns the fastest schedule of each form that differs in numbers only, the nearest form first."""
-        alike = _without_numbers(form.text)
         histories = [
-            (_distance(form.text, text), text, history.fastest[0])
+            (distance, text, history.fastest[0])
             for text, history in self._all().items()
-            if history.fastest and text != form.text and _without_numbers(text) == alike
+            if history.fastest and 0 < (distance := form_distance(form.text, text)) < inf
         ]
         found = (form.from_role_text(fastest) for _, _, fastest in sorted(histories))
         return [schedule for schedule in found if schedule is not None]
@@ -130,12 +131,18 @@ class ReductionHistories:
         return self._by_text
 
 
-def _distance(text: str, other: str) -> float:
-    """Returns how far the numbers in two forms' texts are apart: the sum of their ratios' logarithms."""
+def form_distance(text: str, other: str) -> float:
+    """Returns how far two forms' sizes are apart: the sum of their ratios' logarithms.
+
+    Infinite for unlike forms, whose texts differ in more than numbers.
+    """
+    if _without_numbers(text) != _without_numbers(other):
+        return inf
     pairs = zip(re.findall(r"\d+", text), re.findall(r"\d+", other), strict=True)
     return sum(abs(log((1 + int(a)) / (1 + int(b)))) for a, b in pairs if a != b)
 
 
+@cache
 def _without_numbers(text: str) -> str:
     """Returns the text with each number replaced by #."""
     return re.sub(r"\d+", "#", text)

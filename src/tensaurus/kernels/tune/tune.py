@@ -106,7 +106,8 @@ class Tuner:
     is how many schedules were tried on one thread, or known ones at once on all threads.
     """
 
-    def __init__(self, database: Database, machine: Machine, cpu: str):
+    def __init__(self, database: Database, machine: Machine, cpu: str, ships: bool = True):
+        """Prepare to tune for `cpu`; `ships` says whether the schedules that ship count as known."""
         self.database, self.machine, self.cpu = database, machine, cpu
         words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)
@@ -115,7 +116,7 @@ class Tuner:
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
         self.object_compiler = ObjectCompiler(cpu)
-        read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION)
+        read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION) if ships else dict
         self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped)
         self.tried_count = 0
         self._is_starting = False
@@ -173,13 +174,13 @@ class Tuner:
             return known
         if seconds == 0 and self.least_seconds(scope, types, is_constant) > 0:
             return None
-        return self._tune(scope, types, output, seconds, is_constant)
+        return self.tune_on(scope, types, output, seconds, is_constant)
 
     def least_seconds(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> float:
         """Returns how long an expression must be tuned at least to get a good schedule."""
         if not all(isinstance(n, int) for kind in types for n in kind.shape):
             return MIN_TUNING_SECONDS
-        form = self._reduction_form(scope, types, is_constant)
+        form = self.reduction_form(scope, types, is_constant)
         return MIN_TUNING_SECONDS if form is None else self.histories.least_seconds(form)
 
     def _workload(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> str:
@@ -210,7 +211,7 @@ class Tuner:
                 pools.append(SchedulePool(changes, ranked, [*map(_nest_shape, nests)]))
         return pools
 
-    def _tune(
+    def tune_on(
         self,
         scope: Scope,
         types: Sequence[TensorType],
@@ -218,11 +219,14 @@ class Tuner:
         seconds: float,
         is_constant: Sequence[bool],
     ) -> Schedule | None:
-        """Tries schedules, stores the times of the finalists, and returns the fastest that is right."""
+        """Tries schedules, stores the times of the finalists, and returns the fastest that is right.
+
+        What earlier tuning found comes first, and other schedules only if it took less time.
+        """
         self.timer.set_expression(show_scope(scope), types, output)
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         # the history of the reduction form, and its fastest schedules with names in place of roles
-        form = self._reduction_form(scope, types, is_constant)
+        form = self.reduction_form(scope, types, is_constant)
         history = ReductionHistory() if form is None else self.histories.of(form)
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
@@ -318,7 +322,7 @@ class Tuner:
         history.seconds = max(history.seconds, request.seconds if has_stalled else search.elapsed)
         return search.finalists()
 
-    def _reduction_form(
+    def reduction_form(
         self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
     ) -> ReductionForm | None:
         stages, _ = schedulable_stages(scope, input_tensors(types))

@@ -1,0 +1,147 @@
+"""Makes the schedules that ship for the class of this machine's processor.
+
+Each model is searched as `tensaurus optimize` does it, without measuring and checking the result, with one
+database for all.  Then every reduction form that these searches tuned is tuned again, longer, the slowest
+kernels first, until --retune seconds are over.  The file kernels/tune/schedules/CLASS.jsonl gets the fastest
+schedules.  Ctrl-C keeps what was found; the same database goes on from there.
+
+    python bench/library.py --db schedules.sqlite [--search 45] [--retune 1800] [--file FILE] [MODEL ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from tensaurus.app.zoo.selection import Subject, select_models
+from tensaurus.expr.ir.expression_text import parse
+from tensaurus.expr.ir.scope import Scope
+from tensaurus.expr.normal.intern import intern_scope
+from tensaurus.graph.ir.node import apply, source
+from tensaurus.kernels.halide.compile import input_tensors
+from tensaurus.kernels.tune import shipped_schedules
+from tensaurus.kernels.tune.shipped_schedules import write_schedules
+from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.ops import TensorType
+from tensaurus.ops.eop import eop
+from tensaurus.optimizer.run.optimization_run import OptimizationRun
+from tensaurus.optimizer.run.options import Options
+from tensaurus.optimizer.run.original import Original
+from tensaurus.optimizer.search.model_search import ModelSearch
+from tensaurus.optimizer.search.strategies import STRATEGIES
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.system.errors import TensaurusError
+from tensaurus.system.progress import NoProgress
+
+SCHEDULES = Path(shipped_schedules.__file__).parent / "schedules"
+MODELS = ("zoo", "pretrained")
+SEARCH_SHARE = 0.7  # about, of a time limit: the rest is reserved for measuring and checking
+# Seconds to tune a kernel again, by the seconds that one run of it takes.
+RETUNING = ((1e-4, 6.0), (2e-5, 4.0), (0.0, 2.0))
+
+
+def search_model(subject: Subject, seconds: float, database: Path) -> None:
+    """Search one model, for the kernels that the search tunes on its way."""
+    options = Options(
+        shapes=dict(subject.shapes),
+        ranges=dict(subject.ranges),
+        time_limit=seconds / SEARCH_SHARE,
+        database=database,
+    )
+    original, progress = Original.read(subject.load(), options), NoProgress()
+    rules = library(long=options.is_long_search, ops={str(node.op) for node in original.program.nodes})
+    with OptimizationRun(original, options, rules, progress, monotonic()) as run:
+        strategy = STRATEGIES[options.search](rules, run.runtime)
+        ModelSearch(strategy, run.runtime, run.effort, progress, True).run(original.program)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An expression that was tuned, and the seconds of its fastest schedule."""
+
+    scope: Scope
+    types: tuple[TensorType, ...]
+    is_constant: tuple[bool, ...]
+    seconds: float
+
+    @classmethod
+    def of_row(cls, workload: str, seconds: float) -> Kernel:
+        """Return the kernel of a row: L[...](...) over float32[8], float32[8, 8] where x1 is constant."""
+        text, _, rest = workload.partition(" over ")
+        kinds, _, constants = rest.partition(" where ")
+        types = tuple(
+            TensorType(dtype, tuple(int(n) for n in sizes.split(",") if n.strip()))
+            for dtype, sizes in re.findall(r"(\w+)\[([\d, ]*)\]", kinds)
+        )
+        names = re.findall(r"x\d+", constants)
+        scope = intern_scope(parse(text, {x.name: x for x in input_tensors(types)}))
+        return cls(scope, types, tuple(f"x{k}" in names for k in range(len(types))), seconds)
+
+
+def tuned_kernels(database: Database, tuner: Tuner) -> Iterator[Kernel]:
+    """Yield one kernel of each reduction form in the database, the slowest first."""
+    fastest: dict[str, float] = {}
+    for row in database.all():
+        if row.backend == tuner.backend and row.device == tuner.machine.key and row.workload.startswith("L["):
+            fastest[row.workload] = min(row.seconds, fastest.get(row.workload, row.seconds))
+    seen = set()
+    for workload, seconds in sorted(fastest.items(), key=lambda pair: -pair[1]):
+        kernel = Kernel.of_row(workload, seconds)
+        form = tuner.reduction_form(kernel.scope, kernel.types, kernel.is_constant)
+        if form is not None and form.text not in seen:
+            seen.add(form.text)
+            yield kernel
+
+
+def tune_again(kernel: Kernel, tuner: Tuner) -> float:
+    """Tune a kernel on, and return the seconds of its fastest schedule."""
+    seconds = next(seconds for least, seconds in RETUNING if kernel.seconds >= least)
+    leaves = [source(f"x{k}", kind) for k, kind in enumerate(kernel.types)]
+    output = apply(eop, leaves, {"scope": kernel.scope}).tensor
+    tuner.tune_on(kernel.scope, kernel.types, output, seconds, kernel.is_constant)
+    return tuner.measured_schedules(kernel.scope, kernel.types, kernel.is_constant)[0].seconds
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("models", nargs="*")
+    parser.add_argument("--db", type=Path, required=True)
+    parser.add_argument("--search", type=float, default=45.0)
+    parser.add_argument("--retune", type=float, default=1800.0)
+    parser.add_argument("--file", type=Path)
+    options = parser.parse_args()
+    with Database(options.db) as database:
+        tuner = Tuner(database, Machine.here(None), "native")
+        file = options.file or SCHEDULES / f"{tuner.processor_class}.jsonl"
+        try:
+            for subject in select_models(options.models or MODELS):
+                try:
+                    search_model(subject, options.search, options.db)
+                except TensaurusError as error:
+                    print(f"{subject.name}: {error}", flush=True)
+                forms = len(tuner.histories.tuned_forms())
+                print(f"{subject.name}: {forms} forms are tuned", flush=True)
+            end = monotonic() + options.retune
+            for kernel in tuned_kernels(database, tuner):
+                if monotonic() > end:
+                    break
+                seconds = tune_again(kernel, tuner)
+                print(f"{kernel.seconds * 1e6:.1f} -> {seconds * 1e6:.1f} us", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+        finally:
+            forms = tuner.histories.tuned_forms()
+            write_schedules(file, tuner.machine.key, tuner.backend, forms)
+            print(f"wrote {len(forms)} forms to {file}")
+            tuner.close()
+
+
+if __name__ == "__main__":
+    main()

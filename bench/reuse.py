@@ -1,0 +1,177 @@
+"""Operator sets of whole networks, tuned from nothing and with reuse (ETO, section 7.2, Figures 9 and 10).
+
+From nothing, each operator of a set is tuned by itself for --tuning seconds.  With reuse, those operators of
+a set that differ in sizes only are one family: the first, which is nearest to the others, is tuned like that,
+and each other one in the few trials that begin with what the family knows (`Tuner.least_seconds`), the
+nearest to a tuned one first.  Nothing that ships is used.  Both kernels of an operator are then timed in
+turns.  Counts compilations, as the paper counts measured programs.
+
+Writes tables/reuse.md.
+
+    python bench/reuse.py [--tuning 5] [SET ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from time import monotonic
+
+from operator_sets import products
+from revision import name_commit
+
+from tensaurus.expr.ir.expression_text import show
+from tensaurus.expr.ir.scope import Scope
+from tensaurus.finders.fuse.compose_region import compose_region
+from tensaurus.kernels.stages.sketch import Schedule, format_schedule
+from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS, form_distance
+from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.ops import TensorType
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.system.scratch import temporary_folder
+
+TABLE = Path(__file__).parent / "tables" / "reuse.md"
+SETS = ("mobilenetv2", "resnet50", "dcgan", "bert_base_128")
+TURNS, TURN_SECONDS = 5, 0.2  # of the two kernels of one operator, of which the fastest counts
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operator's expression, as a tuner takes it; `count` is how often the set has it."""
+
+    scope: Scope
+    types: tuple[TensorType, ...]
+    output: TensorType
+    is_constant: tuple[bool, ...]
+    form: str
+    count: int
+
+
+@dataclass
+class Tuning:
+    """A way to tune a set: compilations, seconds, and the schedules in the order of the kernels."""
+
+    tried: int
+    seconds: float
+    schedules: list[Schedule | None]
+
+
+def kernels_of(name: str, tuner: Tuner) -> Iterator[Kernel]:
+    """Yield the operators of a set as expressions; those that no kernel computes are left out."""
+    for piece, count in products(name):
+        equation = compose_region(piece)
+        if equation is None:
+            continue
+        leaf_of = dict(zip(equation.leaves, piece.leaves, strict=True))
+        node = equation.right[0]
+        args = [leaf_of[arg] for arg in node.args if arg is not None]
+        types = tuple(kind for kind in node.arg_types() if kind is not None)
+        is_constant = tuple(arg.static for arg in args)
+        scope = node.attribute("scope")
+        form = tuner.reduction_form(scope, types, is_constant)
+        if form is not None:
+            yield Kernel(scope, types, node.tensor, is_constant, form.text, count)
+
+
+def reuse_order(kernels: Sequence[Kernel]) -> Iterator[int]:
+    """Yield the kernels' numbers: of each family the central one first, then the nearest to a tuned one."""
+    distances = [[form_distance(a.form, b.form) for b in kernels] for a in kernels]
+    waiting = set(range(len(kernels)))
+    while waiting:
+        family_of = {k: [d for j in waiting if (d := distances[k][j]) < inf] for k in waiting}
+        first = min(waiting, key=lambda k: (-len(family_of[k]), sum(family_of[k]), k))
+        tuned, near = [first], {k for k in waiting if distances[first][k] < inf} - {first}
+        yield first
+        while near:
+            following = min(near, key=lambda k: (min(distances[k][j] for j in tuned), k))
+            yield following
+            near.remove(following)
+            tuned.append(following)
+        waiting -= set(tuned)
+
+
+def tune_set(
+    kernels: Sequence[Kernel], machine: Machine, folder: Path, seconds: float, reuse: bool
+) -> Tuning:
+    """Tune all kernels, each from nothing, or with what was found for others before."""
+    schedules: list[Schedule | None] = [None] * len(kernels)
+    tried, spent = 0, 0.0
+    with Database(folder / f"reuse {reuse}.sqlite") as records:
+        for number in reuse_order(kernels) if reuse else range(len(kernels)):
+            kernel, tuner = kernels[number], Tuner(records, machine, "native", ships=False)
+            tuner.begin_start()
+            tuner.wait_for_start()
+            began = monotonic()
+            least = tuner.least_seconds(kernel.scope, kernel.types, kernel.is_constant)
+            schedules[number] = tuner.best_schedule(
+                kernel.scope, kernel.types, kernel.output,
+                least if least < MIN_TUNING_SECONDS else seconds, kernel.is_constant,
+            )  # fmt: skip
+            spent += monotonic() - began
+            tried += tuner.tried_count
+            tuner.close()
+            if not reuse:
+                records.clear()
+    return Tuning(tried, spent, schedules)
+
+
+def timed_in_turns(kernel: Kernel, schedules: Sequence[Schedule], tuner: Tuner) -> list[float]:
+    """Return the least seconds of each schedule, timed in turns."""
+    tuner.timer.set_expression(show(kernel.scope), kernel.types, kernel.output)
+    texts = [format_schedule(schedule) for schedule in schedules]
+    timer = tuner.timer
+    turns = [[timer.time_on_all_threads(text, TURN_SECONDS, 10.0) for text in texts] for _ in range(TURNS)]
+    return [min(column) for column in zip(*turns, strict=True)]
+
+
+def measure_set(name: str, seconds: float) -> str:
+    """Return the line of a set."""
+    machine = Machine.here(None)
+    with temporary_folder() as folder, Database(folder / "forms.sqlite") as records:
+        tuner = Tuner(records, machine, "native", ships=False)
+        kernels = list(kernels_of(name, tuner))
+        nothing, reuse = (tune_set(kernels, machine, folder, seconds, way) for way in (False, True))
+        total, reused, worst = 0.0, 0.0, inf
+        for kernel, first, second in zip(kernels, nothing.schedules, reuse.schedules, strict=True):
+            if first is None or second is None:
+                raise SystemExit(f"{name}: no kernel for {kernel.form}")
+            own, other = timed_in_turns(kernel, [first, second], tuner)
+            total, reused = total + kernel.count * own, reused + kernel.count * other
+            worst = min(worst, own / other)
+        tuner.close()
+    return (
+        f"| {name} | {len(kernels)} | {total * 1e3:.3g} | {reused * 1e3:.3g}"
+        f" | {total / reused:.3f} | {worst:.2f} |"
+        f" {nothing.tried} | {reuse.tried} | {nothing.tried / reuse.tried:.1f}x |"
+        f" {nothing.seconds:.0f} | {reuse.seconds:.0f} |"
+    )
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("sets", nargs="*")
+    parser.add_argument("--tuning", type=float, default=5.0)
+    options = parser.parse_args()
+    lines = [
+        "# What tuning saves by reuse",
+        "",
+        f"{Machine.here(None).processor}, 2 threads; `python bench/reuse.py`; made by commit {name_commit()}.",
+        "Milliseconds of the kernels of a set, each as often as the network has it: tuned from nothing, and",
+        "with reuse; the throughput with reuse, and that of the worst kernel; schedules compiled, and seconds.",
+        "",
+        "| set | kernels | from nothing | reuse | throughput | worst | compiled | reuse | saved | s | reuse |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name in options.sets or SETS:
+        lines.append(measure_set(name, options.tuning))
+        print(lines[-1], flush=True)
+        TABLE.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
