@@ -160,11 +160,11 @@ def main() -> None:
     lines = [
         "# What tuning saves by reuse",
         "",
-        f"{Machine.here(None).processor}, 2 threads; `python bench/reuse.py`; made by commit {name_commit()}.",
+        f"{Machine.here(None).processor}, 2 threads; `python bench/reuse.py`; made by {name_commit()}.",
         "Milliseconds of the kernels of a set, each as often as the network has it: tuned from nothing, and",
-        "with reuse; the throughput with reuse, and that of the worst kernel; schedules compiled, and seconds.",
+        "with reuse; the throughput with reuse, and the worst kernel's; schedules compiled, and seconds.",
         "",
-        "| set | kernels | from nothing | reuse | throughput | worst | compiled | reuse | saved | s | reuse |",
+        "| set | kernels | from nothing | reuse | throughput | worst | compiled | reuse | saved | s | s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name in options.sets or SETS:
