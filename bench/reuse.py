@@ -1,10 +1,11 @@
 """Operator sets of whole networks, tuned from nothing and with reuse (ETO, section 7.2, Figures 9 and 10).
 
-From nothing, each operator of a set is tuned by itself for --tuning seconds.  With reuse, those operators of
-a set that differ in sizes only are one family: the first, which is nearest to the others, is tuned like that,
-and each other one in the few trials that begin with what the family knows (`Tuner.least_seconds`), the
-nearest to a tuned one first.  Nothing that ships is used.  Both kernels of an operator are then timed in
-turns.  Counts compilations, as the paper counts measured programs.
+From nothing, each operator of a set is tuned by itself for --tuning seconds.  With reuse, a tree of least
+cost says which operators are tuned like that, and which of the others reuses which
+(`kernels/tune/reuse_trees`): operators that differ in sizes only can, and are tuned in a few trials
+(`Tuner.least_seconds`).  Here any size can reuse any other, so that bridge operators would change nothing.
+Nothing that ships is used.  Both kernels of an operator are then timed in turns.  Counts compilations, as the
+paper counts measured programs.
 
 Writes tables/reuse.md.
 
@@ -14,8 +15,9 @@ Writes tables/reuse.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -28,6 +30,7 @@ from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule
 from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS, form_distance
+from tensaurus.kernels.tune.reuse_trees import ROOT, cheapest_reuse_tree, tuning_order
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database
@@ -36,6 +39,7 @@ from tensaurus.system.scratch import temporary_folder
 
 TABLE = Path(__file__).parent / "tables" / "reuse.md"
 SETS = ("mobilenetv2", "resnet50", "dcgan", "bert_base_128")
+FULL_TRIALS, REUSE_TRIALS = 50.0, 5.0  # about, of a tuning from nothing, and with reuse
 TURNS, TURN_SECONDS = 5, 0.2  # of the two kernels of one operator, of which the fastest counts
 
 
@@ -77,21 +81,15 @@ def kernels_of(name: str, tuner: Tuner) -> Iterator[Kernel]:
             yield Kernel(scope, types, node.tensor, is_constant, form.text, count)
 
 
-def reuse_order(kernels: Sequence[Kernel]) -> Iterator[int]:
-    """Yield the kernels' numbers: of each family the central one first, then the nearest to a tuned one."""
-    distances = [[form_distance(a.form, b.form) for b in kernels] for a in kernels]
-    waiting = set(range(len(kernels)))
-    while waiting:
-        family_of = {k: [d for j in waiting if (d := distances[k][j]) < inf] for k in waiting}
-        first = min(waiting, key=lambda k: (-len(family_of[k]), sum(family_of[k]), k))
-        tuned, near = [first], {k for k in waiting if distances[first][k] < inf} - {first}
-        yield first
-        while near:
-            following = min(near, key=lambda k: (min(distances[k][j] for j in tuned), k))
-            yield following
-            near.remove(following)
-            tuned.append(following)
-        waiting -= set(tuned)
+def reuse_order(kernels: Sequence[Kernel]) -> list[int]:
+    """Return the kernels' numbers in the order in which they are tuned, each after the one that it reuses."""
+    costs: dict[tuple[Hashable, Hashable], float] = {(ROOT, k): FULL_TRIALS for k in range(len(kernels))}
+    for a, b in permutations(range(len(kernels)), 2):
+        distance = form_distance(kernels[a].form, kernels[b].form)
+        if distance < inf:
+            costs[a, b] = REUSE_TRIALS + distance
+    tree = cheapest_reuse_tree(costs, range(len(kernels)))
+    return [int(str(operator)) for operator, _ in tuning_order(tree)]
 
 
 def tune_set(
