@@ -34,7 +34,10 @@ __all__ = ["rank_chain_schedules"]
 VECTOR_COUNTS = (2, 4, 1, 3, 6)  # vectors of results in one block
 MAX_BLOCK_ROWS = 8  # tiles of a register block along any axis but the last: more take long to compile
 L2_CYCLES_PER_BYTE, MEMORY_CYCLES_PER_BYTE = 1 / 32, 1 / 8  # of reads from the L2 cache, and beyond
-L3_BYTES, BEYOND_L3_CYCLES_PER_BYTE = 64 << 20, 2.5
+# Cycles for each byte of transformed data that comes from memory, as all of it does from so many bytes on that
+# all threads hold together; of fewer bytes a share.  With 170 MB for 900x161 pixels of 128 channels, blocks
+# of 0.8 to 6 MB took 20 to 22 ms, of 17 MB 29 ms, of 34 MB 74 ms, and one block for each thread 91 ms.
+MEMORY_DATA_CYCLES_PER_BYTE, MEMORY_DATA_BYTES = 2.5, 64 << 20
 MIN_VECTOR_FILL = 0.5  # fraction of a vector that channels must fill
 CYCLES_PER_SECOND = 3.5e9  # a typical clock rate, to compare cycles with waiting times
 TRANSPOSE_CYCLES = 2.0  # for each element that is transposed
@@ -197,9 +200,10 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
     cycles += tile_blocks * weights * (L2_CYCLES_PER_BYTE if fits else MEMORY_CYCLES_PER_BYTE)
     if data_bytes > L2_BYTES:
         cycles += tile_blocks * shape.extents[-1] * data_bytes * MEMORY_CYCLES_PER_BYTE
-    # data that fills the last cache: blocks of tiles in parallel have data of their own
-    kept_bytes = data_bytes * (core.threads if sketch.parallel == 1 else 1)
-    cycles += tile_blocks * data_bytes * min(kept_bytes / L3_BYTES, 1.0) * BEYOND_L3_CYCLES_PER_BYTE
+    # blocks of tiles in parallel have data of their own
+    held_bytes = data_bytes * (core.threads if sketch.parallel == 1 else 1)
+    from_memory = data_bytes * min(held_bytes / MEMORY_DATA_BYTES, 1.0)
+    cycles += tile_blocks * from_memory * MEMORY_DATA_CYCLES_PER_BYTE
     # each block of tiles transposes its edges again
     edge = prod((t * tile.size + 2) for t, tile in zip(sketch.tile, chain.tiles, strict=True))
     cycles += tile_blocks * channel_count * edge * TRANSPOSE_CYCLES

@@ -121,6 +121,7 @@ class ForkingCompiler:
         self._compile_in_fork("L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT, "flat(u=1*1, p=0)")
 
     def is_ready(self) -> bool:
+        """Returns True, when this object is made and answers."""
         return True
 
     def code(self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str) -> bytes:

@@ -107,7 +107,7 @@ class Tuner:
     """
 
     def __init__(self, database: Database, machine: Machine, cpu: str, ships: bool = True):
-        """Prepare to tune for `cpu`; `ships` says whether the schedules that ship count as known."""
+        """Prepares to tune for `cpu`; `ships` says whether the schedules that ship count as known."""
         self.database, self.machine, self.cpu = database, machine, cpu
         words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)

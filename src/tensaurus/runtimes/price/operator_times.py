@@ -236,8 +236,8 @@ class OperatorCosts:
     def _tuned(self, piece: Piece) -> float | None:
         """Return the seconds of a single kernel from its tuning; None where it must be measured.
 
-        They were those of the runtime within 5 % for nine of ten kernels.  While a kernel is tuned, its
-        weights are in the cache.
+        The runtime's were 0.97 of them in the median of 86 kernels, and within 20 % for nine of ten: tuning
+        adds what threads may wait for each other.  While a kernel is tuned, its weights are in the cache.
         """
         computed = [node for node in piece.inner if not is_free(node)]
         if len(computed) != 1 or not self._has_kernel(computed[0]):
