@@ -34,8 +34,8 @@ __all__ = ["rank_chain_schedules"]
 VECTOR_COUNTS = (2, 4, 1, 3, 6)  # vectors of results in one block
 MAX_BLOCK_ROWS = 8  # tiles of a register block along any axis but the last: more take long to compile
 L2_CYCLES_PER_BYTE, MEMORY_CYCLES_PER_BYTE = 1 / 32, 1 / 8  # of reads from the L2 cache, and beyond
-# Cycles for each byte of transformed data that comes from memory, as all of it does from so many bytes on that
-# all threads hold together; of fewer bytes a share.  With 170 MB for 900x161 pixels of 128 channels, blocks
+# Cycles for each byte of transformed data that comes from memory: all of it does where the threads together
+# hold so many bytes, of fewer bytes a share.  With 170 MB for 900x161 pixels of 128 channels, blocks
 # of 0.8 to 6 MB took 20 to 22 ms, of 17 MB 29 ms, of 34 MB 74 ms, and one block for each thread 91 ms.
 MEMORY_DATA_CYCLES_PER_BYTE, MEMORY_DATA_BYTES = 2.5, 64 << 20
 MIN_VECTOR_FILL = 0.5  # fraction of a vector that channels must fill
