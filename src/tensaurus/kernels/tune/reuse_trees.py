@@ -137,7 +137,8 @@ def _pruned(
 def greedy_steiner_tree(graph: nx.DiGraph, terminals: Collection[Hashable]) -> nx.DiGraph:
     """Returns a cheap tree from ROOT to the terminals: at each step the tree that reaches some of them at the
     least cost for each, as `_Flow` finds it."""
-    edges, reached, missing = set[tuple[Hashable, Hashable]](), {ROOT}, set(terminals)
+    edges, missing = set[tuple[Hashable, Hashable]](), set(terminals)
+    reached: set[Hashable] = {ROOT}
     while missing:
         found = _Flow(graph, reached, missing).saturate()
         edges |= found
