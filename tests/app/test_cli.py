@@ -77,6 +77,14 @@ def test_several_models_go_into_a_folder(small_model: Path, tmp_path: Path) -> N
     assert run("verify", models[0], tmp_path / "out" / "a.onnx").exit_code == 0
 
 
+def test_one_model_goes_into_a_folder(small_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    done = run("optimize", small_model, "-o", out, "--steps", "1", "--search", "backtracking", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert [path.name for path in out.glob("*.onnx")] == [small_model.name]
+
+
 def test_models_whose_results_would_be_one_file_are_refused(small_model: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -621,7 +629,7 @@ def test_shapes_that_contradict_the_model(
 
 def test_an_output_that_cannot_be_written_is_refused_at_once(small_model: Path, tmp_path: Path) -> None:
     """Before the model is even read: it does not exist here."""
-    for out in (tmp_path, tmp_path / "no" / "folder.onnx", Path("/dev/null"), small_model / "x.onnx"):
+    for out in (tmp_path / "no" / "folder.onnx", Path("/dev/null"), small_model / "x.onnx"):
         assert_refused(run("optimize", "absent.onnx", "-o", out), str(out), "cannot be written")
         assert_refused(run("optimize", "absent.onnx", "-o", tmp_path / "x", "--json", out), str(out))
     assert not Path("/dev/null").is_file()

@@ -21,7 +21,7 @@ import typer
 
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["is_folder", "optimize_each", "plan_outputs"]
+__all__ = ["optimize_each", "plan_outputs"]
 
 INTERRUPTED = 130  # exit status
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that a model's process gets instead of this one
@@ -31,11 +31,6 @@ RUN_MODEL = (
     "import os; from tensaurus.system.child import die_with_parent; die_with_parent({pid});"
     "from tensaurus.__main__ import main; main()"
 )
-
-
-def is_folder(output: Path, models: Sequence[Path]) -> bool:
-    """Return whether results go into a folder: there are several, or the output is one."""
-    return len(models) > 1 or output.is_dir()
 
 
 def plan_outputs(models: Sequence[Path], folder: Path) -> dict[Path, Path]:

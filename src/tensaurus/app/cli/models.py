@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tensaurus.app.cli.app import Command, app
-from tensaurus.app.cli.many_models import is_folder, optimize_each, plan_outputs
+from tensaurus.app.cli.many_models import optimize_each, plan_outputs
 from tensaurus.app.cli.options import (
     Cpu,
     DatabaseFile,
@@ -134,9 +134,11 @@ def optimize(
 
     Ctrl-C ends the search: the best result so far is checked and written. A second Ctrl-C quits.
     """
-    if is_folder(output, models):
+    if len(models) > 1:
         raise typer.Exit(optimize_each(context, plan_outputs(models, output), output, json))
     (model,) = models
+    if output.is_dir():
+        output = plan_outputs(models, output)[model]
     shapes, ranges = parse_shapes(shape or ()), parse_ranges(range_ or ())
     require_distinct_files(
         {"MODEL": model, "--output": output, "--json": json, "--db": database, "--inputs": inputs}
