@@ -24,7 +24,7 @@ from time import monotonic
 
 from operator_sets import products
 from revision import name_commit
-from tensaurus.finders.fuse.compose_region import compose_region
+from tensaurus.finders.fuse.composition import compose_region
 
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Scope
