@@ -24,10 +24,10 @@ from time import monotonic
 
 from operator_sets import products
 from revision import name_commit
-from tensaurus.finders.fuse.composition import compose_region
 
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Scope
+from tensaurus.finders.fuse.composition import compose_region
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule
 from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS, form_distance
 from tensaurus.kernels.tune.reuse_trees import ROOT, cheapest_reuse_tree, tuning_order
