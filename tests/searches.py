@@ -49,6 +49,9 @@ class Made:
     def estimate(self, piece: Piece) -> float:
         return self.guess(piece)
 
+    def product_seconds(self, piece: Piece) -> float:
+        return 0.0
+
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Finders, which ask for times, would be told."""
 

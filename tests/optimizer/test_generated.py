@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from math import inf
+from math import inf, isclose
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +51,7 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observer
 from tensaurus.runtimes.price.kernel_quota import KernelQuota
-from tensaurus.runtimes.price.operator_times import OperatorCosts
+from tensaurus.runtimes.price.operator_times import MAX_CACHED_WEIGHTS, OperatorCosts
 from tensaurus.runtimes.price.roofline import ONE_CORE
 from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.errors import TensaurusError
@@ -495,9 +495,11 @@ def test_kernels_like_known_ones_need_less_time(clock: Clock) -> None:
         assert (made.seconds_for_next(least) >= least) is may
 
 
-@pytest.mark.parametrize("width", [4, 1 << 20])
-def test_a_kernel_is_not_measured_again_unless_its_weights_are_large(tmp_path: Path, width: int) -> None:
-    """While it is tuned, its weights are in the cache; within a model they may come from memory."""
+@pytest.mark.parametrize("width, model_bytes", [(4, 0), (4, 2 * MAX_CACHED_WEIGHTS), (1 << 20, 0)])
+def test_a_kernel_is_not_measured_again_unless_its_weights_are_large(
+    tmp_path: Path, width: int, model_bytes: int
+) -> None:
+    """While it is tuned, its tensors are in the nearest cache; within a model they are not."""
     x, w = source("x", TensorType("float32", (width,))), constant(np.ones(width, np.float32))
     leaves = {name: Tensor(name, (width,)) for name in ("x0", "x1")}
     scope = intern_scope(parse(f"L[i:{width}](mul(x0[i], x1[i]))", leaves))
@@ -517,8 +519,11 @@ def test_a_kernel_is_not_measured_again_unless_its_weights_are_large(tmp_path: P
         costs = OperatorCosts(
             records, Stopped(), "onnxruntime", Machine.here(1), 18,  # type: ignore[arg-type]
             lambda program: program, kernel_cpu="x", tuned_seconds=tuned_seconds,  # type: ignore[arg-type, return-value]
+            weight_bytes=model_bytes,
         )  # fmt: skip
-        assert costs.measure(piece) == (1e-4 if width == 4 else 2e-4)
+        activations = 2 * 4 * width * costs.roofline.cached
+        weights = 4 * width * costs.roofline.streamed if model_bytes else 0.0
+        assert isclose(costs.measure(piece), 1e-4 + activations + weights if width == 4 else 2e-4)
         assert costs.known(piece) == costs.measure(piece) and len(asked) == 1
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pytest
 from explored import explored, fused_by, kept_bytes, operators, weights
 from hypothesis import given, settings
@@ -30,6 +31,7 @@ from tensaurus.egraph.extract.extraction_choices import Choices
 from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Limits, Ruleset, saturate
+from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.finders.fuse import Fuse
 from tensaurus.graph.ir.node import source
 from tensaurus.graph.ir.piece import Piece
@@ -44,6 +46,7 @@ from tensaurus.rules.language import evidence
 from tensaurus.rules.language.equation import Equation
 from tensaurus.rules.language.match import Rewriter
 from tensaurus.rules.language.rule import library
+from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price import costs
 from tensaurus.runtimes.price.roofline import estimate
@@ -140,8 +143,17 @@ def test_rewrites_of_every_candidate_replay(name: str) -> None:
             assert replay.passed, replay.detail
             count = len(candidate.step.applied)
             assert said[-1] == ("rewrite", count, count) and said == sorted(said)
+            # negation reverses no order of a finite field, which relu(-x) = -min(x, 0) needs
             check = check_field(whole, candidate.program)
-            assert check.passed, check.detail
+            assert check.passed or are_equal_in_floats(whole, candidate.program), check.detail
+
+
+def are_equal_in_floats(one: Program, other: Program) -> bool:
+    """Whether both programs compute the same from random numbers."""
+    rng = np.random.default_rng(0)
+    feeds = {x.attribute("name"): rng.standard_normal(x.tensor.shape) for x in one.inputs}
+    expected, found = (evaluate(each, feeds, Reals()) for each in (one, other))
+    return all(np.allclose(found[name], expected[name], rtol=1e-9, atol=1e-9) for name in expected)
 
 
 def test_a_rewrite_that_is_not_one_does_not_replay() -> None:

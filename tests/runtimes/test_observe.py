@@ -215,6 +215,9 @@ class Misleading:
 
     estimate = measure
 
+    def product_seconds(self, piece: Piece) -> float:
+        return 0.0
+
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Finders, of which there are none here, would be told."""
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 __all__ = ["Round", "plan_rounds"]
 
+FIRST_RUNS = 3  # programs run at their expected costs before any other view
 MAX_RUNS_WITHIN_CONSTANTS = 4  # programs run whose kernels read no more constants than the original's
 MAX_RUNS = 12  # programs run in the last round
 
@@ -24,14 +25,16 @@ class Round(NamedTuple):
     max_runs: int  # programs that are run in the round
 
 
-WARM_UP_ROUNDS = Round(0.5, inf, 1), Round(0.7, inf, 1)
-"""A single kernel pays for converting layouts: first run programs of many kernels that share a layout."""
-
-
 def plan_rounds(original_bytes: float) -> tuple[Round, ...]:
     """Return the rounds of a model whose operators read these bytes of constants.
 
-    Programs that read more constants may be slower as a whole than their costs, so they are run last.
+    A kernel among the runtime's operators may pay for converting layouts, so one round favours programs of
+    many kernels that share a layout.  Programs that read more constants may be slower as a whole than their
+    costs, so one round allows no more than the original's.
     """
-    within = Round(1.0, original_bytes, MAX_RUNS_WITHIN_CONSTANTS)
-    return (*WARM_UP_ROUNDS, within, Round(1.0, inf, MAX_RUNS))
+    return (
+        Round(1.0, inf, FIRST_RUNS),
+        Round(0.6, inf, 1),
+        Round(1.0, original_bytes, MAX_RUNS_WITHIN_CONSTANTS),
+        Round(1.0, inf, MAX_RUNS),
+    )

@@ -17,6 +17,7 @@ and one extraction chooses among everything.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
@@ -311,12 +312,13 @@ class SaturatingSearch:
                 starts.append(selection)
                 self.steps += 1
                 unmeasured = self._pieces_to_measure(choices, selection, prices)
-                in_time = self._measure(prices, unmeasured)
+                in_time = self._measure(prices, unmeasured, selection)
                 cost, read_bytes = prices.total(selection), choices.packed_bytes(selection)
                 is_allowed = constant_limits.admits(choices.stored_bytes(selection), read_bytes)
                 # a program whose measurements have just shown it to be no better than the best is not kept
                 is_better = cost < (1 - MIN_IMPROVEMENT) * self.pool.best_seconds
-                if is_allowed and cost < inf and (is_better or not unmeasured or not in_time):
+                is_known = prices.are_measured(selection) or not in_time
+                if is_allowed and is_known and cost < inf and (is_better or not unmeasured or not in_time):
                     program = choices.program(self.program, selection)
                     new = Extracted(program, choices.places(selection), cost, sure=in_time)
                     best = Extraction(self.pool.add(new), choices, selection, prices)
@@ -347,14 +349,18 @@ class SaturatingSearch:
         problem = choices.problem(prices.of_choices(kernel_cost_factor=1))
         return prices.keys_to_measure(measurement_gains(problem, selection, prices.measured_choices))
 
-    def _measure(self, prices: Prices, unmeasured: Mapping[int, float]) -> bool:
-        """Measure the pieces that `_pieces_to_measure` returned; return False if the time ends."""
+    def _measure(self, prices: Prices, unmeasured: Mapping[int, float], selection: Selection) -> bool:
+        """Measure those of the pieces that still promise a gain; return False if the time ends."""
+        places = Counter(prices.choices.keys[number] for number in selection.values())
         waiting = {prices.choices.pieces[key]: gain for key, gain in unmeasured.items()}
         for key in unmeasured:
             self.config.plan_measuring(waiting)
             if self._has_no_time():
                 return False
             piece, began = prices.choices.pieces[key], monotonic()
+            if prices.has_lost_gain(key, unmeasured[key], places[key]):
+                del waiting[piece]
+                continue
             prices.measure(key)
             self.finder_runner.measuring_seconds += monotonic() - began if piece.has_eoperators else 0.0
             del waiting[piece]

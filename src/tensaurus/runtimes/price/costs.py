@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, log
 from time import monotonic
 from typing import Protocol
 
@@ -32,8 +32,13 @@ TUNING_COST = 20
 # estimate times this fraction of the least multiple.
 OPTIMISM = 0.7
 # Shares of an observed program's time: its costliest operators up to CALIBRATED_SHARE are measured alone,
-# too, and beyond these the costliest of each kind that takes more than MIN_SHARE.
+# too, but no more than MAX_CALIBRATED, and beyond these the costliest of each kind that takes more than
+# MIN_SHARE.
 CALIBRATED_SHARE, MIN_SHARE = 0.5, 0.01
+MAX_CALIBRATED = 10
+# An operator that takes less than this share of the first program's time, and adds up no products, is not
+# measured if one of its kind was whose estimate differs by at most this factor.
+NEGLIGIBLE_SHARE, NEAR_ESTIMATE = 0.005, 1.5
 
 
 class StandaloneCosts(Protocol):
@@ -47,6 +52,9 @@ class StandaloneCosts(Protocol):
 
     def estimate(self, piece: Piece) -> float:
         """Return the seconds by arithmetic and traffic at the machine's peaks."""
+
+    def product_seconds(self, piece: Piece) -> float:
+        """Return the seconds that its sums of products take at the machine's peak; 0 where it has none."""
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Keep the seconds of a piece in a program: finders get them for a piece that is not measured."""
@@ -100,6 +108,11 @@ class Costs:
     least_multiple: dict[str, float] = field(default_factory=dict)
     largest_estimate: dict[str, float] = field(default_factory=dict)
     _measured: dict[str, float] = field(default_factory=dict)
+    # The least quotient of an operator's time and that of its sums of products at the machine's peak, at most
+    # 1: it is less where the runtime uses fast algorithms.
+    _least_product_multiple: float = 1.0
+    # for each kind of cheap operator {estimate: seconds} of those that were measured
+    _measured_by_estimate: dict[str, dict[float, float]] = field(default_factory=dict)
 
     def prices(self, choices: PricedChoices) -> Prices:
         """Return the prices of the choices by present knowledge."""
@@ -140,7 +153,7 @@ class Costs:
             if seconds is not None:
                 self._learn_multiple(piece, seconds)
         pairs = zip(pieces, known, strict=True)
-        costs = [self._optimistic_estimate(piece) if seconds is None else seconds for piece, seconds in pairs]
+        costs = [self.optimistic_seconds(piece) if seconds is None else seconds for piece, seconds in pairs]
         return costs, [seconds is not None for seconds in known]
 
     def _known_seconds(self, piece: Piece) -> float | None:
@@ -150,7 +163,26 @@ class Costs:
             seconds = self._measured.get(piece.text)
         if seconds is None:
             seconds = self.in_context.observed_seconds(piece)
+        if seconds is None:
+            seconds = self._scaled_seconds(piece)
         return inf if seconds is None and self.is_measuring_over else seconds
+
+    def _scaled_seconds(self, piece: Piece) -> float | None:
+        """Return the seconds of a cheap operator from a measured one of its kind and about its size.
+
+        A large network has hundreds of sums and products by constants that a decision hardly depends on; to
+        measure each would take many seconds.  None where the operator is not cheap, or none is alike.
+        """
+        known = self._measured_by_estimate.get(piece.label)
+        if not known or piece.has_eoperators:
+            return None
+        estimate = self.standalone.estimate(piece)
+        if not 0 < estimate < inf:
+            return None
+        nearest = min(known, key=lambda other: abs(log(other / estimate)))
+        seconds = known[nearest] * estimate / nearest
+        is_near = 1 / NEAR_ESTIMATE <= nearest / estimate <= NEAR_ESTIMATE
+        return seconds if is_near and seconds < NEGLIGIBLE_SHARE * self.in_context.first_seconds else None
 
     @property
     def is_measuring_over(self) -> bool:
@@ -173,18 +205,26 @@ class Costs:
             name = piece.label
             self.least_multiple[name] = min(self.least_multiple.get(name, inf), seconds / estimate)
             self.largest_estimate[name] = max(self.largest_estimate.get(name, 0.0), estimate)
+            if (products := self.standalone.product_seconds(piece)) > 0:
+                self._least_product_multiple = min(self._least_product_multiple, seconds / products)
+            elif not piece.has_eoperators:
+                self._measured_by_estimate.setdefault(name, {})[estimate] = seconds
 
-    def _optimistic_estimate(self, piece: Piece) -> float:
-        """Return an estimate that is too low rather than too high.
+    def optimistic_seconds(self, piece: Piece) -> float:
+        """Return an estimate of a piece that is too low rather than too high.
 
         The larger an operator, the smaller the multiple of its estimate that it takes.  So an operator larger
         than all measured ones of its kind gets the least multiple of any kind, others that of their kind.
+        But no kernel adds up products faster than the machine, and no operator of the runtime faster than
+        the fastest one that was measured.
         """
         name, estimate = piece.label, self.standalone.estimate(piece)
         least_multiple = min(self.least_multiple.values(), default=1.0)
         if estimate <= self.largest_estimate.get(name, 0.0):  # the estimate of an empty tensor may be 0
             least_multiple = self.least_multiple.get(name, least_multiple)
-        return OPTIMISM * least_multiple * estimate
+        products = self.standalone.product_seconds(piece)
+        products *= 1.0 if piece.has_eoperators else self._least_product_multiple
+        return max(OPTIMISM * least_multiple * estimate, products)
 
 
 class Prices:
@@ -253,7 +293,8 @@ class Prices:
         """Return the keys of an observed program that are to be measured alone, too, the costliest first.
 
         The time of an operator alone is compared with that in the program: of each kind of operator the
-        costliest is measured, and others until they make up CALIBRATED_SHARE of the program's time.
+        costliest is measured, and MAX_CALIBRATED others until they are CALIBRATED_SHARE of the program's
+        time.
         """
         seconds: dict[int, float] = {}
         for number in selection.values():
@@ -265,7 +306,7 @@ class Prices:
         for key in sorted(seconds, key=lambda key: -seconds[key]):
             label = self.choices.pieces[key].label
             is_first_of_kind = label not in labels and seconds[key] > MIN_SHARE * total
-            if is_first_of_kind or passed < CALIBRATED_SHARE * total:
+            if is_first_of_kind or (passed < CALIBRATED_SHARE * total and len(found) < MAX_CALIBRATED):
                 found.append(key)
             labels.add(label)
             passed += seconds[key]
@@ -275,11 +316,33 @@ class Prices:
         """Measure the piece of a key alone."""
         self.standalone[key], self.is_measured[key] = self._costs.measure(self.choices.pieces[key]), True
 
+    def are_measured(self, selection: Mapping[int, int]) -> bool:
+        """Return whether the seconds of all choices of a program were measured."""
+        keys = self.choices.keys
+        return all(keys[number] < 0 or self.is_measured[keys[number]] for number in selection.values())
+
+    def has_lost_gain(self, key: int, gain: float, places: int) -> bool:
+        """Return whether what was measured since has raised a key's estimate by its `gain` at its places.
+
+        For example, a MatMul of an optimistic 0.2 ms may save 0.1 ms; then another MatMul turns out to take
+        twice its estimate, so the first one is expected to take 0.4 ms, and is not worth a measurement.
+        """
+        raised = self._costs.optimistic_seconds(self.choices.pieces[key]) - self.standalone[key]
+        return raised * places > gain
+
     def update(self) -> None:
-        """Update prices after measurements; once measuring is over, unknown costs become infinite."""
-        if self._costs.is_measuring_over:
-            pairs = zip(self.standalone, self.is_measured, strict=True)
-            self.standalone = [seconds if measured else inf for seconds, measured in pairs]
+        """Update prices after measurements: estimates too, which follow from what was measured.
+
+        Once measuring is over, unknown costs become infinite.
+        """
+        is_over = self._costs.is_measuring_over
+        self.standalone = [
+            seconds if is_measured else inf if is_over else self._costs.optimistic_seconds(piece)
+            for piece, seconds, is_measured in zip(
+                self.choices.pieces, self.standalone, self.is_measured, strict=True
+            )
+        ]
+        if is_over:
             self.is_measured = [True] * len(self.is_measured)
         self._elsewhere = self._costs.in_context.costs_elsewhere(self.choices.pieces, self.standalone)
 

@@ -3,8 +3,9 @@
 A choice of an extraction is an e-node, or several that a runtime fuses.  These e-nodes are its *place* in the
 e-graph: they read certain e-classes, and others read them.  The choice's cost is the first of these that is
 known: its time at this place; the mean time of the same operators on the same types at other places; its time
-alone, multiplied by the mean ratio of times in context and alone of its operator.  Samples count in a mean by
-their seconds alone: a Reshape that takes 6 microseconds instead of 1 says nothing of a kernel of 20 ms.
+alone, multiplied by the mean ratio of times in context and alone of its operator.  Generated kernels have
+means of their own, as they are measured in another way.  Samples count in a mean by their seconds alone: a
+Reshape that takes 6 microseconds instead of 1 says nothing of a kernel of 20 ms.
 
 A program whose constants no longer fit in the cache slows all operators down.  This slowdown must not be
 blamed on single choices: it is measured on the operators that the first program has, too, and divided out
@@ -16,7 +17,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from math import exp, inf, log
 from statistics import fmean
 
@@ -55,17 +55,19 @@ class InContextCosts:
     places            seconds of choices by place, the mean over the programs in which they were observed
     other_seconds     seconds of kernels that belong to no choice (of opaque nodes), in the last program
     seconds_per_byte  price of each byte of constants that kernels read beyond the first program's
+    first_seconds     seconds of a run of the first program; 0 before any was observed
     """
 
     places: dict[Hashable, float] = field(default_factory=dict)
     other_seconds: float = 0.0
     seconds_per_byte: float = 0.0
-    _first_seconds: dict[str, float] = field(default_factory=dict)  # in the first program, by text of a piece
+    first_seconds: float = 0.0
+    _seconds_in_first: dict[str, float] = field(default_factory=dict)  # by text of a piece
     _first_read_bytes: int = 0  # bytes of constants that the first program's kernels read
     _visits: dict[Hashable, int] = field(default_factory=dict)  # in how many programs each place was
     _seconds_by_text: dict[str, list[float]] = field(default_factory=dict)  # by text of a piece
-    # (log(in context / alone), seconds alone), by operator
-    _log_ratios: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    # (log(in context / alone), seconds alone), by whether it is a kernel and by operator
+    _log_ratios: dict[tuple[bool, str], list[tuple[float, float]]] = field(default_factory=dict)
     _unpaired: dict[str, list[float]] = field(default_factory=dict)  # seconds by text, not yet measured alone
 
     def learn(self, run: Observation, choices: Sequence[PlacedChoice], read_bytes: int = 0) -> None:
@@ -76,6 +78,7 @@ class InContextCosts:
         counts.
         """
         spent = self._divide_kernel_times(run, choices)
+        self.first_seconds = self.first_seconds or run.seconds
         slowdown = self._slowdown(choices, spent, read_bytes)
         for choice, slowed in zip(choices, spent, strict=True):
             seconds = slowed / slowdown  # without the slowdown of the whole program
@@ -125,7 +128,7 @@ class InContextCosts:
 
     def _add_ratio(self, piece: Piece, seconds: float, standalone: float) -> None:
         if seconds > 0 and 0 < standalone < inf:
-            self._log_ratios.setdefault(piece.label, []).append((log(seconds / standalone), standalone))
+            self._log_ratios.setdefault(_ratio_key(piece), []).append((log(seconds / standalone), standalone))
 
     def observed_seconds(self, piece: Piece) -> float | None:
         """Return the mean seconds of the piece's operators in the programs that were observed."""
@@ -137,18 +140,18 @@ class InContextCosts:
 
         This is the median over the operators of both programs, weighted by their time in the first.
         """
-        if not self._first_seconds:  # this is the first program: keep the mean time of each operator
+        if not self._seconds_in_first:  # this is the first program: keep the mean time of each operator
             counts = Counter(choice.piece.text for choice in choices)
             for choice, seconds in zip(choices, spent, strict=True):
                 text = choice.piece.text
-                self._first_seconds[text] = self._first_seconds.get(text, 0.0) + seconds / counts[text]
+                self._seconds_in_first[text] = self._seconds_in_first.get(text, 0.0) + seconds / counts[text]
             self._first_read_bytes = read_bytes
             return 1.0
         # (ratio to the time in the first program, weight) of the operators of both
         both = [
             (seconds / first, first)
             for choice, seconds in zip(choices, spent, strict=True)
-            if (first := self._first_seconds.get(choice.piece.text, 0.0)) > 0 and seconds > 0
+            if (first := self._seconds_in_first.get(choice.piece.text, 0.0)) > 0 and seconds > 0
         ]
         common = sum(first for _, first in both)
         if common < MIN_COMMON_SHARE * sum(spent):
@@ -169,17 +172,29 @@ class InContextCosts:
         """Return the cost of each piece at places where it was not observed, from its seconds alone."""
         if not self._seconds_by_text:
             return list(standalone)
-        # by operator: its mean ratio in context / alone, drawn towards the mean of all operators
-        mean = _mean_ratio(list(chain.from_iterable(self._log_ratios.values())))
-        factors = {
-            name: exp(_mean_ratio([*ratios, (mean, PRIOR_WEIGHT * fmean(alone for _, alone in ratios))]))
-            for name, ratios in self._log_ratios.items()
-        }
+        # the mean ratio in context / alone of the runtime's operators, and that of kernels
+        samples: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+        for (is_kernel, _), ratios in self._log_ratios.items():
+            samples[is_kernel] += ratios
+        means = {is_kernel: _mean_ratio(ratios) for is_kernel, ratios in samples.items()}
+        # by operator: its mean ratio, drawn towards the mean of its kind
+        factors = {}
+        for key, ratios in self._log_ratios.items():
+            prior = means[key[0]], PRIOR_WEIGHT * fmean(alone for _, alone in ratios)
+            factors[key] = exp(_mean_ratio([*ratios, prior]))
         costs = []
         for piece, seconds in zip(pieces, standalone, strict=True):
             seen = self.observed_seconds(piece)
-            costs.append(seconds * factors.get(piece.label, exp(mean)) if seen is None else seen)
+            if seen is None:
+                key = _ratio_key(piece)
+                seen = seconds * (factors[key] if key in factors else exp(means[key[0]]))
+            costs.append(seen)
         return costs
+
+
+def _ratio_key(piece: Piece) -> tuple[bool, str]:
+    """Return whether a piece is a kernel, and its operators: pieces of one key share a ratio."""
+    return piece.has_eoperators, piece.label
 
 
 def _mean_ratio(samples: Sequence[tuple[float, float]]) -> float:

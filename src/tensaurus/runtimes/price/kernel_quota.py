@@ -39,6 +39,10 @@ class KernelQuota:
         """Return the seconds that arithmetic and traffic take at the machine's peaks."""
         return self.standalone.estimate(piece)
 
+    def product_seconds(self, piece: Piece) -> float:
+        """Return the seconds that sums of products take at the machine's peak."""
+        return self.standalone.product_seconds(piece)
+
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Pass on the seconds that were observed in a program."""
         self.standalone.note_observed(piece, seconds)

@@ -21,7 +21,17 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 
-__all__ = ["Work", "bytes_of", "count_work", "elements", "is_alias", "is_free", "number_of", "operations"]
+__all__ = [
+    "Work",
+    "bytes_of",
+    "count_work",
+    "elements",
+    "is_alias",
+    "is_free",
+    "number_of",
+    "operations",
+    "product_operations",
+]
 
 UNKNOWN_SIZE = 64  # stands for every open size, unless the caller gives another number
 
@@ -89,6 +99,11 @@ def elements(node: Node) -> int:
 def operations(node: Node, unknown: int = UNKNOWN_SIZE) -> int:
     """Return the scalar operations of one node, open sizes counted as `unknown`; 0 for opaque nodes."""
     return sum(number_of(flops(scope), unknown) for scope in scopes_of(node))
+
+
+def product_operations(node: Node) -> int:
+    """Return the operations of one node in sums of products, each a multiplication and an addition."""
+    return 2 * sum(number_of(multiply_adds(scope)) for scope in scopes_of(node))
 
 
 def scopes_of(node: Node) -> tuple[Scope, ...]:
