@@ -317,7 +317,7 @@ class SaturatingSearch:
                 is_allowed = constant_limits.admits(choices.stored_bytes(selection), read_bytes)
                 # a program whose measurements have just shown it to be no better than the best is not kept
                 is_better = cost < (1 - MIN_IMPROVEMENT) * self.pool.best_seconds
-                is_known = prices.are_measured(selection) or not in_time
+                is_known = prices.are_measured(selection, kernels_only=not in_time)
                 if is_allowed and is_known and cost < inf and (is_better or not unmeasured or not in_time):
                     program = choices.program(self.program, selection)
                     new = Extracted(program, choices.places(selection), cost, sure=in_time)

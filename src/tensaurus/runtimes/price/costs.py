@@ -19,10 +19,11 @@ from typing import Protocol
 
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.ir.program_text import workload
 from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.constant_limits import ConstantLimits
 from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
-from tensaurus.runtimes.price.operation_counts import is_free
+from tensaurus.runtimes.price.operation_counts import is_free, product_operations
 
 __all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
 
@@ -31,6 +32,8 @@ TUNING_COST = 20
 # Every measured operator took some multiple of its roofline estimate.  An optimistic estimate is the roofline
 # estimate times this fraction of the least multiple.
 OPTIMISM = 0.7
+# Share of a convolution's time with other operators fused that it takes at least.
+SAME_PRODUCT_SHARE = 0.95
 # Shares of an observed program's time: its costliest operators up to CALIBRATED_SHARE are measured alone,
 # too, but no more than MAX_CALIBRATED, and beyond these the costliest of each kind that takes more than
 # MIN_SHARE.
@@ -113,6 +116,9 @@ class Costs:
     _least_product_multiple: float = 1.0
     # for each kind of cheap operator {estimate: seconds} of those that were measured
     _measured_by_estimate: dict[str, dict[float, float]] = field(default_factory=dict)
+    # by the text of a convolution or matrix product: the least seconds of a piece that contains it
+    _seconds_with_product: dict[str, float] = field(default_factory=dict)
+    _products: dict[Piece, str] = field(default_factory=dict)
 
     def prices(self, choices: PricedChoices) -> Prices:
         """Return the prices of the choices by present knowledge."""
@@ -207,8 +213,20 @@ class Costs:
             self.largest_estimate[name] = max(self.largest_estimate.get(name, 0.0), estimate)
             if (products := self.standalone.product_seconds(piece)) > 0:
                 self._least_product_multiple = min(self._least_product_multiple, seconds / products)
+                if product := self._product_of(piece):
+                    least = self._seconds_with_product.get(product, inf)
+                    self._seconds_with_product[product] = min(least, seconds)
             elif not piece.has_eoperators:
                 self._measured_by_estimate.setdefault(name, {})[estimate] = seconds
+
+    def _product_of(self, piece: Piece) -> str:
+        """Return the text of the only operator of a piece that adds up products; "" for other pieces."""
+        product = self._products.get(piece)
+        if product is None:
+            nodes = [node for node in piece.inner if not node.static and product_operations(node) > 0]
+            is_one = len(nodes) == 1 and not piece.has_eoperators
+            product = self._products[piece] = workload(nodes[0], ignore_values=True) if is_one else ""
+        return product
 
     def optimistic_seconds(self, piece: Piece) -> float:
         """Return an estimate of a piece that is too low rather than too high.
@@ -216,14 +234,17 @@ class Costs:
         The larger an operator, the smaller the multiple of its estimate that it takes.  So an operator larger
         than all measured ones of its kind gets the least multiple of any kind, others that of their kind.
         But no kernel adds up products faster than the machine, and no operator of the runtime faster than
-        the fastest one that was measured.
+        the fastest one that was measured.  Whatever a runtime fuses with a convolution, it takes about as
+        long: its time with one activation tells that with another.
         """
         name, estimate = piece.label, self.standalone.estimate(piece)
         least_multiple = min(self.least_multiple.values(), default=1.0)
         if estimate <= self.largest_estimate.get(name, 0.0):  # the estimate of an empty tensor may be 0
             least_multiple = self.least_multiple.get(name, least_multiple)
         products = self.standalone.product_seconds(piece)
-        products *= 1.0 if piece.has_eoperators else self._least_product_multiple
+        if products > 0 and not piece.has_eoperators:
+            alike = self._seconds_with_product.get(self._product_of(piece), 0.0)
+            products = max(products * self._least_product_multiple, SAME_PRODUCT_SHARE * alike)
         return max(OPTIMISM * least_multiple * estimate, products)
 
 
@@ -316,10 +337,14 @@ class Prices:
         """Measure the piece of a key alone."""
         self.standalone[key], self.is_measured[key] = self._costs.measure(self.choices.pieces[key]), True
 
-    def are_measured(self, selection: Mapping[int, int]) -> bool:
-        """Return whether the seconds of all choices of a program were measured."""
-        keys = self.choices.keys
-        return all(keys[number] < 0 or self.is_measured[keys[number]] for number in selection.values())
+    def are_measured(self, selection: Mapping[int, int], *, kernels_only: bool = False) -> bool:
+        """Return whether the seconds of all choices of a program were measured, or of those with eOperators.
+
+        An eOperator without a tuned kernel would run as many operators of the runtime, a thousand times slower.
+        """
+        keys = {self.choices.keys[number] for number in selection.values()} - {-1}
+        unmeasured = (self.choices.pieces[key] for key in keys if not self.is_measured[key])
+        return not any(piece.has_eoperators or not kernels_only for piece in unmeasured)
 
     def has_lost_gain(self, key: int, gain: float, places: int) -> bool:
         """Return whether what was measured since has raised a key's estimate by its `gain` at its places.
