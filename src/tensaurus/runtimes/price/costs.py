@@ -340,7 +340,7 @@ class Prices:
     def are_measured(self, selection: Mapping[int, int], *, kernels_only: bool = False) -> bool:
         """Return whether the seconds of all choices of a program were measured, or of those with eOperators.
 
-        An eOperator without a tuned kernel would run as many operators of the runtime, a thousand times slower.
+        An eOperator without a tuned kernel would run as many operators of the runtime, and be far slower.
         """
         keys = {self.choices.keys[number] for number in selection.values()} - {-1}
         unmeasured = (self.choices.pieces[key] for key in keys if not self.is_measured[key])
