@@ -33,7 +33,8 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observation, Observer
 from tensaurus.runtimes.measure.worker import Worker
-from tensaurus.runtimes.price.costs import OPTIMISM, Costs
+from tensaurus.runtimes.price.costs import Costs
+from tensaurus.runtimes.price.estimates import OPTIMISM
 from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
 
 RUNTIMES = backends.targets()

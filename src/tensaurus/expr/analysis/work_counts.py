@@ -66,6 +66,26 @@ def multiply_adds(scope: Scope) -> Size:
     return sum(count(s.body, product(s.shape)) for s in scopes(scope))  # type: ignore[no-any-return]
 
 
+def product_sizes(scope: Scope) -> tuple[tuple[Any, ...], ...]:
+    """Return the sizes of each sum of products: of its results, of its sum, and of what it multiplies.
+
+    They are equal for expressions that differ only in what is done with the sums:
+
+    L[m:M, n:N](max(0, sum[k:K](a[m, k] * b[k, n])))      (((M, N), (K,), ((M, K), (K, N))),)
+    """
+    return tuple(
+        (inner.shape, tuple(axis.extent for axis in body.axes), _shapes(factors))
+        for inner in scopes(scope)
+        for body in bodies(inner.body, nested=False)
+        if isinstance(body, Reduce) and body.monoid == "sum" and (factors := _factors(body.body)) is not None
+    )
+
+
+def _shapes(factors: tuple[Read, ...]) -> tuple[Any, ...]:
+    """Return the shapes of what the factors read, in an order that does not depend on theirs."""
+    return tuple(sorted((read.source.shape for read in factors), key=str))
+
+
 def _factors(term: Body) -> tuple[Read, ...] | None:
     """Return the reads that a term of a sum multiplies; None where it is no product."""
     match term:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 __all__ = ["Round", "plan_rounds"]
 
 FIRST_RUNS = 3  # programs run at their expected costs before any other view
+FAVOURED_KERNELS = 0.6  # factor of kernels' costs in the round of programs with many kernels
 MAX_RUNS_WITHIN_CONSTANTS = 4  # programs run whose kernels read no more constants than the original's
 MAX_RUNS = 12  # programs run in the last round
 
@@ -34,7 +35,7 @@ def plan_rounds(original_bytes: float) -> tuple[Round, ...]:
     """
     return (
         Round(1.0, inf, FIRST_RUNS),
-        Round(0.6, inf, 1),
+        Round(FAVOURED_KERNELS, inf, 1),
         Round(1.0, original_bytes, MAX_RUNS_WITHIN_CONSTANTS),
         Round(1.0, inf, MAX_RUNS),
     )

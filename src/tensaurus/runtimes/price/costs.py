@@ -2,8 +2,7 @@
 
 The price of a choice is the first of these that is known: its in-context cost, observed at its place or of
 equal operators elsewhere (`in_context_costs`); its time alone, as a model of its own (`operator_times`); an
-optimistic estimate.  The estimate is optimistic because extraction would never choose, and so never measure,
-a choice that seems too expensive.  Constants have a price by the byte (`constant_limits`).
+optimistic estimate (`estimates`).  Constants have a price by the byte (`constant_limits`).
 
 A search holds one `Costs`, which learns from measurements.  For each extraction it makes `Prices` of the
 choices that the e-graph then has.
@@ -13,51 +12,39 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, log
+from math import inf
 from time import monotonic
 from typing import Protocol
 
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
-from tensaurus.graph.ir.program_text import workload
 from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.constant_limits import ConstantLimits
+from tensaurus.runtimes.price.estimates import Estimates, Peaks
 from tensaurus.runtimes.price.in_context_costs import InContextCosts, PlacedChoice
-from tensaurus.runtimes.price.operation_counts import is_free, product_operations
+from tensaurus.runtimes.price.operation_counts import is_free
 
 __all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
 
 # To tune an eOperator (an expression whose kernel is generated) takes as long as this many measurements.
 TUNING_COST = 20
-# Every measured operator took some multiple of its roofline estimate.  An optimistic estimate is the roofline
-# estimate times this fraction of the least multiple.
-OPTIMISM = 0.7
-# Share of a convolution's time with other operators fused that it takes at least.
-SAME_PRODUCT_SHARE = 0.95
 # Shares of an observed program's time: its costliest operators up to CALIBRATED_SHARE are measured alone,
 # too, but no more than MAX_CALIBRATED, and beyond these the costliest of each kind that takes more than
 # MIN_SHARE.
 CALIBRATED_SHARE, MIN_SHARE = 0.5, 0.01
 MAX_CALIBRATED = 10
-# An operator that takes less than this share of the first program's time, and adds up no products, is not
-# measured if one of its kind was whose estimate differs by at most this factor.
-NEGLIGIBLE_SHARE, NEAR_ESTIMATE = 0.005, 1.5
+# Share of the first program's time below which an operator is not measured if one of its kind and size was.
+NEGLIGIBLE_SHARE = 0.005
 
 
-class StandaloneCosts(Protocol):
-    """Returns the costs of pieces that run alone."""
+class StandaloneCosts(Peaks, Protocol):
+    """Returns the costs of pieces that run alone, and what they take at the machine's peaks."""
 
     def known(self, piece: Piece) -> float | None:
         """Return the measured seconds, infinity where the runtime refuses the piece; None if not measured."""
 
     def measure(self, piece: Piece) -> float:
         """Return the seconds, measured now unless they are known."""
-
-    def estimate(self, piece: Piece) -> float:
-        """Return the seconds by arithmetic and traffic at the machine's peaks."""
-
-    def product_seconds(self, piece: Piece) -> float:
-        """Return the seconds that its sums of products take at the machine's peak; 0 where it has none."""
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Keep the seconds of a piece in a program: finders get them for a piece that is not measured."""
@@ -99,8 +86,7 @@ class Costs:
     measuring_deadline  when measuring ends (of `time.monotonic`); unknown costs are infinite afterwards
     in_context          costs observed within programs
     constant_limits     limits on bytes of constants, and the price of a byte
-    least_multiple      for each kind of operator, the least quotient of measured and estimated time
-    largest_estimate    for each kind of operator, the largest estimate of a measured one
+    estimates           expected seconds of pieces that were not measured
     """
 
     standalone: StandaloneCosts
@@ -108,17 +94,11 @@ class Costs:
     measuring_deadline: float = inf
     in_context: InContextCosts = field(default_factory=InContextCosts)
     constant_limits: ConstantLimits = field(default_factory=ConstantLimits)
-    least_multiple: dict[str, float] = field(default_factory=dict)
-    largest_estimate: dict[str, float] = field(default_factory=dict)
+    estimates: Estimates = field(init=False)
     _measured: dict[str, float] = field(default_factory=dict)
-    # The least quotient of an operator's time and that of its sums of products at the machine's peak, at most
-    # 1: it is less where the runtime uses fast algorithms.
-    _least_product_multiple: float = 1.0
-    # for each kind of cheap operator {estimate: seconds} of those that were measured
-    _measured_by_estimate: dict[str, dict[float, float]] = field(default_factory=dict)
-    # by the text of a convolution or matrix product: the least seconds of a piece that contains it
-    _seconds_with_product: dict[str, float] = field(default_factory=dict)
-    _products: dict[Piece, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.estimates = Estimates(self.standalone)
 
     def prices(self, choices: PricedChoices) -> Prices:
         """Return the prices of the choices by present knowledge."""
@@ -157,9 +137,10 @@ class Costs:
         known = [self._known_seconds(piece) for piece in pieces]
         for piece, seconds in zip(pieces, known, strict=True):
             if seconds is not None:
-                self._learn_multiple(piece, seconds)
+                self.estimates.learn(piece, seconds)
+        expected = self.estimates.optimistic_seconds
         pairs = zip(pieces, known, strict=True)
-        costs = [self.optimistic_seconds(piece) if seconds is None else seconds for piece, seconds in pairs]
+        costs = [expected(piece) if seconds is None else seconds for piece, seconds in pairs]
         return costs, [seconds is not None for seconds in known]
 
     def _known_seconds(self, piece: Piece) -> float | None:
@@ -170,25 +151,9 @@ class Costs:
         if seconds is None:
             seconds = self.in_context.observed_seconds(piece)
         if seconds is None:
-            seconds = self._scaled_seconds(piece)
+            most = NEGLIGIBLE_SHARE * self.in_context.first_seconds
+            seconds = self.estimates.scaled_seconds(piece, most)
         return inf if seconds is None and self.is_measuring_over else seconds
-
-    def _scaled_seconds(self, piece: Piece) -> float | None:
-        """Return the seconds of a cheap operator from a measured one of its kind and about its size.
-
-        A large network has hundreds of sums and products by constants that a decision hardly depends on; to
-        measure each would take many seconds.  None where the operator is not cheap, or none is alike.
-        """
-        known = self._measured_by_estimate.get(piece.label)
-        if not known or piece.has_eoperators:
-            return None
-        estimate = self.standalone.estimate(piece)
-        if not 0 < estimate < inf:
-            return None
-        nearest = min(known, key=lambda other: abs(log(other / estimate)))
-        seconds = known[nearest] * estimate / nearest
-        is_near = 1 / NEAR_ESTIMATE <= nearest / estimate <= NEAR_ESTIMATE
-        return seconds if is_near and seconds < NEGLIGIBLE_SHARE * self.in_context.first_seconds else None
 
     @property
     def is_measuring_over(self) -> bool:
@@ -200,52 +165,9 @@ class Costs:
         if self.is_measuring_over:
             return inf
         seconds = self._measured[piece.text] = self.standalone.measure(piece)
-        self._learn_multiple(piece, seconds)
+        self.estimates.learn(piece, seconds)
         self.in_context.learn_measured(piece, seconds)
         return seconds
-
-    def _learn_multiple(self, piece: Piece, seconds: float) -> None:
-        """Learn which multiple of its estimate a piece takes, for the estimates of others."""
-        estimate = self.standalone.estimate(piece)
-        if estimate > 0 and 0 < seconds < inf:  # a runtime drops some operators, which then take no time
-            name = piece.label
-            self.least_multiple[name] = min(self.least_multiple.get(name, inf), seconds / estimate)
-            self.largest_estimate[name] = max(self.largest_estimate.get(name, 0.0), estimate)
-            if (products := self.standalone.product_seconds(piece)) > 0:
-                self._least_product_multiple = min(self._least_product_multiple, seconds / products)
-                if product := self._product_of(piece):
-                    least = self._seconds_with_product.get(product, inf)
-                    self._seconds_with_product[product] = min(least, seconds)
-            elif not piece.has_eoperators:
-                self._measured_by_estimate.setdefault(name, {})[estimate] = seconds
-
-    def _product_of(self, piece: Piece) -> str:
-        """Return the text of the only operator of a piece that adds up products; "" for other pieces."""
-        product = self._products.get(piece)
-        if product is None:
-            nodes = [node for node in piece.inner if not node.static and product_operations(node) > 0]
-            is_one = len(nodes) == 1 and not piece.has_eoperators
-            product = self._products[piece] = workload(nodes[0], ignore_values=True) if is_one else ""
-        return product
-
-    def optimistic_seconds(self, piece: Piece) -> float:
-        """Return an estimate of a piece that is too low rather than too high.
-
-        The larger an operator, the smaller the multiple of its estimate that it takes.  So an operator larger
-        than all measured ones of its kind gets the least multiple of any kind, others that of their kind.
-        But no kernel adds up products faster than the machine, and no operator of the runtime faster than
-        the fastest one that was measured.  Whatever a runtime fuses with a convolution, it takes about as
-        long: its time with one activation tells that with another.
-        """
-        name, estimate = piece.label, self.standalone.estimate(piece)
-        least_multiple = min(self.least_multiple.values(), default=1.0)
-        if estimate <= self.largest_estimate.get(name, 0.0):  # the estimate of an empty tensor may be 0
-            least_multiple = self.least_multiple.get(name, least_multiple)
-        products = self.standalone.product_seconds(piece)
-        if products > 0 and not piece.has_eoperators:
-            alike = self._seconds_with_product.get(self._product_of(piece), 0.0)
-            products = max(products * self._least_product_multiple, SAME_PRODUCT_SHARE * alike)
-        return max(OPTIMISM * least_multiple * estimate, products)
 
 
 class Prices:
@@ -352,7 +274,7 @@ class Prices:
         For example, a MatMul of an optimistic 0.2 ms may save 0.1 ms; then another MatMul turns out to take
         twice its estimate, so the first one is expected to take 0.4 ms, and is not worth a measurement.
         """
-        raised = self._costs.optimistic_seconds(self.choices.pieces[key]) - self.standalone[key]
+        raised = self._costs.estimates.optimistic_seconds(self.choices.pieces[key]) - self.standalone[key]
         return raised * places > gain
 
     def update(self) -> None:
@@ -362,7 +284,7 @@ class Prices:
         """
         is_over = self._costs.is_measuring_over
         self.standalone = [
-            seconds if is_measured else inf if is_over else self._costs.optimistic_seconds(piece)
+            seconds if is_measured else inf if is_over else self._costs.estimates.optimistic_seconds(piece)
             for piece, seconds, is_measured in zip(
                 self.choices.pieces, self.standalone, self.is_measured, strict=True
             )
