@@ -55,7 +55,14 @@ from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.program_text import digest_table, format_program, parse_program
 from tensaurus.kernels.stages.stage import build_stages
 from tensaurus.ops import TensorType, Untypable, registry
-from tensaurus.optimizer.run.fast_algorithm_accuracy import LAYER_LIMITS, Accuracy, sample_error
+from tensaurus.optimizer.run.fast_algorithm_accuracy import (
+    CAREFUL_LIMIT,
+    FIRST_LIMIT,
+    PROBE_LIMIT,
+    UNTRIED_LIMIT,
+    Accuracy,
+    sample_error,
+)
 from tensaurus.optimizer.run.options import Options
 from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.price.operation_counts import operations
@@ -511,14 +518,48 @@ def test_a_model_is_held_back_where_it_must(level: str) -> None:
     assert free.allows(found.convolution, (best_algorithm(4, 3),) * 2) and len(tried) == 1
     held = Accuracy(level, whole, PEAKS, judged(inf), notes.append)
     assert held.allows(found.convolution, (best_algorithm(2, 3),) * 2) and notes
-    largest, _, least = (limit * ERROR_FACTORS[level] for limit in LAYER_LIMITS)
-    assert held.layer_limit == least < free.layer_limit == largest
+    margin = ERROR_FACTORS[level]
+    assert held.layer_limit == CAREFUL_LIMIT * margin < free.layer_limit == FIRST_LIMIT * margin
     assert not held.allows(found.convolution, (best_algorithm(6, 3),) * 2)
-    beyond = Accuracy(level, whole, PEAKS, judged(2 * ERROR_FACTORS[level]), notes.append)
+    beyond = Accuracy(level, whole, PEAKS, judged(20 * margin), notes.append)
     assert not beyond.layer_limit and not beyond.allows(found.convolution, (best_algorithm(2, 3),) * 2)
-    assert f"would use {2 * ERROR_FACTORS[level]:.2g} of the" in notes[-1]
+    assert f"would use {20 * margin:.2g} of the" in notes[-1]
     unsaid = Accuracy(level, whole, PEAKS, judged(None))  # by standard operators of its opset
-    assert unsaid.layer_limit == LAYER_LIMITS[1] * ERROR_FACTORS[level]
+    assert unsaid.layer_limit == UNTRIED_LIMIT * margin
+
+
+@pytest.mark.parametrize("level", ERROR_FACTORS)
+@pytest.mark.parametrize("growth", [2.0, 3.0, 4.0])
+def test_a_model_that_adds_errors_up_gets_algorithms_of_smaller_ones(level: str, growth: float) -> None:
+    """Deep networks make several times of a layer's error; then tiles are smaller, not excluded."""
+    whole, margin = layers((64, 64, 3), size=28), ERROR_FACTORS[level]
+    (layer,) = (node for node in whole.active if node.op is CONV)
+    convolution = recognize_convolution(layer).convolution  # type: ignore[union-attr]
+    tried: list[float] = []
+
+    def measured(program: Program) -> float:
+        """The error of the layer's algorithm, of which the model makes several times as much."""
+        found = [a for a in sizes if Bilinear(PEAKS, lambda _, asked, a=a: asked == a).find_equations(layer)]
+        (made,) = (a for a in found if program_with(a).roots == program.roots)
+        tried.append(growth * error(made))
+        return tried[-1]
+
+    def error(algorithms: Algorithms) -> float:
+        return sample_error(algorithms, 1 << (convolution.depth(algorithms) - 1).bit_length())
+
+    def program_with(algorithms: Algorithms) -> Program:
+        finder = Bilinear(PEAKS, lambda _, asked: asked == algorithms)
+        return next(finder.variants(whole), whole)
+
+    sizes = [(best_algorithm(m, 3), best_algorithm(n, 3)) for m in range(2, 7) for n in range(2, 7)]
+    sizes += [(None, best_algorithm(m, 3)) for m in range(2, 7)]
+    sizes += [(best_algorithm(m, 3), None) for m in range(2, 7)]
+    accuracy = Accuracy(level, whole, PEAKS, measured)
+    limit = accuracy.layer_limit
+    admitted = [a for a in sizes if accuracy.allows(convolution, a)]
+    assert limit > 0 and admitted and tried[-1] <= PROBE_LIMIT * margin
+    assert all(each > PROBE_LIMIT * margin for each in tried[:-1])
+    assert all(error(a) <= limit for a in admitted)
 
 
 @pytest.mark.parametrize("rest", [dict[str, Any](), {"strides": (2, 2)}, {"dilations": (2, 2)}], ids=str)

@@ -275,7 +275,7 @@ class Prices:
         twice its estimate, so the first one is expected to take 0.4 ms, and is not worth a measurement.
         """
         raised = self._costs.estimates.optimistic_seconds(self.choices.pieces[key]) - self.standalone[key]
-        return raised * places > gain
+        return raised > 0 and raised * places > gain
 
     def update(self) -> None:
         """Update prices after measurements: estimates too, which follow from what was measured.
