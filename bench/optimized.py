@@ -25,6 +25,7 @@ from time import monotonic
 
 import readme
 from measuring import measuring
+from revision import name_commit
 from rows import grown, optimized, read
 
 from tensaurus.app.zoo.selection import Subject, select_models
@@ -72,6 +73,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="where the rows go, and the page beside them")
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
+    name_commit()  # of what runs, whatever is committed meanwhile
     names = [subject.name for subject in select_models(options.models)]
     each = partial(measured, backend=options.backend, limit=options.time_limit)
     path = options.table or rows_of(options.backend)
@@ -119,12 +121,13 @@ def sum_alone(subject: Subject, backend: str, path: Path) -> float:
 
 def page(rows: list[Row], backend: str) -> str:
     """The tables as Markdown."""
-    machine = Machine.here()
+    machine, limits = Machine.here(), sorted({row.limit for row in rows})
+    limit = f"{limits[0]:g}`" if len(limits) == 1 else "SECONDS`, each model with its own (*limit*)"
     lines = [
-        "# What each model gains",
+        "# What each model gains" + (f" in {limits[0]:g} seconds" if len(limits) == 1 else ""),
         "",
         f"{machine.processor}, {machine.threads} threads; `python bench/optimized.py --backend {backend}"
-        " --time-limit SECONDS`, of which each model has its own (*limit*).",
+        f" --time-limit {limit}; made by {name_commit()}.",
         "Times in milliseconds; the gain is of a second measurement, which did not choose the result.  Those",
         "of the searches are their fastest programs' in the first.  *Predicted* are the original from its",
         "operators alone, and as saturation expects it; and the result, before it was run.",

@@ -717,6 +717,9 @@ class Seconds:
     def estimate(self, piece: Piece) -> float:
         return 0.05
 
+    def product_seconds(self, piece: Piece) -> float:
+        return 0.0
+
 
 @pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("ration", [0, 1, 100])

@@ -552,6 +552,9 @@ def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
         def estimate(self, piece: Piece) -> float:
             return 0.5
 
+        def product_seconds(self, piece: Piece) -> float:
+            return 0.0
+
     x = source("x", TensorType("float32", (3,)))
     made, plain = apply(eop, [x], {"scope": "L[i:3](x0[i])"}), apply(registry["Exp"], [x])
     for more in (True, False):

@@ -112,7 +112,7 @@ def test_the_timeline_tells_what_happened_when(
     assert [event.seconds for event in events] == sorted(event.seconds for event in events)
     phases = [event.facts["name"] for event in events if event.kind == "phase"]
     assert phases[:3] == ["reading the model", "running the original", "searching"]
-    assert {"phase", "exploration", "extraction", "run"} == {event.kind for event in events}
+    assert {"phase", "exploration", "finders", "extraction", "run"} == {event.kind for event in events}
     explored = next(event.facts for event in events if event.kind == "exploration")
     assert int(explored["e_nodes"]) >= int(explored["classes"]) > 5
     printed = capsys.readouterr().err

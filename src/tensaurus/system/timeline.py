@@ -4,7 +4,7 @@ Code at any depth calls `record`; the events belong to the innermost `Timeline` 
 lost where there is none.  The environment variable TENSAURUS_DEBUG prints them on standard error:
 
     TENSAURUS_DEBUG=1   phases, notes, runs of whole programs
-    TENSAURUS_DEBUG=2   also explorations, extractions and tuned kernels
+    TENSAURUS_DEBUG=2   also explorations, runs of finders, trials of accuracy, extractions and tuned kernels
     TENSAURUS_DEBUG=3   also every operator that is measured
 
     with Timeline() as timeline:
@@ -28,7 +28,7 @@ Fact: TypeAlias = str | int | float | bool
 
 DEBUG_LEVELS = {
     **{"phase": 1, "note": 1, "run": 1},
-    **{"exploration": 2, "extraction": 2, "kernel": 2},
+    **{"exploration": 2, "finders": 2, "accuracy": 2, "extraction": 2, "kernel": 2},
     "operator": 3,
 }
 """By kind of event: the least TENSAURUS_DEBUG that prints it."""

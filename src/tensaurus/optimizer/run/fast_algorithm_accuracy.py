@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from math import inf
+from time import monotonic
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from tensaurus.finders.bilinear.tiling import Algorithms
 from tensaurus.graph.ir.program import Program
 from tensaurus.runtimes.price.operation_counts import operations
 from tensaurus.runtimes.price.roofline import Roofline
+from tensaurus.system.timeline import record
 
 __all__ = ["Accuracy", "sample_error"]
 
@@ -89,10 +91,12 @@ class Accuracy:
                 return limit
             if fastest is self.program:
                 break
+            began = monotonic()
             measured = self.measure_error(fastest)
             if measured is None:  # only kernels express the algorithm
                 return UNTRIED_LIMIT
             error = measured
+            record("accuracy", layer_limit=limit, model_error=error, trial_seconds=monotonic() - began)
             # where no error can be measured at all, accurate algorithms are kept
             if error <= PROBE_LIMIT * margin or (error == inf and limit <= CAREFUL_LIMIT):
                 if limit <= CAREFUL_LIMIT:

@@ -13,6 +13,7 @@ from time import monotonic
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import DeferringFinder, Finder, find_all
 from tensaurus.graph.ir.program import Program
+from tensaurus.system.timeline import record
 
 __all__ = ["MAX_NEW_ENODES", "FinderRunner"]
 
@@ -41,8 +42,10 @@ class FinderRunner:
         """Insert the finders' equations for a program that is in the e-graph."""
         began = monotonic()
         self.graph.programs = [program]
-        self.unions += find_all(self.graph, self.finders, len(self.graph) + MAX_NEW_ENODES)
+        unions = find_all(self.graph, self.finders, len(self.graph) + MAX_NEW_ENODES)
+        self.unions += unions
         self.last_run_seconds, self.measuring_seconds = monotonic() - began, 0.0
+        record("finders", unions=unions, finding_seconds=self.last_run_seconds)
 
     def run_deferred(self, program: Program, deadline: float | None) -> bool:
         """Give finders with deferred work a part of the time left; return whether they made a new union."""
