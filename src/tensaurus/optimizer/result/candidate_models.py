@@ -31,6 +31,8 @@ __all__ = ["CandidateModel", "MeasuredModels", "format_skipped", "measure_candid
 
 RAISE_LIMIT = "raise --time-limit"  # the remedy in notes about work for which there was no time
 MIN_WRITING_SECONDS = 1.0  # that writing a candidate as ONNX may take, however little time is left
+# Share of the time limit that writing the first candidate may take: transformed weights of VGG-19 take 3 s.
+FIRST_WRITING_SHARE = 0.2
 FIXED_SIZES_GAIN = 0.05  # least gain of a result that runs only at fixed sizes, which makes up for that loss
 MIN_GAIN = 0.02  # least gain of a result; the place of a model's memory in a process may make as much
 
@@ -106,7 +108,10 @@ def measure_candidates(run: OptimizationRun, outcome: Outcome, bodies: Sequence[
             skipped = len(candidates) - number
             run.progress.note(format_skipped(skipped, "rewritten program", "measured"))
             break
-        if (model := _write_candidate(run, candidate, bodies, deadline)) is not None:
+        least = MIN_WRITING_SECONDS
+        if not models and limit is not None:
+            least = max(least, FIRST_WRITING_SHARE * run.options.time_limit)
+        if (model := _write_candidate(run, candidate, bodies, deadline, least)) is not None:
             models.append(model)
     for reason in dict.fromkeys(model.why_fixed for model in models if model.why_fixed):
         loss = f"a rewritten program would accept only the sizes {run.original.fixed_sizes} ({reason})"
@@ -131,11 +136,14 @@ def format_skipped(count: int, what: str, done: str) -> str:
 
 
 def _write_candidate(
-    run: OptimizationRun, candidate: Candidate, bodies: Sequence[Candidate], deadline: float
+    run: OptimizationRun, candidate: Candidate, bodies: Sequence[Candidate], deadline: float, least: float
 ) -> CandidateModel | None:
-    """Return a candidate with its model; None, and a note, if it cannot be written in half the time left."""
+    """Return a candidate with its model; None, and a note, if it cannot be written in time.
+
+    Writing may take half of the time left, and `least` seconds, however little time is left.
+    """
     now, failure = monotonic(), ""
-    with DeadlineBlock(now + max(MIN_WRITING_SECONDS, (deadline - now) / 2)) as writing:
+    with DeadlineBlock(now + max(least, (deadline - now) / 2)) as writing:
         try:
             if SUBNORMALS not in run.options.without:
                 candidate = flush_candidate(candidate)
