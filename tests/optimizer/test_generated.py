@@ -51,7 +51,7 @@ from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.observe import Observer
 from tensaurus.runtimes.price.kernel_quota import KernelQuota
-from tensaurus.runtimes.price.operator_times import MAX_CACHED_WEIGHTS, OperatorCosts
+from tensaurus.runtimes.price.operator_times import CACHED_BYTES, OperatorCosts
 from tensaurus.runtimes.price.roofline import ONE_CORE
 from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.errors import TensaurusError
@@ -495,7 +495,7 @@ def test_kernels_like_known_ones_need_less_time(clock: Clock) -> None:
         assert (made.seconds_for_next(least) >= least) is may
 
 
-@pytest.mark.parametrize("width, model_bytes", [(4, 0), (4, 2 * MAX_CACHED_WEIGHTS), (1 << 20, 0)])
+@pytest.mark.parametrize("width, model_bytes", [(4, 0), (4, 2 * CACHED_BYTES), (1 << 20, 0)])
 def test_a_kernel_is_not_measured_again_unless_its_weights_are_large(
     tmp_path: Path, width: int, model_bytes: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, isclose
+from math import isclose
 
 import pytest
 from small_programs import node
@@ -177,9 +177,9 @@ def test_a_measurement_shows_which_others_save_nothing() -> None:
     assert not prices.are_measured({0: 0, 1: 1}) and not prices.are_measured({0: 0})
     assert prices.are_measured({0: 1}) and prices.are_measured({0: 0}, kernels_only=True)
     before = prices.standalone[0]
-    told.seconds[small.text] = inf  # never asked
     prices = Prices(costs := Costs(Told()), Listed([small, large]))  # type: ignore[arg-type]
-    assert not prices.has_lost_gain(0, 1e-4, 1)
+    # before any measurement nothing is skipped, not even what seems to save nothing: a search would never end
+    assert not any(prices.has_lost_gain(0, gain, 1) for gain in (1e-4, 0.0, -1.0))
     costs.standalone = told
     prices.measure(1)
     raised = 10 * OPTIMISM * estimate(small) - prices.standalone[0]
@@ -190,6 +190,7 @@ def test_a_measurement_shows_which_others_save_nothing() -> None:
     told.seconds.clear()
     prices.update()  # what follows from the measurement is the estimate now
     assert isclose(prices.standalone[0], 10 * OPTIMISM * estimate(small))
+    assert not prices.has_lost_gain(0, -1.0, 1)
 
 
 def test_a_program_with_an_untuned_kernel_is_not_known() -> None:

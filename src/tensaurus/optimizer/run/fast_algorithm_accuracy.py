@@ -87,9 +87,9 @@ class Accuracy:
             used: list[float] = []
             finder = Bilinear(self.roofline, partial(_is_within, limit * margin, used=used))
             fastest = next(finder.variants(self.program), self.program)
-            if fastest is self.program and error == inf:  # no algorithm is expected to gain: nothing to try
-                return limit
-            if fastest is self.program:
+            if fastest is self.program:  # no algorithm within the limit is expected to gain
+                if error == inf:  # nothing was measured
+                    return limit
                 break
             began = monotonic()
             measured = self.measure_error(fastest)

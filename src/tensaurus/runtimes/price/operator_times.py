@@ -41,8 +41,8 @@ MIN_LIMIT_SECONDS = 3.0  # least time for these three: a process may have to be 
 KERNEL_LIMIT_SECONDS = 8.0  # least time for a kernel, which is tuned and checked, but not past the deadline
 # Share of a kernel's time above which fetching its weights from memory decides: then it is measured.
 MAX_FETCH_SHARE = 0.5
-# A model with more bytes of weights reads them from memory in every run; kernels are tuned with fewer.
-MAX_CACHED_WEIGHTS = 1 << 25
+# Bytes taken to stay in the last-level cache: a model with more weights reads them from memory in every run.
+CACHED_BYTES = 1 << 25
 # Assumed for a piece that copies nothing.  Alone it would copy: runtimes copy an input that is an output.
 CALL_SECONDS = 1e-6
 
@@ -279,12 +279,12 @@ class OperatorCosts:
         passed = sum(
             bytes_of(kind) for node in (*piece.leaves, piece.root) if not node.static for kind in node.types
         )
-        activation_seconds = passed * self.roofline.cached if passed <= MAX_CACHED_WEIGHTS else 0.0
+        activation_seconds = passed * self.roofline.cached if passed <= CACHED_BYTES else 0.0
         return seconds + self._weight_seconds(piece) + activation_seconds
 
     def _weight_seconds(self, piece: Piece) -> float:
         """Return the seconds to fetch a kernel's weights, if the model's do not stay in the caches."""
-        if self.weight_bytes <= MAX_CACHED_WEIGHTS:
+        if self.weight_bytes <= CACHED_BYTES:
             return 0.0
         return _weight_bytes(piece) * self.roofline.streamed
 
