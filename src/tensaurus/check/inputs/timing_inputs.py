@@ -16,16 +16,18 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.value_types import symbol_of
 from tensaurus.ops import TensorType
-from tensaurus.runtimes.backends import Array
+from tensaurus.runtimes.backends import WARM_UP_RUNS, Array
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
+
+LONG_RUN_SECONDS = 5.0  # no further run is started after the runs have taken these
 
 
 class TimingInputs(NamedTuple):
     """Random inputs on which a model runs.
 
     words    the sizes that were made up for them, "" where the model states all sizes
-    seconds  of one run on them: the first, which may be slow
+    seconds  of one run on them: the last of `WARM_UP_RUNS` and one more, of fewer where they take long
     """
 
     arrays: dict[str, Array]
@@ -44,7 +46,7 @@ def draw_timing_inputs(
     limit: float = RUN_LIMIT,
     given: Mapping[str, Array] | None = None,
 ) -> TimingInputs:
-    """Return random inputs on which the model runs, after running it.
+    """Return random inputs on which the model runs, after running it a few times.
 
     `build` is the model as the backend takes it; a run may take `limit` seconds; `given` inputs are used as
     they are.  Raises TensaurusError where no values can be drawn, or the model runs on none of them.
@@ -79,11 +81,16 @@ def draw_timing_inputs(
 
 
 def _timed_run(worker: Worker, arrays: Mapping[str, Array]) -> float:
-    """Run once and return the seconds.  Raises WorkerError."""
-    start = monotonic()
+    """Run a few times and return the seconds of the last run.  Raises WorkerError."""
     worker.feed(arrays)
-    worker.run()
-    return monotonic() - start
+    began = monotonic()
+    for _ in range(WARM_UP_RUNS + 1):
+        start = monotonic()
+        worker.run()
+        seconds = monotonic() - start
+        if monotonic() - began >= LONG_RUN_SECONDS:
+            break
+    return seconds
 
 
 def symbol_sizes(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:

@@ -14,7 +14,7 @@ from tensaurus.check.inputs.user_inputs import load_user_inputs, require_ranges
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
-from tensaurus.runtimes.backends import Array
+from tensaurus.runtimes.backends import WARM_UP_RUNS, Array
 from tensaurus.system.deadline import DeadlineBlock
 
 __all__ = ["FirstRun", "TooSlow"]
@@ -33,8 +33,8 @@ class FirstRun:
 
     user_inputs    the part of the inputs that the user gave
     assumed_sizes  the sizes that were made up for the inputs, for users; "" where none were
-    load_seconds   until a process was ready to run the model
-    run_seconds    of the run
+    load_seconds   until a process was ready to run the model, and what its first runs took longer
+    run_seconds    of one run
     """
 
     feeds: dict[str, Array]
@@ -59,7 +59,7 @@ class FirstRun:
             feeds, assumed_sizes, run_seconds = draw_timing_inputs(
                 model, shapes, options.seed, source, backend, threads, ranges, run_limit, user_inputs
             )
-            load_seconds = monotonic() - began - run_seconds
+            load_seconds = max(0.0, monotonic() - began - (1 + WARM_UP_RUNS) * run_seconds)
             return cls(feeds, user_inputs, assumed_sizes, load_seconds, run_seconds)
         # reached only where the block was ended
         limit = f"{options.time_limit:g} s are too short to compare a result with it"

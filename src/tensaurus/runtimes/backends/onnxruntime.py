@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, describe_error
+from tensaurus.runtimes.backends import WARM_UP_RUNS, Array, Backend, BackendError, Port, describe_error
 from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half
 from tensaurus.runtimes.backends._onnxruntime_graph import trace_kernels
 from tensaurus.system.errors import TensaurusError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BACKEND"]
 
 KERNEL_TIME = "_kernel_time"  # the suffix of the names of events
-WARM_RUNS, MIN_RUNS = 2, 6  # first runs that do not count; runs that count, at least
+MIN_RUNS = 6  # that count, at least
 ENOUGH_SECONDS = 2.0  # seconds after which one run that counts is enough
 
 
@@ -147,9 +147,9 @@ class _OnnxRuntime(Backend):
             runs, start = 0, perf_counter()
             # one run that counts at least; then for `seconds`, and MIN_RUNS runs that count if they are quick
             while (
-                runs <= WARM_RUNS
+                runs <= WARM_UP_RUNS
                 or (spent := perf_counter() - start) < seconds
-                or (runs < MIN_RUNS + WARM_RUNS and spent < ENOUGH_SECONDS)
+                or (runs < MIN_RUNS + WARM_UP_RUNS and spent < ENOUGH_SECONDS)
             ):
                 call()
                 runs += 1
@@ -228,7 +228,7 @@ def _kernel_seconds(kernels: Sequence[Kernel], events: Sequence[Mapping[str, Any
         count = len(places)
         if len(spent[key]) == runs * count:  # otherwise some events are of nodes inside bodies
             for number, place in enumerate(places):
-                seconds[place] = mean_of_middle_half(spent[key][number + WARM_RUNS * count :: count])
+                seconds[place] = mean_of_middle_half(spent[key][number + WARM_UP_RUNS * count :: count])
     return seconds
 
 

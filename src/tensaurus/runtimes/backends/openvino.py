@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.backends import Array, Backend, BackendError, Port, describe_error
+from tensaurus.runtimes.backends import WARM_UP_RUNS, Array, Backend, BackendError, Port, describe_error
 from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half, trace_tensors
 from tensaurus.runtimes.backends._ports import ports_of
 
@@ -172,10 +172,10 @@ class OpenVino(Backend):
         call = session.bind(feeds)
         taken: dict[str, list[float]] = defaultdict(list)
         runs, start = 0, perf_counter()
-        while runs < MIN_RUNS + WARM_RUNS or perf_counter() - start < seconds:
+        while runs < MIN_RUNS + WARM_UP_RUNS or perf_counter() - start < seconds:
             call()
             runs += 1
-            if runs > WARM_RUNS:
+            if runs > WARM_UP_RUNS:
                 for name, spent in session.counters():
                     taken[name].append(spent)
         kernels = _kernels(compiled, proto)
@@ -201,7 +201,7 @@ class OpenVino(Backend):
             raise BackendError(f"openvino: {describe_error(error)}") from error
 
 
-WARM_RUNS, MIN_RUNS = 2, 6  # first runs that do not count; runs that count, at least
+MIN_RUNS = 6  # that count, at least
 
 
 def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:

@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.runtimes.backends import Array
+from tensaurus.runtimes.backends import WARM_UP_RUNS, Array
 from tensaurus.runtimes.measure.comparison import LOOKS, Comparison
 from tensaurus.runtimes.measure.machine import OtherProcesses
 from tensaurus.runtimes.measure.worker import DISTURBED, MAX_REPEATS, Round, Worker, WorkerError
@@ -211,10 +211,15 @@ def explain_refusal(contender: Contender, feeds: Mapping[str, Array], threads: i
 
 
 def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: float) -> None:
-    """Compile the model and run it for about `seconds`.  Raises WorkerError."""
+    """Compile the model and run it for about `seconds`, `WARM_UP_RUNS` times at least.
+
+    Raises WorkerError.
+    """
     worker.compile(build)
     worker.feed(feeds)
-    worker.time(seconds)
+    runs = 0
+    while runs < WARM_UP_RUNS:
+        runs += len(worker.time(seconds).samples)
 
 
 def time_in_turns(

@@ -15,7 +15,15 @@ from typing import Any
 
 from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes import backends
-from tensaurus.runtimes.backends import Array, Bindable, Fusing, Kernel, Profiling, Session
+from tensaurus.runtimes.backends import (
+    WARM_UP_RUNS,
+    Array,
+    Bindable,
+    Fusing,
+    Kernel,
+    Profiling,
+    Session,
+)
 from tensaurus.runtimes.measure.machine import OtherProcesses, waited_seconds
 from tensaurus.system.child import Child, ChildError
 
@@ -193,9 +201,9 @@ class WorkerServer:
             self.compile(build)
             self.feed(feeds)
             start = time.perf_counter()
-            self._call()
-            if time.perf_counter() - start < SLOW_SECONDS:
-                self._call()
+            for _ in range(WARM_UP_RUNS):
+                if time.perf_counter() - start < SLOW_SECONDS:
+                    self._call()
             attempts = []
             for _ in range(1 + MAX_REPEATS):
                 samples, waited = self._samples(seconds, runs)
