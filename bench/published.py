@@ -29,13 +29,12 @@ from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.egraph.match.commuting_calls import commute
 from tensaurus.egraph.match.flatten_nested_calls import flatten
-from tensaurus.egraph.match.ruleset import Ruleset
 from tensaurus.egraph.match.saturate import Limits, saturate
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.graph.ir.node import Node, apply, constant, item, source
 from tensaurus.ops import TensorType
 from tensaurus.ops.declare import attribute_value
-from tensaurus.optimizer.search.strategies import compile_rulesets
+from tensaurus.optimizer.search.strategies import Rulesets
 from tensaurus.rules.language.rule import library
 from tensaurus.rules.language.side_conditions import evaluate_expression
 from tensaurus.rules.language.term import Apply, Item, Literal, Term, Variable, parse_terms
@@ -158,18 +157,18 @@ class _Same:
 
 
 @cache
-def _rules() -> tuple[Ruleset, Ruleset]:
-    return compile_rulesets(library())
+def _rules() -> Rulesets:
+    return Rulesets.compile(library())
 
 
 def derived(law: Law, nodes: int, rounds: int) -> bool:
     left, right = law.sides(law.leaves())
-    usual, every = _rules()
+    simplifying, usual, every = _rules()
     graph = EGraph()
     numbers = [graph.insert_term(root) for root in left]
     graph.rebuild()
     limits = Limits(nodes=nodes, rounds=rounds, multi=2, deadline=monotonic() + SECONDS)
-    saturate(graph, usual, limits, later=every, finders=FINDERS)
+    saturate(graph, usual, limits, simplifying=simplifying, later=every, finders=FINDERS)
     find_all(graph, FINDERS, 2 * nodes)
     others = [graph.insert_term(root) for root in right]
     graph.rebuild()

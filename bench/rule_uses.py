@@ -43,7 +43,7 @@ from tensaurus.ops import Op
 from tensaurus.ops.examples import examples_of
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.saturation import Saturation
-from tensaurus.optimizer.search.strategies import compile_rulesets
+from tensaurus.optimizer.search.strategies import Rulesets
 from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import UNUSED_RULES_FILE, Rule, library, read_rules
 from tensaurus.rules.language.term import Literal, Term, show_term
@@ -142,8 +142,11 @@ def _quick(problem: Problem, seconds: float, start: Selection | None) -> Selecti
 
 def optimized(program: Program, rules: Rules) -> Outcome:
     """What comes out by estimates."""
-    usual, later = compile_rulesets(rules)
-    return Saturation(usual, Prices(), [_quick], exploration_limits=LIMITS, later=later).run(program)
+    simplifying, usual, later = Rulesets.compile(rules)
+    search = Saturation(
+        usual, Prices(), [_quick], exploration_limits=LIMITS, simplifying=simplifying, later=later
+    )
+    return search.run(program)
 
 
 def applied(program: Program, rules: Rules) -> tuple[list[str], float]:

@@ -34,6 +34,7 @@ __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner
 
 
 FINDER_SHARE = 0.1  # share of the limit of e-nodes that is reserved for finders
+SIMPLIFYING_SHARE = 0.25  # share of the room for e-nodes that simplifying rules may fill
 LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that of the `later` rules
 
 
@@ -122,6 +123,7 @@ def saturate(
     ruleset: Ruleset,
     limits: Limits = Limits(),
     *,
+    simplifying: Ruleset | None = None,
     later: Ruleset | None = None,
     finders: Sequence[Finder] = (),
     watch: Callable[[int, int], None] = lambda rounds, nodes: None,
@@ -133,11 +135,19 @@ def saturate(
     rounds and of e-nodes.  The `finders` are called after every round with multi-pattern rules.  With a
     `refutation` all types and equalities are checked in the end, see `check`.
 
-    With `later` the exploration has two stages.  The rules of `ruleset` run until they saturate or meet a
-    limit.  Then those of `later`, which contain rare rules besides, run with LATER_GROWTH times the e-nodes,
-    so that rare rules cannot crowd out common ones.
+    The exploration has up to three stages, each until its rules saturate or meet a limit:
+
+    1. `simplifying`, rules that enlarge no program: they add few e-nodes, and their results come before those
+       of rules that fill the e-graph
+    2. `ruleset`
+    3. `later`, with rare rules besides, and with LATER_GROWTH times the e-nodes, so that rare rules cannot
+       crowd out common ones
     """
-    report = Runner(graph, ruleset, limits, finders).explore(watch)
+    report = Exploration()
+    if simplifying is not None:
+        fewer = replace(limits, nodes=len(graph) + int(SIMPLIFYING_SHARE * max(0, limits.nodes - len(graph))))
+        report = Runner(graph, simplifying, fewer).explore(watch)
+    report = report.then(Runner(graph, ruleset, limits, finders).explore(watch))
     if later is not None:
         more = replace(limits, nodes=int(LATER_GROWTH * limits.nodes))
         report = report.then(Runner(graph, later, more, finders).explore(watch))

@@ -154,8 +154,8 @@ class SaturatingSearch:
             self.graph.rebuild()
             config = self.config
             self.exploration = saturate(
-                self.graph, config.ruleset, config.exploration_limits, later=config.later,
-                finders=self.finders, refutation=config.refutation,
+                self.graph, config.ruleset, config.exploration_limits, simplifying=config.simplifying,
+                later=config.later, finders=self.finders, refutation=config.refutation,
             )
             self.can_explore = self.exploration.ended_by == "time"
         self.ended_by = self.exploration.ended_by

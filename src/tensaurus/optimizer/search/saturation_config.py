@@ -25,7 +25,8 @@ MAX_EXTRACTIONS = 400
 class SaturationConfig:
     """What one search works with; `watch(extractions done, best cost)` is called after every extraction.
 
-    ruleset             compiled rules; `later`: these and those that only long searches apply, see `saturate`
+    ruleset             compiled rules
+    simplifying, later  rules of the stages before and after, or None, see `saturate`
     standalone_costs    costs of pieces measured by themselves
     extractors          applied in order: a quick one finds what to measure, the last one proves the optimum;
                         each returns the choices of the e-classes that the roots need, and of no others
@@ -59,5 +60,6 @@ class SaturationConfig:
     watch: Callable[[int, float], None] = lambda steps, best: None
     plan_measuring: Callable[[Mapping[Piece, float]], None] = lambda pieces: None
     refutation: Refutation | None = None
+    simplifying: Ruleset | None = None
     later: Ruleset | None = None
     extend_deadline: Callable[[Program, bool], float | None] = lambda program, found: None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from tensaurus.egraph.core.check_egraph import Refutation
 from tensaurus.egraph.core.finder_protocol import Finder
@@ -26,7 +26,7 @@ from tensaurus.runtimes.measure.observe import Observation
 from tensaurus.runtimes.price.kernel_quota import KernelQuota
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 
-__all__ = ["STRATEGIES", "Effort", "Runtime", "Strategy", "compile_rulesets"]
+__all__ = ["STRATEGIES", "Effort", "Runtime", "Rulesets", "Strategy"]
 
 Watch: TypeAlias = Callable[[int, float], None]
 
@@ -89,13 +89,24 @@ class Strategy(Protocol):
         """Return the best programs; `watch` is called with the steps done and the best cost."""
 
 
-def compile_rulesets(rules: Sequence[Rule]) -> tuple[Ruleset, Ruleset | None]:
-    """Compile the rules without the tag `long`, which every search applies, and all rules, or None.
+class Rulesets(NamedTuple):
+    """The rules of the three stages of an exploration, see `saturate`.
 
-    All rules are for a search that has time left; None where no rule has the tag.
+    simplifying  see `Rule.simplifies`
+    usual        without the tag `long`
+    later        all rules, for a search that has time left; None where no rule has the tag `long`
     """
-    usual = [rule for rule in rules if "long" not in rule.tags]
-    return Ruleset(usual), Ruleset(rules) if len(usual) < len(rules) else None
+
+    simplifying: Ruleset
+    usual: Ruleset
+    later: Ruleset | None
+
+    @classmethod
+    def compile(cls, rules: Sequence[Rule]) -> Rulesets:
+        usual = [rule for rule in rules if "long" not in rule.tags]
+        simplifying = [rule for rule in usual if rule.simplifies]
+        later = Ruleset(rules) if len(usual) < len(rules) else None
+        return cls(Ruleset(simplifying), Ruleset(usual), later)
 
 
 class SaturationStrategy:
@@ -103,7 +114,7 @@ class SaturationStrategy:
 
     def __init__(self, rules: Sequence[Rule], runtime: Runtime, other: Strategy | None = None):
         self._runtime, self._other = runtime, other
-        self._ruleset, self._later = compile_rulesets(rules)
+        self._rulesets = Rulesets.compile(rules)
 
     def search(self, program: Program, effort: Effort, watch: Watch) -> Outcome:
         extractors = [_extract_quickly]
@@ -116,7 +127,7 @@ class SaturationStrategy:
             return self._other.search(whole, _backtracking_effort(effort), watch)
 
         search = Saturation(
-            self._ruleset,
+            self._rulesets.usual,
             standalone_costs=KernelQuota(self._runtime.costs, self._runtime.may_tune),
             extractors=extractors,
             find_fused=self._runtime.find_fused,
@@ -129,7 +140,8 @@ class SaturationStrategy:
             watch=watch,
             plan_measuring=self._runtime.plan_measuring,
             refutation=self._runtime.refutation,
-            later=self._later,
+            simplifying=self._rulesets.simplifying,
+            later=self._rulesets.later,
             extend_deadline=self._runtime.extend_deadline,
         )
         if effort.steps is not None:

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.resources import files
 
 from tensaurus.rules.language.evidence import Evidence, parse_evidence
-from tensaurus.rules.language.occurrences import attribute_expressions, bound_names, variables
+from tensaurus.rules.language.occurrences import attribute_expressions, bound_names, outer_first, variables
 from tensaurus.rules.language.term import (
     Apply,
     Item,
@@ -76,6 +77,31 @@ class Rule:
     def variables(self) -> dict[str, Variable]:
         """The tensor variables of the left side, by name."""
         return {k: v for root in self.lhs for k, v in variables(root).items()}
+
+    @property
+    def simplifies(self) -> bool:
+        """Whether a search should apply the rule first: it reaches other operators, not only another order.
+
+        Add(Conv(x, v, b), Conv(x, w, c)) => Conv(x, Add(v, w), Add(b, c)) where const(v), ...   True
+        Add(Add(x, y), z) => Add(x, Add(y, z))    False: the same operators, and as many ways as there are
+                                                  orders of a sum
+        What is computed from constants does not count.  Rules tagged `explore`, and those of several roots,
+        are left out.
+        """
+        if len(self.lhs) > 1 or "explore" in self.tags:
+            return False
+        constants = set[str]()
+        for tree in self.where:
+            match tree:
+                case ast.Call(ast.Name("const"), [ast.Name(name)]):
+                    constants.add(name)
+        return _operators(self.lhs, constants) != _operators(self.rhs, constants)
+
+
+def _operators(roots: Iterable[Term], constants: Container[str]) -> Counter[str]:
+    """Return how often each operator occurs in the roots, those that only constants reach left out."""
+    calls = {call: call.op.name for root in roots for call in outer_first(root)}
+    return Counter(op for call, op in calls.items() if any(name not in constants for name in variables(call)))
 
 
 UNUSED_RULES_FILE = "idle.txt"  # names of generated rules that no model of `bench/rule_uses.py` uses

@@ -38,7 +38,7 @@ __all__ = ["OperatorCosts"]
 
 TIME_SHARE = 0.25  # share of the time left that exporting, compiling and measuring one piece may take
 MIN_LIMIT_SECONDS = 3.0  # least time for these three: a process may have to be started
-KERNEL_LIMIT_SECONDS = 8.0  # least time for a kernel, which is tuned and checked, but not past the deadline
+KERNEL_LIMIT_SECONDS = 12.0  # least time for a kernel, which is tuned and checked, but not past the deadline
 # Share of a kernel's time above which fetching its weights from memory decides: then it is measured.
 MAX_FETCH_SHARE = 0.5
 # Bytes taken to stay in the last-level cache: a model with more weights reads them from memory in every run.
