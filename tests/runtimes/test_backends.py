@@ -131,7 +131,7 @@ def test_kernels_that_run_in_another_order_have_their_own_times(inside: int) -> 
     kernels = [kernel("a", "Conv"), kernel("b", "Conv"), kernel("", "Relu"), kernel("", "Relu")]
     order = [("b", "Conv", 2), ("Relu_7", "Relu", 3), ("a", "Conv", 1), ("Relu_9", "Relu", 4)]
     order += [("within", "Relu", 5)] * inside
-    runs = onnxruntime.WARM_RUNS + 3
+    runs = onnxruntime.WARM_UP_RUNS + 3
     events = [
         {"cat": "Node", "name": f"{name}_kernel_time", "dur": 1e6 * spent, "args": {"op_name": operator}}
         for _ in range(runs)

@@ -8,7 +8,8 @@ Tags:
     explore  enlarges a program, or leads back to an earlier one: left out of the default search, which takes
              the cheapest program first; a search that keeps every program (saturation) uses the rule
     off      an unsound rule, kept with its counterexample
-    long     has helped no model so far: only a search with a long time limit uses the rule
+    long     has helped no model so far: only a search with a long time limit uses the rule, unless it makes
+             programs smaller (`Rule.shrinks`): models that nobody has seen may need it
     once     symmetric in its roots: matching one order of the roots is enough
 
 `a <=> b` is two rules, the second named after the first and `-back`; with the tag `back` only the second is
@@ -90,16 +91,28 @@ class Rule:
         """
         if len(self.lhs) > 1 or "explore" in self.tags:
             return False
+        left, right = self._operators
+        return left != right
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether the right side has fewer operators, those left out that compute from constants alone."""
+        left, right = self._operators
+        return left.total() > right.total()
+
+    @property
+    def _operators(self) -> tuple[Counter[str], Counter[str]]:
+        """How often each operator occurs on both sides, those left out that compute from constants alone."""
         constants = set[str]()
         for tree in self.where:
             match tree:
                 case ast.Call(ast.Name("const"), [ast.Name(name)]):
                     constants.add(name)
-        return _operators(self.lhs, constants) != _operators(self.rhs, constants)
+        return _count_operators(self.lhs, constants), _count_operators(self.rhs, constants)
 
 
-def _operators(roots: Iterable[Term], constants: Container[str]) -> Counter[str]:
-    """Return how often each operator occurs in the roots, those that only constants reach left out."""
+def _count_operators(roots: Iterable[Term], constants: Container[str]) -> Counter[str]:
+    """Return how often each operator occurs in the roots, those left out that read only constants."""
     calls = {call: call.op.name for root in roots for call in outer_first(root)}
     return Counter(op for call, op in calls.items() if any(name not in constants for name in variables(call)))
 
@@ -215,8 +228,8 @@ def read_rules(lines: Iterable[str], origin: str = "", ops: Container[str] | Non
 def library(long: bool = True, ops: Container[str] | None = None) -> list[Rule]:
     """Return every rule that ships with the package, by file and line, generated rules last.
 
-    Includes rules tagged `off`; those tagged `long`, and those of `for` clauses, only if `long`.  Where `ops`
-    is given (the operators of a model), a `for` clause is limited to these operators.
+    Includes rules tagged `off`; those tagged `long` that do not shrink programs, and those of `for` clauses,
+    only if `long`.  Where `ops` is given (the operators of a model), a `for` clause is limited to these.
     """
     rules: list[Rule] = []
     own = files("tensaurus.rules") / "library"
@@ -227,4 +240,5 @@ def library(long: bool = True, ops: Container[str] | None = None) -> list[Rule]:
             if entry.name.endswith(".rules"):
                 rules.extend(read_rules(entry.read_text().splitlines(), entry.name, ops if long else ()))
     tagged = (replace(rule, tags=rule.tags | {"long"}) if rule.name in idle else rule for rule in rules)
+    tagged = (replace(rule, tags=rule.tags - {"long"}) if rule.shrinks else rule for rule in tagged)
     return [rule for rule in tagged if long or "long" not in rule.tags]
