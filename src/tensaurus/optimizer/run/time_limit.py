@@ -16,9 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import monotonic
 
-from tensaurus.runtimes.backends import WARM_UP_RUNS
 from tensaurus.runtimes.measure.comparison import CERTAIN_PAIRS, LOOKS
-from tensaurus.runtimes.measure.measure import BURST_SECONDS, min_rounds
+from tensaurus.runtimes.measure.measure import BURST_SECONDS, min_rounds, warm_up_runs
 
 __all__ = ["TimeLimit"]
 
@@ -28,9 +27,9 @@ CHECK_REFERENCE_RUNS = 26  # estimated evaluations of the float64 reference in t
 REPLAY_REFERENCE_RUNS = 4  # a replay of the rewrites takes at most as long as these runs in most networks
 CHECK_LOADS, CHECK_RUNS = 4, 55  # estimated starts of a process with a model, and runs, in such a check
 FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has more models and processes
-# Fewest runs that compare the original with one result.  Of both models: warm-ups before the turns and before
-# the pairs, a round of turns, and a few pairs.
-MIN_RUNS = 2 * (2 * WARM_UP_RUNS + 1 + CERTAIN_PAIRS)
+# Fewest runs that compare the original with one result.  Of both models, which are slow: a warm-up before the
+# turns and one before the pairs, a round of turns, and a few pairs.
+MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
 COMPARING_SLACK = 0.05  # of the time limit, by which a comparison may take longer than estimated
 LATE_SECONDS = 5.0  # by which processes may be late on a busy machine
 LONG_RUN_SECONDS = 1.0  # models that run faster are always measured: a few runs cost little
@@ -77,12 +76,13 @@ class TimeLimit:
     def measuring_seconds(self, models: int) -> float:
         """Return the least seconds that measuring this number of models in turns takes."""
         turn = max(self.turn_seconds, self.run_seconds)  # of each model: some to warm up, then the rounds
-        return models * (self.load_seconds + (WARM_UP_RUNS + min_rounds(turn)) * turn)
+        return models * (self.load_seconds + (warm_up_runs(turn) + min_rounds(turn)) * turn)
 
     @property
     def comparing_seconds(self) -> float:
         """Seconds to compare one result with the original by the fewest pairs that can decide."""
-        return 2 * (self.load_seconds + (WARM_UP_RUNS + LOOKS[0]) * max(BURST_SECONDS, self.run_seconds))
+        runs = warm_up_runs(self.run_seconds) + LOOKS[0]
+        return 2 * (self.load_seconds + runs * max(BURST_SECONDS, self.run_seconds))
 
     def patience_seconds(self, models: int) -> float:
         """Return the seconds past its deadline after which measuring this number of models is ended."""

@@ -15,7 +15,14 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.backends import WARM_UP_RUNS, Array
 from tensaurus.runtimes.measure.comparison import LOOKS, Comparison
 from tensaurus.runtimes.measure.machine import OtherProcesses
-from tensaurus.runtimes.measure.worker import DISTURBED, MAX_REPEATS, Round, Worker, WorkerError
+from tensaurus.runtimes.measure.worker import (
+    DISTURBED,
+    MAX_REPEATS,
+    SLOW_SECONDS,
+    Round,
+    Worker,
+    WorkerError,
+)
 
 __all__ = [
     "MIN_ROUNDS",
@@ -31,6 +38,7 @@ __all__ = [
     "compare_timings",
     "explain_refusal",
     "warm_up",
+    "warm_up_runs",
 ]
 
 MIN_ROUNDS = 4  # of a comparison, however little time there is
@@ -211,15 +219,20 @@ def explain_refusal(contender: Contender, feeds: Mapping[str, Array], threads: i
 
 
 def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: float) -> None:
-    """Compile the model and run it for about `seconds`, `WARM_UP_RUNS` times at least.
+    """Compile the model and run it for about `seconds`, `warm_up_runs` times at least.
 
     Raises WorkerError.
     """
     worker.compile(build)
     worker.feed(feeds)
-    runs = 0
-    while runs < WARM_UP_RUNS:
-        runs += len(worker.time(seconds).samples)
+    samples: list[float] = []
+    while not samples or len(samples) < warm_up_runs(max(samples)):
+        samples += worker.time(seconds).samples
+
+
+def warm_up_runs(run_seconds: float) -> int:
+    """Return how many first runs of a model do not count: one where a run takes long."""
+    return WARM_UP_RUNS if run_seconds < SLOW_SECONDS else 1
 
 
 def time_in_turns(
