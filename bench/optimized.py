@@ -9,13 +9,17 @@ with the costs that the programs run before it have corrected.
 Writes tables/optimized.csv (of other backends, optimized_NAME.csv) as it goes, goes on from there with
 --resume, and makes the table beside it, and of onnxruntime tables/prediction.png.
 
-    python bench/optimized.py [--resume] [--backend onnxruntime] [--time-limit 60] [--table FILE] [MODELS...]
+With --leave-out, schedules that ship for the model's own operators are not used (`leave_out`).
+
+    python bench/optimized.py [--resume] [--backend onnxruntime] [--time-limit 60] [--leave-out]
+                              [--table FILE] [MODELS...]
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import exp, isfinite, isnan, log, nan
@@ -24,6 +28,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 
 import readme
+from leave_out import own_schedules_left_out
 from measuring import measuring
 from revision import name_commit
 from rows import grown, optimized, read
@@ -38,7 +43,6 @@ TABLES = Path(__file__).parent / "tables"
 def rows_of(backend: str) -> Path:
     """The rows of a backend; the table is beside them."""
     return TABLES / ("optimized.csv" if backend == "onnxruntime" else f"optimized_{backend}.csv")
-
 
 
 @dataclass
@@ -71,25 +75,29 @@ def main() -> None:
     parser.add_argument("--backend", default="onnxruntime")
     parser.add_argument("--time-limit", type=float, default=60.0)
     parser.add_argument("--table", type=Path, help="where the rows go, and the page beside them")
+    parser.add_argument("--leave-out", action="store_true", help="schedules of the model's own operators")
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
     name_commit()  # of what runs, whatever is committed meanwhile
     names = [subject.name for subject in select_models(options.models)]
-    each = partial(measured, backend=options.backend, limit=options.time_limit)
+    each = partial(
+        measured, backend=options.backend, limit=options.time_limit, leave_out=options.leave_out
+    )
     path = options.table or rows_of(options.backend)
     rows = grown(path, read(path, Row) if options.resume else [], names, each)
-    path.with_suffix(".md").write_text(page(rows, options.backend))
+    path.with_suffix(".md").write_text(page(rows, options.backend, options.leave_out))
     if options.backend == "onnxruntime" and options.table is None:
         draw(rows, TABLES / "prediction.png")
         readme.write()
 
 
-def measured(name: str, backend: str, limit: float) -> Row:
+def measured(name: str, backend: str, limit: float, leave_out: bool) -> Row:
     (subject,) = select_models([name])
     with TemporaryDirectory() as folder:
         alone = sum_alone(subject, backend, Path(folder) / "alone.sqlite")
     start = monotonic()
-    known = optimized(subject, backend, limit).summary
+    with own_schedules_left_out() if leave_out else nullcontext():
+        known = optimized(subject, backend, limit).summary
     wall = monotonic() - start
     ours = known.found_ms.get("saturation", nan)
     return Row(
@@ -119,7 +127,7 @@ def sum_alone(subject: Subject, backend: str, path: Path) -> float:
         return 1e3 * sum(map(costs, program.active))
 
 
-def page(rows: list[Row], backend: str) -> str:
+def page(rows: list[Row], backend: str, leave_out: bool) -> str:
     """The tables as Markdown."""
     machine, limits = Machine.here(), sorted({row.limit for row in rows})
     limit = f"{limits[0]:g}`" if len(limits) == 1 else "SECONDS`, each model with its own (*limit*)"
@@ -128,6 +136,7 @@ def page(rows: list[Row], backend: str) -> str:
         "",
         f"{machine.processor}, {machine.threads} threads; `python bench/optimized.py --backend {backend}"
         f" --time-limit {limit}; made by {name_commit()}.",
+        *(["Shipped schedules of the model's own operators were left out."] if leave_out else []),
         "Times in milliseconds; the gain is of a second measurement, which did not choose the result.  Those",
         "of the searches are their fastest programs' in the first.  *Predicted* are the original from its",
         "operators alone, and as saturation expects it; and the result, before it was run.",

@@ -104,11 +104,11 @@ def computing(roots: Sequence[Term]) -> int:
     return sum(map(computes, calls.values()))
 
 
-def shrinks(rule: Rule) -> bool:
-    """Whether it makes a program smaller, or one call of several: such a rule is worth its search."""
+def is_worth_its_search(rule: Rule) -> bool:
+    """Whether it makes a program smaller, or one call of several, or has fewer numbers."""
     left, right = sizes_of(rule)
     merges = len(rule.lhs) > 1 and computing(rule.lhs) > computing(rule.rhs)
-    return merges or (left, numbers_of(rule.lhs)) > (right, numbers_of(rule.rhs))
+    return merges or rule.shrinks or (left, numbers_of(rule.lhs)) > (right, numbers_of(rule.rhs))
 
 
 def moves(op: Op) -> bool:
@@ -226,7 +226,7 @@ def page(models: Sequence[str], idle: list[str]) -> Iterator[str]:
     idle += [
         rule.name
         for rule in own
-        if not shrinks(rule) and (rule.name not in helped or rule.name in common)
+        if not is_worth_its_search(rule) and (rule.name not in helped or rule.name in common)
     ]
     count = sum(rule.name in helped for rule in own)
     left = (

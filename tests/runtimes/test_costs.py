@@ -201,3 +201,16 @@ def test_a_program_with_an_untuned_kernel_is_not_known() -> None:
     assert prices.are_measured({0: 1}, kernels_only=True)
     prices.is_measured[0] = True
     assert prices.are_measured({0: 0, 1: 1})
+
+
+def test_an_operator_has_its_share_of_all_kernels_that_compute_it() -> None:
+    """onnxruntime runs a MatMul and an Add as a Reshape, a Gemm and a Reshape, each of both operators."""
+    shifted = node("Add", PRODUCT, X)
+    both, times = frozenset({PRODUCT, shifted}), (3e-6, 120e-6, 3e-6)
+    costs = Costs(Told())
+    run = Observation(sum(times), tuple((both, taken) for taken in times))
+    costs.learn(run, {}, Prices(costs, Listed([])), 0)  # type: ignore[arg-type]
+    seen = [costs.in_context.observed_seconds(Piece.of(one)) for one in (PRODUCT, shifted)]
+    assert None not in seen and isclose(sum(seen), sum(times))  # type: ignore[arg-type]
+    shares = [estimate(Piece.of(one)) for one in (PRODUCT, shifted)]
+    assert isclose(seen[0] / seen[1], shares[0] / shares[1])  # type: ignore[operator]

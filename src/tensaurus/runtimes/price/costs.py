@@ -10,7 +10,7 @@ choices that the e-graph then has.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
@@ -115,7 +115,7 @@ class Costs:
         placed = [prices.placed_choice(number, nodes) for number, nodes in computed.items()]
         self.in_context.learn(run, placed, read_bytes)
         # single operators inside kernels of several
-        shares = [share for nodes, seconds in run.kernels for share in self._operator_shares(nodes, seconds)]
+        shares = self._operator_shares(run)
         self.in_context.learn_shares(shares)
         # finders ask for pieces that were never measured: tell them what was observed
         pieces = [*(choice.piece for choice in placed), *(piece for piece, _ in shares)]
@@ -123,14 +123,21 @@ class Costs:
             if (seconds := self.in_context.observed_seconds(piece)) is not None:
                 self.standalone.note_observed(piece, seconds)
 
-    def _operator_shares(self, nodes: Iterable[Node], seconds: float) -> Iterator[tuple[Piece, float]]:
-        """Divide the time of a kernel of several operators among them, in proportion to their estimates."""
-        pieces = [Piece.of(node) for node in nodes if not is_free(node)]
-        estimates = [self.standalone.estimate(piece) for piece in pieces]
-        total = sum(estimates)
-        if len(pieces) > 1 and 0 < total < inf:
-            for piece, estimate in zip(pieces, estimates, strict=True):
-                yield piece, seconds * estimate / total
+    def _operator_shares(self, run: Observation) -> list[tuple[Piece, float]]:
+        """Divide the times of kernels of several operators among these, in proportion to their estimates.
+
+        Several kernels may compute the same operators: onnxruntime runs a MatMul and an Add as a Reshape of 3
+        microseconds, a Gemm of 120 and another Reshape.  An operator took what it has of all of them.
+        """
+        seconds_of: dict[Node, float] = {}
+        for nodes, seconds in run.kernels:
+            computed = [node for node in nodes if not is_free(node)]
+            estimates = [self.standalone.estimate(Piece.of(node)) for node in computed]
+            total = sum(estimates)
+            if len(computed) > 1 and 0 < total < inf:
+                for node, estimate in zip(computed, estimates, strict=True):
+                    seconds_of[node] = seconds_of.get(node, 0.0) + seconds * estimate / total
+        return [(Piece.of(node), seconds) for node, seconds in seconds_of.items()]
 
     def standalone_seconds(self, pieces: Sequence[Piece]) -> tuple[list[float], list[bool]]:
         """Return the seconds of each piece alone, estimates included, and whether they were measured."""
