@@ -36,6 +36,15 @@ def test_flops_count_an_inner_scope_once() -> None:
     assert flops(compute((N, K), lambda i, j: ROW[i] + MATMUL[i, 0])) == N * K + N * K + 2 * N * K * M
 
 
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_products_with_zeros_between_elements_are_not_counted(stride: int) -> None:
+    """A transposed convolution along one axis, of 6 elements each `stride` apart, with a kernel of 3."""
+    length = 6 * stride
+    spread = compute((length,), lambda i: where(0 - (i - stride * (i // stride)), X[i // stride, 0], 0))
+    scope = compute((length - 2,), lambda i: total((3,), lambda k: spread[i + k] * Y[k, 0]))
+    assert flops(scope) == Fraction(2 * 3 * (length - 2), stride)
+
+
 def test_flops_of_copies_are_none_and_of_choices_the_dearer_branch() -> None:
     assert flops(compute((K, N), lambda i, j: X[j, i])) == 0
     assert flops(compute((6,), lambda i: where(i - 2, X[0, 0] * 2 + 1, X[0, 0]))) == 12

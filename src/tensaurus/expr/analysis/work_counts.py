@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import reduce
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ def flops(scope: Scope) -> Size:
     """Return the number of scalar function calls plus steps of reductions, over all elements.
 
     An inner scope counts once per element of its own, however often it is read; of a select the dearer branch
-    counts; indices and conversions count nothing.
+    counts; indices and conversions count nothing.  Products with zeros that are put between elements, as
+    strides of a transposed convolution put them, count nothing: kernels leave them out.
     """
 
     def count(body: Body) -> Any:
@@ -34,7 +36,8 @@ def flops(scope: Scope) -> Size:
             case Select(_, then, other):
                 return largest(count(then), count(other))
             case Reduce(_, axes, nested):
-                return product(a.extent for a in axes) * (count(nested) + 1)
+                density = reduce(mul, map(_source_density, _factors(nested) or ()), Fraction(1))
+                return product(a.extent for a in axes) * density * (count(nested) + 1)
         return 0
 
     return sum(product(s.shape) * count(s.body) for s in scopes(scope))  # type: ignore[no-any-return]
@@ -100,7 +103,7 @@ def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
     """Return how many of the products at these points count: not those with zeros, and no pair twice."""
     amounts = []  # of each factor the elements that are not zeros put in between
     for read in factors:
-        density = _density(read.source) if isinstance(read.source, Scope) else Fraction(1)
+        density = _source_density(read)
         points = points * density
         amounts.append(product(read.source.shape) * density)
     if len(factors) != 2:
@@ -112,6 +115,11 @@ def _product_count(factors: tuple[Read, ...], points: Any) -> Any:
     if not all(isinstance(amount, int | Fraction) for amount in counts) or not shared:
         return points  # with symbols, or without elements, there is no smaller number
     return min(points, amounts[0] * amounts[1] / Fraction(shared))
+
+
+def _source_density(read: Read) -> Fraction:
+    """Return the fraction of elements that are not zeros put in between, of what a read takes them from."""
+    return _density(read.source) if isinstance(read.source, Scope) else Fraction(1)
 
 
 def _density(scope: Scope) -> Fraction:
