@@ -33,8 +33,9 @@ from tensaurus.runtimes.measure.measure import (
     Timing,
     compare_timings,
     time_contenders,
+    warm_up,
 )
-from tensaurus.runtimes.measure.worker import Worker, WorkerError
+from tensaurus.runtimes.measure.worker import Round, Worker, WorkerError
 from tensaurus.runtimes.price import roofline
 from tensaurus.runtimes.price.roofline import Roofline
 from tensaurus.system import child, cleanups
@@ -401,3 +402,32 @@ def test_the_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:
     assert flat.seconds(0, 10) == 5.0
     assert flat.seconds(0, 12) == 5.0 + 4.0
     assert flat.seconds(0, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("runs", "turns"),
+    [
+        pytest.param([0.27, 0.24, 0.12], 2, id="two runs that fetch memory"),
+        pytest.param([3.0, 2.9, 2.8], 1, id="slow: one is enough"),
+        pytest.param([0.01] * 9, 1, id="several in one turn"),
+    ],
+)
+def test_a_model_is_warmed_up_by_its_first_two_runs(runs: list[float], turns: int) -> None:
+    """onnxruntime plans memory in the first run and fetches it anew in the second."""
+
+    class Told:
+        done = 0
+
+        def compile(self, build: Build) -> None:
+            """Nothing is run."""
+
+        feed = compile
+
+        def time(self, seconds: float) -> Round:
+            self.done += 1
+            samples = runs if runs[0] < seconds else [runs[self.done - 1]]
+            return Round(tuple(samples), 0.0)
+
+    worker = Told()
+    warm_up(worker, None, {}, 0.05)  # type: ignore[arg-type]
+    assert worker.done == turns
