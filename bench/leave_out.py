@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 from tensaurus.kernels.tune.reduction_histories import ReductionHistories, ReductionHistory
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm
@@ -18,13 +19,13 @@ def own_schedules_left_out() -> Iterator[None]:
     known = ReductionHistories.of
 
     def without_own(self: ReductionHistories, form: ReductionForm) -> ReductionHistory:
-        first = form.text not in asked.setdefault(id(self), set())
-        asked[id(self)].add(form.text)
-        if first and form.text in self._read_shipped():
+        texts = asked.setdefault(self, set())
+        if form.text not in texts and form.text in self._read_shipped():
             self._all()[form.text] = ReductionHistory()
+        texts.add(form.text)
         return known(self, form)
 
-    asked: dict[int, set[str]] = {}
+    asked: WeakKeyDictionary[ReductionHistories, set[str]] = WeakKeyDictionary()
     ReductionHistories.of = without_own  # type: ignore[method-assign]
     try:
         yield

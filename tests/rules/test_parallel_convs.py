@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from explored import operators, weights
 from searches import Made, search
-from small_programs import graph_of, node, program
+from small_programs import node, program
 
-from tensaurus.egraph.match.saturate import Limits, saturate
+from tensaurus.egraph.match.saturate import Limits, Ruleset
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.graph.ir.node import Node, constant, source
 from tensaurus.ops import TensorType
@@ -85,10 +85,16 @@ def test_parallel_branches_become_one_convolution(name: str) -> None:
 def test_simplifying_rules_come_before_those_that_fill_the_egraph() -> None:
     """Sums in every order leave no room for merging, unless merging comes first."""
     whole = program(BRANCHES["MobileOne"]())
-    limits, merges = Limits(nodes=400), "sum-of-convs"
-    first, _ = graph_of(whole)
-    in_stages = saturate(first, rulesets().usual, limits, simplifying=rulesets().simplifying)
-    assert in_stages.applied[merges] >= 3 and len(first) <= limits.nodes
+    usual, simplifying = rulesets().usual, rulesets().simplifying
+
+    def is_one_convolution(simplifying: Ruleset | None, nodes: int) -> bool:
+        limits = Limits(nodes=nodes, rounds=10)
+        found = search(whole, Made({}), usual, simplifying=simplifying, exploration_limits=limits)
+        return operators(found.best.program) == Counter(Conv=1)
+
+    sizes = range(100, 2000, 100)
+    least = next(nodes for nodes in sizes if is_one_convolution(simplifying, nodes))
+    assert not is_one_convolution(None, least)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,19 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.value_types import symbol_of
 from tensaurus.ops import TensorType
-from tensaurus.runtimes.backends import WARM_UP_RUNS, Array
+from tensaurus.runtimes.backends import Array
+from tensaurus.runtimes.measure.measure import warm_up_runs
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
 
-LONG_RUN_SECONDS = 5.0  # no further run is started after the runs have taken these
+LONG_RUN_SECONDS = 5.0  # once the runs of a model have taken this long together, it is not run again
 
 
 class TimingInputs(NamedTuple):
     """Random inputs on which a model runs.
 
     words    the sizes that were made up for them, "" where the model states all sizes
-    seconds  of one run on them: the last of `WARM_UP_RUNS` and one more, of fewer where they take long
+    seconds  of one run on them, after those that do not count (`warm_up_runs`)
     """
 
     arrays: dict[str, Array]
@@ -83,14 +84,12 @@ def draw_timing_inputs(
 def _timed_run(worker: Worker, arrays: Mapping[str, Array]) -> float:
     """Run a few times and return the seconds of the last run.  Raises WorkerError."""
     worker.feed(arrays)
-    began = monotonic()
-    for _ in range(WARM_UP_RUNS + 1):
+    samples: list[float] = []
+    while len(samples) <= warm_up_runs(max(samples, default=0.0)) and sum(samples) < LONG_RUN_SECONDS:
         start = monotonic()
         worker.run()
-        seconds = monotonic() - start
-        if monotonic() - began >= LONG_RUN_SECONDS:
-            break
-    return seconds
+        samples.append(monotonic() - start)
+    return samples[-1]
 
 
 def symbol_sizes(program: Program, feeds: Mapping[str, Array]) -> dict[Symbol, int]:

@@ -137,8 +137,8 @@ def saturate(
 
     The exploration has up to three stages, each until its rules saturate or meet a limit:
 
-    1. `simplifying`, rules that enlarge no program: they add few e-nodes, and their results come before those
-       of rules that fill the e-graph
+    1. `simplifying` (`Rule.simplifies`): these rules add few e-nodes, and so reach their results before other
+       rules fill the e-graph
     2. `ruleset`
     3. `later`, with rare rules besides, and with LATER_GROWTH times the e-nodes, so that rare rules cannot
        crowd out common ones

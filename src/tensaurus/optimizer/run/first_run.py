@@ -14,7 +14,8 @@ from tensaurus.check.inputs.user_inputs import load_user_inputs, require_ranges
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
-from tensaurus.runtimes.backends import WARM_UP_RUNS, Array
+from tensaurus.runtimes.backends import Array
+from tensaurus.runtimes.measure.measure import warm_up_runs
 from tensaurus.system.deadline import DeadlineBlock
 
 __all__ = ["FirstRun", "TooSlow"]
@@ -59,7 +60,7 @@ class FirstRun:
             feeds, assumed_sizes, run_seconds = draw_timing_inputs(
                 model, shapes, options.seed, source, backend, threads, ranges, run_limit, user_inputs
             )
-            load_seconds = max(0.0, monotonic() - began - (1 + WARM_UP_RUNS) * run_seconds)
+            load_seconds = max(0.0, monotonic() - began - (1 + warm_up_runs(run_seconds)) * run_seconds)
             return cls(feeds, user_inputs, assumed_sizes, load_seconds, run_seconds)
         # reached only where the block was ended
         limit = f"{options.time_limit:g} s are too short to compare a result with it"

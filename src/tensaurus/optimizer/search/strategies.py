@@ -103,6 +103,7 @@ class Rulesets(NamedTuple):
 
     @classmethod
     def compile(cls, rules: Sequence[Rule]) -> Rulesets:
+        """Compile the rules for each stage."""
         usual = [rule for rule in rules if "long" not in rule.tags]
         simplifying = [rule for rule in usual if rule.simplifies]
         later = Ruleset(rules) if len(usual) < len(rules) else None

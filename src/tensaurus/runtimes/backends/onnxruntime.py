@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["BACKEND"]
 
 KERNEL_TIME = "_kernel_time"  # the suffix of the names of events
-MIN_RUNS = 6  # that count, at least
+MIN_RUNS = 6  # least number of runs that count
 ENOUGH_SECONDS = 2.0  # seconds after which one run that counts is enough
 
 

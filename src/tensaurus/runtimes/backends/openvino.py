@@ -201,7 +201,7 @@ class OpenVino(Backend):
             raise BackendError(f"openvino: {describe_error(error)}") from error
 
 
-MIN_RUNS = 6  # that count, at least
+MIN_RUNS = 6  # least number of runs that count
 
 
 def _kernels(compiled: Any, model: onnx.ModelProto) -> list[Kernel]:

@@ -231,7 +231,7 @@ def warm_up(worker: Worker, build: Build, feeds: Mapping[str, Array], seconds: f
 
 
 def warm_up_runs(run_seconds: float) -> int:
-    """Return how many first runs of a model do not count: one where a run takes long."""
+    """Return how many first runs do not count of a model whose run takes this long: a slow one has fewer."""
     return WARM_UP_RUNS if run_seconds < SLOW_SECONDS else 1
 
 
