@@ -33,8 +33,6 @@ from tensaurus.app.zoo.selection import select_models
 from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.egraph.match.saturate import Limits
-from tensaurus.expr.analysis.work_counts import called_functions
-from tensaurus.expr.ir.scalar_functions import cast_target
 from tensaurus.expr.ir.scope import Read
 from tensaurus.graph.ir.node import apply, source
 from tensaurus.graph.ir.program import Program
@@ -48,7 +46,7 @@ from tensaurus.rules.language.occurrences import outer_first
 from tensaurus.rules.language.rule import UNUSED_RULES_FILE, Rule, library, read_rules
 from tensaurus.rules.language.term import Literal, Term, show_term
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.price.operation_counts import number_of, scopes_of
+from tensaurus.runtimes.price.operation_counts import number_of, product_operations, scopes_of
 from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "rule_uses.md"
@@ -98,16 +96,20 @@ def numbers_of(roots: Sequence[Term]) -> int:
     return sum(isinstance(arg, Literal) for root in roots for call in outer_first(root) for arg in call.args)
 
 
-def computing(roots: Sequence[Term]) -> int:
-    """Operators that do more than put elements at other places; what stands there twice counts once."""
+def summing(roots: Sequence[Term]) -> int:
+    """Operators that add up products; what stands there twice counts once."""
     calls = {show_term(call): call.op for root in roots for call in outer_first(root)}
-    return sum(map(computes, calls.values()))
+    return sum(map(adds_up_products, calls.values()))
 
 
 def is_worth_its_search(rule: Rule) -> bool:
-    """Whether it makes a program smaller, or one call of several, or has fewer numbers."""
+    """Whether it makes a program smaller, or one sum of products of several, or has fewer numbers.
+
+    Operators by element that are merged save nothing, as both elements are computed as before, and the
+    pairs that agree are many: sums along the residual connections of EfficientNet made 49,000 e-nodes.
+    """
     left, right = sizes_of(rule)
-    merges = len(rule.lhs) > 1 and computing(rule.lhs) > computing(rule.rhs)
+    merges = len(rule.lhs) > 1 and summing(rule.lhs) > summing(rule.rhs)
     return merges or rule.shrinks or (left, numbers_of(rule.lhs)) > (right, numbers_of(rule.rhs))
 
 
@@ -123,12 +125,11 @@ def moves(op: Op) -> bool:
 
 
 @cache
-def computes(op: Op) -> bool:
-    """Whether its elements are computed, and not only read."""
+def adds_up_products(op: Op) -> bool:
+    """Whether its elements are sums of products."""
     kinds, attrs = next(iter(examples_of(op)))
     args = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(kinds)]
-    node = apply(op, args, dict(attrs))
-    return any(cast_target(fn) is None for scope in scopes_of(node) for fn in called_functions(scope))
+    return product_operations(apply(op, args, dict(attrs))) > 0
 
 
 def layout(rule: Rule) -> bool:

@@ -21,6 +21,8 @@ from tensaurus.runtimes.measure.measure import warm_up_runs
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
 
+__all__ = ["TimingInputs", "draw_timing_inputs", "symbol_sizes", "time_run"]
+
 LONG_RUN_SECONDS = 5.0  # once the runs of a model have taken this long together, it is not run again
 
 
@@ -60,7 +62,7 @@ def draw_timing_inputs(
     with trial as worker:
         if given:
             try:
-                seconds = _timed_run(worker, given)
+                seconds = time_run(worker, given)
             except WorkerError as error:
                 text = f"{backend} does not run the model on the given inputs: {error}"
                 raise TensaurusError(text) from error
@@ -68,7 +70,7 @@ def draw_timing_inputs(
         for sizes, words in shape_assignments(model, shapes):
             arrays = dict(draw_feed(model, sizes, "random", seed, InputValues(ranges or {})).arrays)
             try:
-                seconds = _timed_run(worker, arrays)
+                seconds = time_run(worker, arrays)
             except WorkerError as error:
                 refusal = refusal or str(error)
                 if not worker.is_alive:
@@ -81,7 +83,7 @@ def draw_timing_inputs(
     )
 
 
-def _timed_run(worker: Worker, arrays: Mapping[str, Array]) -> float:
+def time_run(worker: Worker, arrays: Mapping[str, Array]) -> float:
     """Run a few times and return the seconds of the last run.  Raises WorkerError."""
     worker.feed(arrays)
     samples: list[float] = []

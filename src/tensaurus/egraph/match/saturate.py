@@ -35,6 +35,7 @@ __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner
 
 FINDER_SHARE = 0.1  # share of the limit of e-nodes that is reserved for finders
 SIMPLIFYING_SHARE = 0.25  # share of the room for e-nodes that simplifying rules may fill
+RULE_SHARE = 0.125  # share of the limit of e-nodes that one rule may add
 LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that of the `later` rules
 
 
@@ -183,6 +184,7 @@ class Runner:
         # pairs to merge at the end of the round
         self.equal: list[tuple[list[tuple[int, int]], RuleMatch]] = []
         self.analysis_version = 0
+        self.added: Counter[str] = Counter()  # e-nodes by the rule that inserted them
         self.cut = False  # whether a pattern met the limit of matches in this round
         # for each e-node that a multi-pattern rule made of several roots (a merged product), these roots
         self.merged: dict[int, tuple[int, ...]] = {}
@@ -287,7 +289,7 @@ class Runner:
         while waiting:  # rules take turns, so that each has its share before a limit is met
             left = []
             for entry, rest in waiting:
-                if (together := next(rest, None)) is not None:
+                if not self._has_its_share(entry) and (together := next(rest, None)) is not None:
                     self._apply_joined(entry, together)
                     left.append((entry, rest))
             waiting = left
@@ -347,6 +349,9 @@ class Runner:
         Each root and its right-hand side are merged at the end of the round.  Raises _Stop at a limit.
         """
         graph, deadline, find = self.graph, self.limits.deadline, self.graph.find
+        name, known = entry.rewrite.rule.name, len(graph.heads)
+        if self._has_its_share(entry):
+            return ()
         self.report.matches += 1
         if deadline is not None and monotonic() > deadline:
             raise _Stop("time")
@@ -359,6 +364,7 @@ class Runner:
         if plan.may_lose_rounding and plan.loses_rounding(graph, terms):
             return ()
         made = plan.insert(graph, terms, classes)
+        self.added[name] += len(graph.heads) - known
         pairs = []
         for match, place in zip(matches, plan.roots, strict=True):
             new = terms[place] if place >= 0 else made[~place]  # see `Plan.roots`
@@ -367,6 +373,10 @@ class Runner:
         if pairs:
             self.equal.append((pairs, RuleMatch(entry, matches, terms, plan, made)))
         return made
+
+    def _has_its_share(self, entry: RuleEntry) -> bool:
+        """Return whether a rule has added as many e-nodes as it may, so that others have room."""
+        return self.added[entry.rewrite.rule.name] > RULE_SHARE * self.limits.nodes
 
     def merge(self) -> None:
         """Merge the pairs that rules have made equal in this round."""

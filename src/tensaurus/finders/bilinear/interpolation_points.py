@@ -127,20 +127,27 @@ def _squared_growth(outputs: int, taps: int, points: NDArray[Any]) -> NDArray[An
     count = points.shape[1]
     errors = np.zeros((len(points), outputs))
     for place in range(count):
-        point = points[:, place : place + 1]
+        point = points[:, place]
         others = np.delete(points, place, axis=1)
-        weights = point ** np.arange(taps) / np.prod(point - others, axis=1, keepdims=True)
-        size = np.sum(weights**2, axis=1) * np.sum(_monic_polynomials(others) ** 2, axis=1)
-        errors += (point ** np.arange(outputs)) ** 2 * size[:, None]
+        size = np.sum(_monic_polynomials(others) ** 2, axis=1) * np.sum(_powers(point, taps) ** 2, axis=1)
+        size /= np.prod(point[:, None] - others, axis=1) ** 2
+        errors += _powers(point, outputs) ** 2 * size[:, None]
     if count < outputs + taps - 1:
         errors[:, -1] += np.sum(_monic_polynomials(points) ** 2, axis=1)
     return np.asarray(errors.max(axis=1))
 
 
+def _powers(points: NDArray[Any], count: int) -> NDArray[Any]:
+    """Returns the powers 0, 1, ... of each point [points, count]: products, far faster than `**`."""
+    return np.vander(points, count, increasing=True)
+
+
 def _monic_polynomials(roots: NDArray[Any]) -> NDArray[Any]:
     """Returns the coefficients of prod(x - root) for each set [sets, roots]."""
-    coefficients = np.ones((len(roots), 1))
-    for root in roots.T:
-        shifted, extended = (np.pad(coefficients, ((0, 0), ends)) for ends in ((1, 0), (0, 1)))
-        coefficients = shifted - root[:, None] * extended
+    coefficients = np.zeros((len(roots), roots.shape[1] + 1))
+    coefficients[:, 0] = 1.0
+    for degree, root in enumerate(roots.T, start=1):
+        # from the right, as each column is computed from the one before it
+        for place in range(degree, 0, -1):
+            coefficients[:, place] -= root * coefficients[:, place - 1]
     return coefficients

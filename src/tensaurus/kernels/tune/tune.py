@@ -130,14 +130,18 @@ class Tuner:
         self.timer.begin_start()
         self.object_compiler.begin_start()
 
-    def wait_for_start(self) -> None:
-        """Waits until processes that were begun are idle, so that they do not disturb what is timed next."""
+    def wait_for_start(self) -> bool:
+        """Waits until processes that were begun are idle, so that they do not disturb what is timed next.
+
+        Returns whether any were begun.
+        """
         if not self._is_starting:
-            return
+            return False
         self._is_starting = False
         self.timer.set_expression(*SMALL_EXPRESSION)
         self.timer.start_all()
         self.object_compiler.wait_for_start()
+        return True
 
     def known_schedule(
         self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool] = ()

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelBudget", "reason_without_kernels"]
 
-TUNING_SHARE = 0.6  # of the search's time: later, programs of the tuned kernels are run as a whole
-COMPILING_SHARE = 0.72  # of the search's time, in which kernels whose schedules are known are compiled
+TUNING_SHARE = 0.6  # of the time for kernels: later, programs of the tuned kernels are run as a whole
+COMPILING_SHARE = 0.72  # of the time for kernels, in which kernels whose schedules are known are compiled
 # Seconds of a time limit from which on the processes that tune start with the run, while the original is run:
 # they take two seconds, which a shorter run has only if it tunes a kernel.
 EARLY_START_LIMIT = 20.0
@@ -93,6 +93,7 @@ class KernelBudget:
     worthwhile_count: int = 0
     next_share: float = 1 / MIN_KERNELS
     _kernels: TunedKernels | None = None
+    _search_deadline: float | None = None  # until `_share_time` has taken it over
 
     @classmethod
     def of_run(cls, options: Options, backend: str, machine: Machine, database: Database) -> KernelBudget:
@@ -109,10 +110,12 @@ class KernelBudget:
         budget._kernels = TunedKernels(tuner, budget.seconds_for_next)
         return budget
 
-    def wait_for_start(self) -> None:
-        """Wait until the processes that tune kernels are idle, if they started when this budget was made."""
-        if self._kernels is not None:
-            self._kernels.tuner.wait_for_start()
+    def wait_for_start(self) -> bool:
+        """Wait until the processes that tune kernels are idle, if they started when this budget was made.
+
+        Return whether they did.
+        """
+        return self._kernels is not None and self._kernels.tuner.wait_for_start()
 
     def __call__(self, node: Node) -> Kernel | None:
         if self._kernels is None:
@@ -174,10 +177,20 @@ class KernelBudget:
         return monotonic() < self.last_compilation and self.deadline < inf
 
     def set_search_deadline(self, deadline: float) -> None:
-        """End tuning early enough before the search's deadline to choose among the kernels."""
-        now = monotonic()
-        self.deadline = (1 - TUNING_SHARE) * now + TUNING_SHARE * deadline
-        self.last_compilation = (1 - COMPILING_SHARE) * now + COMPILING_SHARE * deadline
+        """End tuning early enough before the search's deadline to choose among the kernels.
+
+        The shares are of the time that is left when the search first asks for a kernel: to run and to explore
+        a large model may take more than the first half of the search.
+        """
+        self._search_deadline = deadline
+
+    def _share_time(self) -> None:
+        """Set the times at which tuning ends, at the first question after a new deadline of the search."""
+        if self._search_deadline is not None:
+            now, end = monotonic(), self._search_deadline
+            self.deadline = (1 - TUNING_SHARE) * now + TUNING_SHARE * end
+            self.last_compilation = (1 - COMPILING_SHARE) * now + COMPILING_SHARE * end
+            self._search_deadline = None
 
     def plan_tuning(self, pieces: Mapping[Piece, float]) -> None:
         """Take the pieces that will be measured next, in this order, each with the seconds it may save.
@@ -198,6 +211,7 @@ class KernelBudget:
         `least_tuning` are the seconds that it must be tuned at least (`Tuner.least_seconds`).
         The result is 0 where kernels are compiled only if their schedules are known, below 0 where none is.
         """
+        self._share_time()
         now = monotonic()
         remaining = self.deadline - now
         if remaining == inf:
@@ -210,7 +224,7 @@ class KernelBudget:
 
     def stop(self) -> None:
         """Tune nothing from now on, and end the processes that would."""
-        self.deadline = self.last_compilation = monotonic()
+        self.deadline, self.last_compilation, self._search_deadline = monotonic(), monotonic(), None
         if self._kernels is not None:
             self._kernels.tuner.close()
 

@@ -141,7 +141,10 @@ class OptimizationRun:
         """Find inputs that the model runs on, and how long the model and the float64 reference take."""
         options, limit = self.options, self.time_limit
         self.progress.phase("running the original", 2)
-        first = FirstRun.of(self.original, options, self.source, self.machine.threads)
+        threads = self.machine.threads
+        first = FirstRun.of(self.original, options, self.source, threads)
+        if self.kernels.wait_for_start() and limit is not None:
+            first = first.time_again(options, self.source, threads)
         self.feeds, self.user_inputs = first.feeds, first.user_inputs
         if limit is not None:
             limit.run_seconds, limit.load_seconds = first.run_seconds, first.load_seconds
@@ -150,7 +153,6 @@ class OptimizationRun:
         if first.assumed_sizes:
             sizes = f"not all input sizes were given; timed with {first.assumed_sizes}"
             self.progress.note(f"{sizes}. To time other sizes, use --shape")
-        self.kernels.wait_for_start()
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()
             if limit.why_too_short:

@@ -17,6 +17,7 @@ from tensaurus.expr.analysis.work_counts import product_sizes
 from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program_text import workload
+from tensaurus.ops import Op, Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import product_operations
 
@@ -47,6 +48,9 @@ class Estimates:
 
     least_multiple    for each kind of operator, the least quotient of measured and estimated time
     largest_estimate  for each kind of operator, the largest estimate of a measured one
+
+    The kind of a piece are its operators, and which of their attributes are not at their defaults: runtimes
+    have other code for convolutions in groups or with strides, which may be ten times as far from the peak.
     """
 
     peaks: Peaks
@@ -57,16 +61,17 @@ class Estimates:
     _least_product_multiple: float = 1.0
     # by the key of a convolution or matrix product: the least seconds of a piece that contains it
     _seconds_with_product: dict[str, float] = field(default_factory=dict)
-    # for each kind of operator without products {estimate: seconds} of those that were measured
+    # for the label of each piece without products {estimate: seconds} of those that were measured
     _seconds_by_estimate: dict[str, dict[float, float]] = field(default_factory=dict)
     _product_keys: dict[Piece, str] = field(default_factory=dict)
+    _kinds: dict[Piece, str] = field(default_factory=dict)
 
     def learn(self, piece: Piece, seconds: float) -> None:
         """Learn the measured seconds of a piece."""
         estimate = self.peaks.estimate(piece)
         if not (estimate > 0 and 0 < seconds < inf):  # operators that a runtime drops take no time
             return
-        kind = piece.label
+        kind = self._kind(piece)
         self.least_multiple[kind] = min(self.least_multiple.get(kind, inf), seconds / estimate)
         self.largest_estimate[kind] = max(self.largest_estimate.get(kind, 0.0), estimate)
         if (products := self.peaks.product_seconds(piece)) > 0:
@@ -74,7 +79,7 @@ class Estimates:
             if key := self._product_key(piece):
                 self._seconds_with_product[key] = min(self._seconds_with_product.get(key, inf), seconds)
         elif not piece.has_eoperators:
-            self._seconds_by_estimate.setdefault(kind, {})[estimate] = seconds
+            self._seconds_by_estimate.setdefault(piece.label, {})[estimate] = seconds
 
     def optimistic_seconds(self, piece: Piece) -> float:
         """Return an estimate of a piece that is too low rather than too high.
@@ -85,7 +90,7 @@ class Estimates:
         the fastest one that was measured.  Whatever is fused with a convolution, it takes about as long: its
         time with one activation tells that with another.
         """
-        kind, estimate = piece.label, self.peaks.estimate(piece)
+        kind, estimate = self._kind(piece), self.peaks.estimate(piece)
         least_multiple = min(self.least_multiple.values(), default=1.0)
         if estimate <= self.largest_estimate.get(kind, 0.0):  # the estimate of an empty tensor may be 0
             least_multiple = self.least_multiple.get(kind, least_multiple)
@@ -114,6 +119,14 @@ class Estimates:
         is_near = 1 / NEAR_ESTIMATE <= nearest / estimate <= NEAR_ESTIMATE
         return seconds if is_near and seconds < most else None
 
+    def _kind(self, piece: Piece) -> str:
+        """Return the kind of a piece: Conv group strides, for a convolution in groups with strides."""
+        kind = self._kinds.get(piece)
+        if kind is None:
+            names = {name for node in piece.inner if not node.static for name in _changed_attributes(node)}
+            kind = self._kinds[piece] = " ".join([piece.label, *sorted(names)])
+        return kind
+
     def _product_key(self, piece: Piece) -> str:
         """Return the key of the only operator of a piece that adds up products; "" for other pieces."""
         key = self._product_keys.get(piece)
@@ -121,6 +134,19 @@ class Estimates:
             nodes = [node for node in piece.inner if not node.static and product_operations(node) > 0]
             key = self._product_keys[piece] = _operator_key(nodes[0]) if len(nodes) == 1 else ""
         return key
+
+
+def _changed_attributes(node: Node) -> list[str]:
+    """Return the names of a node's attributes that are not at their defaults."""
+    op = node.op
+    if not isinstance(op, Op) or op is eop:
+        return []
+    needed = {name: value for name, value in node.attrs if not op.has_default(name)}
+    try:
+        defaults = dict(op.canonical(node.arg_types(), needed))
+    except Untypable:  # the defaults fit to other ranks only
+        return [name for name, _ in node.attrs]
+    return [name for name, value in node.attrs if value != defaults[name]]
 
 
 def _operator_key(node: Node) -> str:
