@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 from tensaurus.egraph.core.egraph import ABSENT, EGraph
@@ -119,18 +120,20 @@ def join_matches(
     matches: Sequence[Sequence[Match]],
     merged: Mapping[int, MergedRoots],
     dependencies: Dependencies,
+    own_enodes: float = inf,
 ) -> Iterator[JointMatch]:
     """Yield all joint matches to which a rule applies, in the order of the first root's matches.
 
     entry    the rule with the patterns of its roots
     matches  for each root, the matches of its pattern
     merged   for an e-node that the rule has made by merging, the roots that it merged
+    own_enodes  only roots of classes with an e-node below this number are joined, and merged ones
 
     A rule that is symmetric in its roots (its tag `once`) is tried only in the order of their age.  Roots
     that it has `merged` before are joined only with roots that are all older or all younger and do not depend
     on them, so that no set of roots is merged twice.
     """
-    return _Join(graph, entry, matches, merged, dependencies).extend((), {})
+    return _Join(graph, entry, matches, merged, dependencies, own_enodes).extend((), {})
 
 
 class _Join:
@@ -146,8 +149,10 @@ class _Join:
         matches: Sequence[Sequence[Match]],
         merged: Mapping[int, MergedRoots],
         dependencies: Dependencies,
+        own_enodes: float,
     ):
         self.graph, self.entry, self.merged, self.dependencies = graph, entry, merged, dependencies
+        self.own_enodes = own_enodes
         self.matches = matches
         # {(root, its shared variables): {classes of these variables: {signature: matches}}}
         self._buckets: dict[Any, dict[tuple[int, ...], dict[int, _SignatureGroup]]] = {}
@@ -255,6 +260,9 @@ class _Join:
                 root = analyses[find(match[0])]
                 if root.static:  # runtimes compute it once, before the model runs
                     continue
+                needs, roots = self.dependencies, self.merged.get(match[0], match[:1])
+                if match[0] not in self.merged and needs.age(match[0]) >= self.own_enodes:
+                    continue
                 terms = bind(graph.original_args, match)
                 classes = tuple([find(term) for term in terms])
                 # what conditions may ask: types and whether static (`code`), in some rules values (`content`)
@@ -264,8 +272,6 @@ class _Join:
                 signature = signatures.setdefault(key, len(signatures))
                 if self._attribute_values(root_index, signature, match, classes) is None:
                     continue
-                roots = self.merged.get(match[0], match[:1])
-                needs = self.dependencies
                 ages = [needs.age(root) for root in roots]
                 bits = needs.own_bits(roots), needs.needed_bits(roots)
                 rows.append(_RootMatch(match, terms, classes, roots, *bits, signature, min(ages), max(ages)))

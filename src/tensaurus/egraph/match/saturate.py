@@ -35,7 +35,6 @@ __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner
 
 FINDER_SHARE = 0.1  # share of the limit of e-nodes that is reserved for finders
 SIMPLIFYING_SHARE = 0.25  # share of the room for e-nodes that simplifying rules may fill
-RULE_SHARE = 0.125  # share of the limit of e-nodes that one rule may add
 LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that of the `later` rules
 
 
@@ -48,6 +47,9 @@ class Limits:
     multi     rounds in which multi-pattern rules are applied (`k_multi`)
     deadline  of `time.monotonic`
     matches   matches of one pattern in one round
+    rule_share     share of the e-nodes that one rule may add
+    merged_enodes  multi-pattern rules merge only classes with an e-node below this number, and merged ones: if
+                   it is the model's number of e-nodes, what the model computes, and no other forms of that
     """
 
     nodes: int = 50_000
@@ -55,6 +57,8 @@ class Limits:
     multi: int = 1
     deadline: float | None = None
     matches: int = 500_000
+    rule_share: float = 1.0
+    merged_enodes: float = inf
 
 
 class RuleMatch:
@@ -259,7 +263,8 @@ class Runner:
             while len(reach) < depth:
                 reach.append(self._with_readers(reach[-1]))
             if root in present and (among := index.enodes_of_kind(graph, root, reach[depth - 1])).nodes:
-                able = [family for family in families if present.issuperset(family.pattern.kinds)]
+                left = [family for family in families if not all(map(self._has_its_share, family.entries))]
+                able = [family for family in left if present.issuperset(family.pattern.kinds)]
                 found = [(family, self._search(family.pattern, among)) for family in able]
                 singles += [(family, matches) for family, matches in found if matches]
         # apply: what is equal is noted, and merged at the end of the round
@@ -285,7 +290,8 @@ class Runner:
         graph, merged = self.graph, self.merged
         tops = {match[0] for _, lists in joint for matches in lists for match in matches}
         needs = Dependencies(graph, [root for top in sorted(tops) for root in merged.get(top, (top,))])
-        waiting = [(entry, join_matches(graph, entry, lists, merged, needs)) for entry, lists in joint]
+        own = self.limits.merged_enodes
+        waiting = [(entry, join_matches(graph, entry, lists, merged, needs, own)) for entry, lists in joint]
         while waiting:  # rules take turns, so that each has its share before a limit is met
             left = []
             for entry, rest in waiting:
@@ -349,7 +355,6 @@ class Runner:
         Each root and its right-hand side are merged at the end of the round.  Raises _Stop at a limit.
         """
         graph, deadline, find = self.graph, self.limits.deadline, self.graph.find
-        name, known = entry.rewrite.rule.name, len(graph.heads)
         if self._has_its_share(entry):
             return ()
         self.report.matches += 1
@@ -363,8 +368,8 @@ class Runner:
             raise _Full("nodes")
         if plan.may_lose_rounding and plan.loses_rounding(graph, terms):
             return ()
-        made = plan.insert(graph, terms, classes)
-        self.added[name] += len(graph.heads) - known
+        known, made = len(graph.heads), plan.insert(graph, terms, classes)
+        self.added[entry.rewrite.rule.name] += len(graph.heads) - known
         pairs = []
         for match, place in zip(matches, plan.roots, strict=True):
             new = terms[place] if place >= 0 else made[~place]  # see `Plan.roots`
@@ -376,7 +381,7 @@ class Runner:
 
     def _has_its_share(self, entry: RuleEntry) -> bool:
         """Return whether a rule has added as many e-nodes as it may, so that others have room."""
-        return self.added[entry.rewrite.rule.name] > RULE_SHARE * self.limits.nodes
+        return self.added[entry.rewrite.rule.name] > self.limits.rule_share * self.limits.nodes
 
     def merge(self) -> None:
         """Merge the pairs that rules have made equal in this round."""

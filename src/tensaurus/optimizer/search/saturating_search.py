@@ -153,8 +153,9 @@ class SaturatingSearch:
             self.can_explore = False  # an exploration that does not come back is not tried again
             self.graph.rebuild()
             config = self.config
+            limits = replace(config.exploration_limits, merged_enodes=self.original_enodes)
             self.exploration = saturate(
-                self.graph, config.ruleset, config.exploration_limits, simplifying=config.simplifying,
+                self.graph, config.ruleset, limits, simplifying=config.simplifying,
                 later=config.later, finders=self.finders, refutation=config.refutation,
             )
             self.can_explore = self.exploration.ended_by == "time"

@@ -33,6 +33,7 @@ Watch: TypeAlias = Callable[[int, float], None]
 BACKTRACKING = "backtracking"
 BACKTRACKING_SHARE = 0.05  # of the time left, which backtracking has before saturation goes on
 MAX_BACKTRACKING_STEPS = 400  # where the caller sets no limit
+RULE_SHARE = 0.125  # of the e-nodes that one rule may add: others are to have room beside it
 MAX_PROVABLE_CHOICES = 10_000  # of an extraction problem; the proof of a larger one takes minutes
 PROOF_SECONDS = 10.0  # for the proof of one optimum
 
@@ -135,7 +136,9 @@ class SaturationStrategy:
             observe=self._runtime.observe,
             search_otherwise=search_otherwise,
             finders=self._runtime.finders,
-            exploration_limits=Limits(nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline),
+            exploration_limits=Limits(
+                nodes=effort.nodes, multi=effort.multi, deadline=effort.deadline, rule_share=RULE_SHARE
+            ),
             max_constant_bytes=effort.max_constant_bytes,
             deadline=effort.deadline,
             watch=watch,
