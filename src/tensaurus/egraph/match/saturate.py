@@ -48,7 +48,7 @@ class Limits:
     deadline  of `time.monotonic`
     matches   matches of one pattern in one round
     rule_share     share of the e-nodes that one rule may add
-    merged_enodes  multi-pattern rules merge only classes with an e-node below this number, and merged ones: if
+    merged_enodes  multi-pattern rules merge classes with an e-node below this number, and merged ones: if
                    it is the model's number of e-nodes, what the model computes, and no other forms of that
     """
 
