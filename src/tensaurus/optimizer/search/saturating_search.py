@@ -71,8 +71,7 @@ class SaturatingSearch:
         self.costs = Costs(config.standalone_costs)
         self.pool = ProgramPool()
         self.ended_by = "exhausted"
-        self.steps = 0
-        self.exploration = Exploration("time")
+        self.steps, self.exploration = 0, Exploration("time")
         self.can_explore = True
         self.is_measured: list[bool] = []  # of each piece of the last extraction
         self.fusion_patterns: list[Pattern] = []
@@ -84,6 +83,7 @@ class SaturatingSearch:
         self.unmeasured_note = ""  # what there was no time to measure, for people
         self.asked_other_search = False
         self.longest_run = 0.0  # seconds to run a whole program
+        self.not_run: Extraction | None = None  # the best program, while there was no time to run it
         self.clock = SearchClock.until(config.deadline)
         self.extractors = Extractors(config.extractors, self.clock)
         self.finders = (*timed_finders((flatten, commute), self.clock.deadline), *config.finders)
@@ -196,6 +196,8 @@ class SaturatingSearch:
         if not can_run_whole:
             self._extract_until_stable()
             return
+        if self.not_run is not None and self.not_run.extracted.measured is None:  # the time was over before
+            self._run_whole(self.not_run)
         best: Extraction | None = None
         constant_limits = self.costs.constant_limits
         for view in plan_rounds(constant_limits.original_read_bytes):
@@ -213,7 +215,7 @@ class SaturatingSearch:
                 self._run_whole(best)
 
     def _note_unmeasured(self) -> None:
-        """Tell how many of the original's operators were measured, if the time was too short for all."""
+        """Tell how many of the original's operators were measured, if there was no time for all."""
         if self.ended_by == "time" and not all(self.is_measured):
             known = f"{sum(self.is_measured)} of the model's {len(self.is_measured)} kinds of operators"
             self.unmeasured_note = (
@@ -274,7 +276,7 @@ class SaturatingSearch:
         """Run a whole program, if there is time; return whether the run told where its time goes."""
         if self._has_no_time(self.longest_run):
             return False
-        extracted, choices, selection, prices = extraction
+        self.not_run, (extracted, choices, selection, prices) = None, extraction
         began = monotonic()
         if (seen := self.config.observe(extracted.program)) is None:
             return False
@@ -306,7 +308,9 @@ class SaturatingSearch:
         for extractor in self.extractors:
             is_final = False
             while not is_final:
-                if self._is_over():
+                if self.steps >= self.config.steps:
+                    self.ended_by = "steps"
+                if self.ended_by == "steps" or self._has_no_time():
                     return None
                 if (selection := self._extract(extractor, choices, prices, starts)) is None:
                     return best
@@ -322,7 +326,7 @@ class SaturatingSearch:
                 if is_allowed and is_known and cost < inf and (is_better or not unmeasured or not in_time):
                     program = choices.program(self.program, selection)
                     new = Extracted(program, choices.places(selection), cost, sure=in_time)
-                    best = Extraction(self.pool.add(new), choices, selection, prices)
+                    best = self.not_run = Extraction(self.pool.add(new), choices, selection, prices)
                 record("extraction", number=self.steps, expected_ms=cost * 1e3, unmeasured=len(unmeasured))
                 self.config.watch(self.steps, self.pool.best_seconds)
                 # a program beyond the limits raises the price of a byte, so that the next one reads less
@@ -375,12 +379,6 @@ class SaturatingSearch:
         graph, rounds, known = self.graph, self.exploration.rounds, self.is_measured
         size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
         return f"{size}, {sum(known)} of {len(known)} operators measured" if known else size
-
-    def _is_over(self) -> bool:
-        if self.steps >= self.config.steps:
-            self.ended_by = "steps"
-            return True
-        return self._has_no_time()
 
     def _has_no_time(self, seconds: float = 0.0) -> bool:
         """Return whether no time is left for a step of these seconds; the search then `ended_by` the time."""
