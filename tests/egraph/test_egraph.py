@@ -325,6 +325,34 @@ def test_matches_are_limited() -> None:
     assert saturate(soon, laws, Limits(deadline=monotonic() - 1)).ended_by == "time"
 
 
+def test_a_rule_adds_no_more_than_its_share_of_the_enodes() -> None:
+    """So that others have room: sums in all orders would fill any e-graph."""
+    laws = Ruleset(rules("Add(Add(x, y), z) => Add(x, Add(y, z))"))
+    whole = program(reduce(lambda a, b: node("Add", a, b), [source(f"x{k}", X.tensor) for k in range(12)]))
+    (free, _), (graph, _) = graph_of(whole), graph_of(whole)
+    size = len(graph)
+    saturate(free, laws, Limits(nodes=400))
+    found = saturate(graph, laws, Limits(nodes=400, rule_share=0.2))
+    assert size < len(graph) <= size + 80 + 2 < len(free)  # an application adds two e-nodes at most
+    assert found.ended_by == "saturated" and found.applied
+    assert_congruent(graph)
+
+
+@pytest.mark.parametrize("computed", [True, False])
+def test_a_rule_of_several_roots_merges_what_the_model_computes(computed: bool) -> None:
+    """Neg(y) of Sub(x, y) = Add(x, Neg(y)) is another form of something: nothing is saved with it."""
+    laws = Ruleset(
+        rules("Sub(x, y) => Add(x, Neg(y))", "Neg(x), Neg(z) => Sub(Neg(Add(x, z)), Neg(z)), Neg(z)")
+    )
+    first = node("Neg", Y) if computed else node("Sub", X, Y)
+    graph, _ = graph_of(program(first, node("Neg", Z)))
+    own = len(graph)
+    found = saturate(graph, laws, Limits(multi=2, merged_enodes=own))
+    assert bool(found.applied["r1"]) == computed
+    other, _ = graph_of(program(first, node("Neg", Z)))
+    assert saturate(other, laws, Limits(multi=2)).applied["r1"]
+
+
 FILTERS = {"none": None, "vanilla": Vanilla, "efficient": Efficient}
 
 

@@ -483,6 +483,22 @@ def test_known_schedules_are_compiled_when_the_time_for_tuning_is_over(clock: Cl
     assert KernelBudget().may_measure(pieces[1])
 
 
+def test_kernels_have_their_share_of_the_time_from_the_first_question_on(clock: Clock) -> None:
+    """Where running and exploring a large model took 80 of 100 s, 12 of the other 20 are for tuning."""
+    made = generating(20.0)
+    made.set_search_deadline(clock.now + 100)
+    clock.now += 80
+    assert made.may_tune_another()
+    clock.now += kernel_budget.TUNING_SHARE * 20 - 0.1
+    assert made.seconds_for_next() == 0 and not made.may_tune_another()
+    clock.now += 0.2 + (kernel_budget.COMPILING_SHARE - kernel_budget.TUNING_SHARE) * 20
+    assert made.seconds_for_next() < 0
+    made.set_search_deadline(clock.now + 100)  # it turns out that there is more time
+    assert made.may_tune_another()
+    made.stop()
+    assert not made.may_tune_another()
+
+
 def test_kernels_like_known_ones_need_less_time(clock: Clock) -> None:
     """Where 1 s is left, a kernel of a new form has no time, one that is known at other sizes has."""
     x = source("x", TensorType("float32", (4, 4)))

@@ -284,6 +284,23 @@ def test_the_search_says_whether_it_has_found_something_when_it_asks_for_more_ti
     assert outcome.original.measured == 21.0 and isclose(outcome.best.cost, 11.0)
 
 
+def test_a_program_that_there_was_no_time_to_run_is_run_first_where_there_is_more() -> None:
+    """Whatever hangs after it was found hangs again."""
+    prices, ran = Made({"Mul": 10.0}), list[int]()
+
+    def hanging(graph: EGraph, max_new_enodes: int) -> list[Proposal]:
+        better = any(operators(shown)["Mul"] == 1 for shown in graph.programs)
+        return spin() if prices.seen and better else []  # type: ignore[no-any-return]
+
+    def observe(asked: Program) -> Observation | None:
+        ran.append(operators(asked)["Mul"])
+        spent = tuple((frozenset([n]), prices.price(Piece.of(n))) for n in asked.active)
+        return Observation(sum(seconds for _, seconds in spent), spent)
+
+    searched(prices=prices, finders=[hanging], extend_deadline=Extension(seconds=0.3), observe=observe)
+    assert ran == [2, 1]
+
+
 @pytest.mark.parametrize("part", ["flush_program", "flush_bodies"])
 def test_constants_whose_influence_nobody_finds_in_time_stay(
     part: str, monkeypatch: pytest.MonkeyPatch

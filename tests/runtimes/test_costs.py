@@ -107,6 +107,39 @@ def test_kernels_of_one_product_take_about_as_long() -> None:
     assert seconds[1] >= SAME_PRODUCT_SHARE * 5e-3 > seconds[2]
 
 
+def convolution(channels: int, group: int) -> Piece:
+    """A convolution of 3x3, padded, at 8x8."""
+    shapes = (1, channels, 8, 8), (channels, channels // group, 3, 3)
+    x, w = (source(name, TensorType("float32", shape)) for name, shape in zip("xw", shapes, strict=True))
+    return Piece.of(node("Conv", x, w, group=group, pads=(1, 1, 1, 1)))
+
+
+def test_a_convolution_in_groups_is_expected_to_be_like_others_in_groups() -> None:
+    """Runtimes have other code for groups: that may take 20 times its estimate, and others once."""
+    dense, grouped, other, plain = (convolution(*sizes) for sizes in ((16, 1), (16, 4), (8, 4), (8, 1)))
+    costs = Costs(Told({dense.text: estimate(dense), grouped.text: 20 * estimate(grouped)}))
+    seconds, known = costs.standalone_seconds([dense, grouped, other, plain])
+    assert known == [True, True, False, False]
+    assert seconds[2] >= OPTIMISM * 20 * estimate(other)
+    assert seconds[3] < 2 * estimate(plain)
+
+
+def test_a_kernel_of_two_products_is_expected_to_be_like_others_of_two() -> None:
+    """What a kernel of one product takes says little of it."""
+
+    def chain(size: int) -> Piece:
+        kinds = [TensorType("float32", (size, size))] * 3
+        leaves = [source(name, kind) for name, kind in zip("xyz", kinds, strict=True)]
+        inner = f"L[m:{size}, n:{size}](sum[p:{size}](mul(x0[m, p], x1[p, n])))"
+        scope = f"L[i:{size}, j:{size}](sum[k:{size}](mul({inner}[i, k], x2[k, j])))"
+        return Piece.of(apply(eop, leaves, {"scope": scope}))
+
+    single, two, other = Piece.of(kernel(X, Y)), chain(64), chain(32)
+    costs = Costs(Told({single.text: estimate(single), two.text: 5 * estimate(two)}))
+    seconds, known = costs.standalone_seconds([single, two, other])
+    assert known == [True, True, False] and seconds[2] >= OPTIMISM * 5 * estimate(other)
+
+
 def scaled(elements: int) -> Piece:
     """A product by a constant, which large networks have hundreds of."""
     x = source("x", TensorType("float32", (elements,)))

@@ -181,6 +181,7 @@ class Runner:
         self.index = MatchIndex()
         self.most = limits.nodes - (int(FINDER_SHARE * limits.nodes) if finders else 0)
         self.room = self.most  # the present limit of e-nodes
+        self.deadline = inf if limits.deadline is None else limits.deadline  # the present one
         self.report = Exploration()
         self.tried: dict[PatternFamily, set[Match]] = defaultdict(set)  # matches of earlier rounds
         self.refused: dict[PatternFamily, list[Match]] = defaultdict(list)  # matches that some entry refused
@@ -195,17 +196,17 @@ class Runner:
 
     @pause_collector()
     def explore(self, watch: Callable[[int, int], None] = lambda rounds, nodes: None) -> Exploration:
-        """Apply rules of one root within half of the room, then multi-pattern rules, then the first again."""
-        start = monotonic()
+        """Apply rules of one root in half of the room and time, then multi-pattern rules, then both."""
+        start, deadline = monotonic(), self.deadline
         graph, report, limits = self.graph, self.report, self.limits
         graph.dirty_classes = set(graph.classes)
         multi = min(limits.multi, limits.rounds) if self.ruleset.multi_root else 0
         try:
             if multi:
-                self.room = (len(graph) + limits.nodes) // 2
-                with suppress(_Full):
+                self.room, self.deadline = (len(graph) + limits.nodes) // 2, (start + deadline) / 2
+                with suppress(_Stop):
                     self._rounds(limits.rounds - multi, watch)
-                self.room = self.most
+                self.room, self.deadline = self.most, deadline
                 for _ in range(multi):
                     self._rounds(1, watch, multi=True)
             self._rounds(limits.rounds - report.rounds, watch)
@@ -278,9 +279,9 @@ class Runner:
 
     def _search(self, pattern: Pattern, among: CandidateRoots | None = None) -> list[Match]:
         """Return the matches of a pattern, as far as the limits allow."""
-        deadline, most = self.limits.deadline, self.limits.matches
-        matches = self.index.search(self.graph, pattern, among, most, inf if deadline is None else deadline)
-        if deadline is not None and monotonic() > deadline:
+        most = self.limits.matches
+        matches = self.index.search(self.graph, pattern, among, most, self.deadline)
+        if monotonic() > self.deadline:
             raise _Stop("time")
         self.cut |= len(matches) >= most
         return matches
@@ -354,11 +355,11 @@ class Runner:
 
         Each root and its right-hand side are merged at the end of the round.  Raises _Stop at a limit.
         """
-        graph, deadline, find = self.graph, self.limits.deadline, self.graph.find
         if self._has_its_share(entry):
             return ()
+        graph, find = self.graph, self.graph.find
         self.report.matches += 1
-        if deadline is not None and monotonic() > deadline:
+        if monotonic() > self.deadline:
             raise _Stop("time")
         if entry.rewrite.asks_content:  # the instance must have the constants on which conditions depend
             terms = tuple(map(graph.constant_of, terms))
@@ -388,9 +389,7 @@ class Runner:
         graph, applied = self.graph, self.report.applied
         for pairs, source in self.equal:
             name = source.entry.rewrite.rule.name
-            for left, right in pairs:
-                if graph.union(left, right, source):
-                    applied[name] += 1
+            applied[name] += sum(graph.union(left, right, source) for left, right in pairs)
         self.equal.clear()
 
     def _with_readers(self, groups: set[int]) -> set[int]:

@@ -15,7 +15,6 @@ from math import inf
 from time import monotonic
 from typing import Self
 
-from tensaurus.check.files.baseline import PERTURBED_COPIES
 from tensaurus.check.files.reference import Reference
 from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.check.inputs.timing_inputs import symbol_sizes
@@ -56,7 +55,8 @@ __all__ = ["OptimizationRun"]
 MAX_PIECE_BYTES = 1 << 26  # of models of single pieces that are kept in memory
 MIN_EXTENSION_SHARE = 0.05  # of the time limit; a search is not extended by less
 PROBE_TIME_SHARE = 0.3  # of the search's time, for all programs that probe the accuracy of fast algorithms
-PROBE_RUNS = 40  # times a run of the original that one such probe takes, beside loading
+PROBE_LOADS = 3  # of the original, of its scores (`near_ties`), and of the candidate
+PROBE_RUNS = 15  # times a run of the original that one such probe takes, beside loading
 DERIVATION_SHARE = 0.1  # of the search's time, for derivations
 SMALL_CONSTANT_BYTES = 1 << 14  # axes, sizes and scales that a result may store beyond its memory limit
 FIRST_REFERENCE_SHARE, SECOND_REFERENCE_SHARE = 0.2, 0.1  # of the time limit, for two runs of the reference
@@ -233,9 +233,8 @@ class OptimizationRun:
         inputs: list[Mapping[str, Array]] = [self.feeds]
         if limit is not None:
             more = probe.draw_uneven_inputs(options.ranges or {}, options.seed)
-            # of the original, of its scores (`near_ties`), of the candidate, and of perturbed copies
-            loading = (3 + PERTURBED_COPIES) * limit.load_seconds
-            remaining = limit.search_deadline - monotonic() - loading
+            loading = PROBE_LOADS * limit.load_seconds
+            remaining = min(limit.search_deadline, self._probe_deadline) - monotonic() - loading
             each = PROBE_RUNS * limit.run_seconds
             if each > remaining:
                 return inf

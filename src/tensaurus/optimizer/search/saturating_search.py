@@ -50,6 +50,7 @@ from tensaurus.system.timeline import record
 
 __all__ = ["SaturatingSearch"]
 
+EXPLORING_SHARE, MIN_EXPLORING = 0.15, 2.0  # share of the time left in which the e-graph is filled; seconds
 MEASURING_SHARE = 0.75  # share of the time left after the original was run in which pieces are measured
 LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
@@ -77,10 +78,9 @@ class SaturatingSearch:
         self.fusion_patterns: list[Pattern] = []
         self.fused_pieces: list[Piece] = []  # that the patterns were made of
         self.estimated: EstimatedProgram | None = None
-        self.other_candidates: list[Candidate] = []  # of the other search
-        self.other_places: list[tuple[Place, ...]] = []  # their e-nodes
-        self.notes: list[str] = []
-        self.unmeasured_note = ""  # what there was no time to measure, for people
+        self.other_candidates: list[Candidate] = []  # of the other search; their e-nodes are
+        self.other_places: list[tuple[Place, ...]] = []
+        self.notes, self.unmeasured_note = list[str](), ""  # what there was no time to measure, for people
         self.asked_other_search = False
         self.longest_run = 0.0  # seconds to run a whole program
         self.not_run: Extraction | None = None  # the best program, while there was no time to run it
@@ -152,8 +152,11 @@ class SaturatingSearch:
         if self.can_explore:
             self.can_explore = False  # an exploration that does not come back is not tried again
             self.graph.rebuild()
-            config = self.config
-            limits = replace(config.exploration_limits, merged_enodes=self.original_enodes)
+            config, limits = self.config, self.config.exploration_limits
+            if limits.deadline is not None:
+                left = limits.deadline - (now := monotonic())
+                limits = replace(limits, deadline=now + max(min(left, MIN_EXPLORING), EXPLORING_SHARE * left))
+            limits = replace(limits, merged_enodes=self.original_enodes)
             self.exploration = saturate(
                 self.graph, config.ruleset, limits, simplifying=config.simplifying,
                 later=config.later, finders=self.finders, refutation=config.refutation,
@@ -376,8 +379,8 @@ class SaturatingSearch:
     @property
     def detail(self) -> str:
         """The size of the e-graph, and how many operators are measured, for users."""
-        graph, rounds, known = self.graph, self.exploration.rounds, self.is_measured
-        size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds"
+        graph, known = self.graph, self.is_measured
+        size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {self.exploration.rounds} rounds"
         return f"{size}, {sum(known)} of {len(known)} operators measured" if known else size
 
     def _has_no_time(self, seconds: float = 0.0) -> bool:
