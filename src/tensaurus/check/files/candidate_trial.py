@@ -11,6 +11,7 @@ largest element that the output has on plausible inputs, or can have.  A sigmoid
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -111,6 +112,8 @@ class CandidateTrial:
         findings: list[OutputFinding] = []
         for count in range(1 + (0 if self.base.original.is_large else FLOAT64_PERTURBED_COPIES)):
             failed = []
+            if count:
+                self._plan_perturbed_copy(open_rows, self.base.copy_seed(PERTURBED_COPIES + count - 1))
             for number, opened in enumerate(open_rows, 1):
                 if count:
                     words = f"{('first', 'second')[count - 1]} perturbed copy in float64, input"
@@ -125,6 +128,12 @@ class CandidateTrial:
         for opened in open_rows:  # what still fails is different
             findings += self._judge_outputs(*opened, in_float64=True)
         return findings
+
+    def _plan_perturbed_copy(self, open_rows: Sequence[_OpenRow], seed: int) -> None:
+        """Announce the runs of a perturbed copy on several rows, so that they are computed side by side."""
+        wanted = [(opened.row.feed.perturb(seed), opened.row.shapes) for opened in open_rows]
+        with suppress(TensaurusError):  # `_add_perturbed_copy` notes it
+            self.base.reference.plan_runs(self.base.perturbed_build(seed), wanted)
 
     def _add_perturbed_copy(self, opened: _OpenRow, seed: int) -> None:
         """Run one more perturbed copy of the original in float64, and allow its distances."""

@@ -176,9 +176,9 @@ class _ReferenceProcess:
             self._loaded = key
         return child
 
-    def begin(self, build: Build, shapes: Mapping[str, Sequence[int]], arrays: Mapping[str, Any]) -> None:
+    def begin(self, task: _Task) -> None:
         """Start a run without waiting for it.  Raises NoReference."""
-        self.child_with_model(build, shapes).begin("run", dict(arrays), False)
+        self.child_with_model(task.build, task.shapes).begin("run", dict(task.arrays), task.rounded)
 
     def finish(self) -> list[Any]:
         """Wait for the run that was started and return all outputs.  Raises NoReference."""
@@ -230,8 +230,8 @@ class Reference:
         """
 
         def compute() -> list[Any]:
-            task = _Task(build, shapes, arrays)
-            if not rounded and self._wait_for(task.key):
+            task = _Task(build, shapes, arrays, rounded)
+            if self._wait_for(task.key):
                 outcome = self._done.pop(task.key)
                 if isinstance(outcome, NoReference):
                     raise outcome
@@ -249,7 +249,11 @@ class Reference:
         return max(1, min(len(self._processes), room)) if seconds >= LONG_RUN_SECONDS else 1
 
     def plan_runs(
-        self, build: Build, wanted: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[int]]]]
+        self,
+        build: Build,
+        wanted: Iterable[tuple[Mapping[str, Any], Mapping[str, Sequence[int]]]],
+        *,
+        rounded: bool = False,
     ) -> None:
         """Announce runs that will be asked for in this order: inputs, and the shapes that they have."""
         self._cancel_planned()
@@ -258,8 +262,8 @@ class Reference:
             return
         known = self.answers if self.answers is not None and build == self.answers.build else None
         for arrays, shapes in wanted:
-            if known is None or not known.has(arrays, shapes):
-                self._planned.append(_Task(build, shapes, arrays))
+            if known is None or not known.has(arrays, shapes, rounded):
+                self._planned.append(_Task(build, shapes, arrays, rounded))
 
     def _wait_for(self, key: str) -> bool:
         """Return whether this run was planned; if so, wait until its outcome is in `_done`."""
@@ -284,7 +288,7 @@ class Reference:
             while self._planned and not self._is_running(process):
                 task = self._planned.popleft()
                 try:
-                    process.begin(task.build, task.shapes, task.arrays)
+                    process.begin(task)
                     self._running.append((process, task))
                 except NoReference as error:
                     self._done[task.key] = error
@@ -342,11 +346,12 @@ class _Task:
     build: Build
     shapes: Mapping[str, Sequence[int]]
     arrays: Mapping[str, Any]
+    rounded: bool = False
 
     @cached_property
     def key(self) -> str:
         shapes = sorted((name, tuple(sizes)) for name, sizes in self.shapes.items())
-        return f"{self.build.digest} {shapes} {hash_of(self.arrays)}"
+        return f"{self.build.digest} {shapes} {hash_of(self.arrays)} {self.rounded}"
 
 
 _evaluators: dict[tuple[int, int], _Evaluator] = {}

@@ -69,6 +69,8 @@ def _settle_rounding(base: Baseline) -> None:
             rows.append((row, indices))
     base.run_perturbed(row for row, _ in rows)  # stores in the outputs how far rounding moves them
     worst: defaultdict[str, _Error] = defaultdict(_Error)  # by name of an output
+    wanted = [(row.feed.arrays, row.shapes) for row, _ in rows]
+    base.reference.plan_runs(base.original.build, wanted, rounded=True)
     for row, indices in rows:
         unfused = base.run_unfused("original", base.original, row)
         rounded = _run_rounded_reference(base, row)
@@ -94,6 +96,8 @@ def _settle_implausible(base: Baseline) -> None:
     runtime_wrong: defaultdict[str, _Error] = defaultdict(_Error)  # by name of an output
     undecided: defaultdict[str, _Error] = defaultdict(_Error)
     base.run_perturbed(row for row in base.rows if _implausible_outputs(row))
+    wanted = [(row.feed.arrays, row.shapes) for row in base.rows if _implausible_outputs(row)]
+    base.reference.plan_runs(base.original.build, wanted, rounded=True)
     for row in base.rows:
         if not _implausible_outputs(row):
             continue

@@ -17,8 +17,13 @@ import numpy as np
 
 from tensaurus.check.files.judge import ALLOWED_SPREADS
 from tensaurus.check.files.typical_errors import typical_errors
+from tensaurus.expr.analysis.work_counts import called_functions
 from tensaurus.expr.evaluate.fields import Reals
-from tensaurus.expr.ir.float_conversions import float_spacing
+from tensaurus.expr.ir.float_conversions import float_spacing, is_float
+from tensaurus.expr.ir.scalar_functions import cast_target
+from tensaurus.graph.ir.node import OPAQUE
+from tensaurus.graph.ir.program import Program
+from tensaurus.ops import Op
 from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.backends.reference import Session
 
@@ -58,6 +63,8 @@ class _ShiftedConversions(Reals):
 
 def tie_neighbours(session: Session, arrays: Mapping[str, Any]) -> list[list[Any]]:
     """Return all outputs for each sign of the doubts; [] where no conversion is in doubt."""
+    if not _may_convert(session.program):  # a run would only show this, and take as long as the reference
+        return []
     rounded, exact = _RecordedConversions(), _RecordedConversions()
     session.run(None, arrays, rounded=True, field=rounded)
     if not rounded.numbers:
@@ -67,6 +74,19 @@ def tie_neighbours(session: Session, arrays: Mapping[str, Any]) -> list[list[Any
     if not any(doubt.any() for doubt in doubts):
         return []
     return [session.run(None, arrays, field=_ShiftedConversions(doubts, sign)) for sign in (1, -1)]
+
+
+def _may_convert(program: Program) -> bool:
+    """Return whether an operator of the program, or of a body in it, may convert to a narrower float."""
+    for node in program.nodes:
+        if isinstance(node.op, Op):
+            scopes = node.op.scopes(node.arg_types(), node.attrs)
+            targets = {cast_target(fn) for scope in scopes for fn in called_functions(scope)} - {None}
+            if any(is_float(str(target)) for target in targets):
+                return True
+        elif node.op is OPAQUE and any(_may_convert(body) for _, body in node.attribute("form").bodies):
+            return True
+    return False
 
 
 def _doubts(exact_numbers: list[Array], rounded_numbers: list[Array]) -> Iterator[Array]:

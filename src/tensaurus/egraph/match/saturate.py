@@ -35,6 +35,7 @@ __all__ = ["RuleEntry", "Exploration", "Limits", "RuleMatch", "Ruleset", "Runner
 
 FINDER_SHARE = 0.1  # share of the limit of e-nodes that is reserved for finders
 SIMPLIFYING_SHARE = 0.25  # share of the room for e-nodes that simplifying rules may fill
+MIN_SECONDS = 1.0  # for the rules of one root, before those of several roots have their half of the time
 LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that of the `later` rules
 
 
@@ -186,8 +187,7 @@ class Runner:
         self.tried: dict[PatternFamily, set[Match]] = defaultdict(set)  # matches of earlier rounds
         self.refused: dict[PatternFamily, list[Match]] = defaultdict(list)  # matches that some entry refused
         self.joined: dict[RuleEntry, set[tuple[Match, ...]]] = defaultdict(set)  # joint matches tried earlier
-        # pairs to merge at the end of the round
-        self.equal: list[tuple[list[tuple[int, int]], RuleMatch]] = []
+        self.equal: list[tuple[list[tuple[int, int]], RuleMatch]] = []  # to merge at the end of the round
         self.analysis_version = 0
         self.added: Counter[str] = Counter()  # e-nodes by the rule that inserted them
         self.cut = False  # whether a pattern met the limit of matches in this round
@@ -203,7 +203,8 @@ class Runner:
         multi = min(limits.multi, limits.rounds) if self.ruleset.multi_root else 0
         try:
             if multi:
-                self.room, self.deadline = (len(graph) + limits.nodes) // 2, (start + deadline) / 2
+                self.room = (len(graph) + limits.nodes) // 2
+                self.deadline = min(deadline, max(start + MIN_SECONDS, (start + deadline) / 2))
                 with suppress(_Stop):
                     self._rounds(limits.rounds - multi, watch)
                 self.room, self.deadline = self.most, deadline

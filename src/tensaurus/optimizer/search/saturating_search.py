@@ -151,8 +151,7 @@ class SaturatingSearch:
         """Fill the e-graph, or continue where the time ended an earlier exploration."""
         if self.can_explore:
             self.can_explore = False  # an exploration that does not come back is not tried again
-            self.graph.rebuild()
-            config, limits = self.config, self.config.exploration_limits
+            config, limits, _ = self.config, self.config.exploration_limits, self.graph.rebuild()
             if limits.deadline is not None:
                 left = limits.deadline - (now := monotonic())
                 limits = replace(limits, deadline=now + max(min(left, MIN_EXPLORING), EXPLORING_SHARE * left))
@@ -161,7 +160,8 @@ class SaturatingSearch:
                 self.graph, config.ruleset, limits, simplifying=config.simplifying,
                 later=config.later, finders=self.finders, refutation=config.refutation,
             )
-            self.can_explore = self.exploration.ended_by == "time"
+            # one that its share of the time has ended is not continued: extractions are of more use now
+            self.can_explore = self.exploration.ended_by == "time" and self._has_no_time()
         self.ended_by = self.exploration.ended_by
 
     def extract_by_estimates(self) -> None:
