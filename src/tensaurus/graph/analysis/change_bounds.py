@@ -35,8 +35,8 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.subnormal import FLOATS, float_limits, is_float
 from tensaurus.ops import Op, Untypable
 
-# Bounds of constants, by whether they are coarse: the programs of a search share most of their weights.
-_DESCRIBED: WeakKeyDictionary[Node, dict[bool, Perturbation]] = WeakKeyDictionary()
+# Bounds of constants of which one is kept for all elements: the programs of a search share most weights.
+_COARSE_BOUNDS: WeakKeyDictionary[Node, Perturbation] = WeakKeyDictionary()
 MAX_EXACT_ELEMENTS = 1 << 24  # of a larger constant only the bounds count, to save time and memory
 ROUNDED_AWAY = 2.0**-8  # a change below this part of half an ulp is lost when the result is rounded
 MAX_OUTPUT_CHANGE = 2.0**-80  # largest absolute change of an output element, where rounding removes none
@@ -185,11 +185,13 @@ class ChangeAnalysis:
         """Return bounds of a node's values where its value does not change."""
         kind = node.tensor
         if node.static:
-            known = _DESCRIBED.setdefault(node, {})
+            if self.coarse and node in _COARSE_BOUNDS:
+                return _COARSE_BOUNDS[node]
             try:
-                if self.coarse not in known:
-                    known[self.coarse] = _describe_constant(self._constant_value(node), self.coarse)
-                return known[self.coarse]
+                found = _describe_constant(self._constant_value(node), self.coarse)
+                if self.coarse:
+                    _COARSE_BOUNDS[node] = found
+                return found
             except (Sensitive, TypeError, ValueError):  # text, or an expression that cannot be evaluated
                 return Perturbation.within(-inf, inf, kind.rank)
         low, high = self._bounds.get(node, (-inf, inf))

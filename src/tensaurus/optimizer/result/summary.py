@@ -34,6 +34,7 @@ _ENDS = {
     "rounds": "limit of rounds reached",
     "saturated": "no rewrite left",
     "time": "time limit reached",
+    "share": "the time for rewrites was used up",
     "interrupt": "interrupted",
 }
 
@@ -212,7 +213,7 @@ class Summary:
         for flag in self.unlock:
             lines.add_row("unlock", Text.assemble((flag, "bold"), " lets more of the model be optimized"))
         if not self.rewrites:
-            cut = self.ended_by == "time"
+            cut = self.ended_by in ("time", "share")
             more = ". The time limit ended the search: a longer one may find more" if cut else ""
             return Group(lines, Text(f"nothing faster was found: the model is unchanged{more}", style="dim"))
         return Group(lines, Text(), self._rewrite_table())

@@ -50,7 +50,6 @@ from tensaurus.system.timeline import record
 
 __all__ = ["SaturatingSearch"]
 
-EXPLORING_SHARE, MIN_EXPLORING = 0.15, 2.0  # share of the time left in which the e-graph is filled; seconds
 MEASURING_SHARE = 0.75  # share of the time left after the original was run in which pieces are measured
 LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
@@ -78,9 +77,10 @@ class SaturatingSearch:
         self.fusion_patterns: list[Pattern] = []
         self.fused_pieces: list[Piece] = []  # that the patterns were made of
         self.estimated: EstimatedProgram | None = None
-        self.other_candidates: list[Candidate] = []  # of the other search; their e-nodes are
-        self.other_places: list[tuple[Place, ...]] = []
-        self.notes, self.unmeasured_note = list[str](), ""  # what there was no time to measure, for people
+        self.other_candidates: list[Candidate] = []  # of the other search
+        self.other_places: list[tuple[Place, ...]] = []  # their e-nodes
+        self.notes: list[str] = []
+        self.unmeasured_note = ""  # what there was no time to measure, for people
         self.asked_other_search = False
         self.longest_run = 0.0  # seconds to run a whole program
         self.not_run: Extraction | None = None  # the best program, while there was no time to run it
@@ -151,17 +151,15 @@ class SaturatingSearch:
         """Fill the e-graph, or continue where the time ended an earlier exploration."""
         if self.can_explore:
             self.can_explore = False  # an exploration that does not come back is not tried again
-            config, limits, _ = self.config, self.config.exploration_limits, self.graph.rebuild()
-            if limits.deadline is not None:
-                left = limits.deadline - (now := monotonic())
-                limits = replace(limits, deadline=now + max(min(left, MIN_EXPLORING), EXPLORING_SHARE * left))
-            limits = replace(limits, merged_enodes=self.original_enodes)
+            self.graph.rebuild()
+            config, limits = self.config, self.config.limits_from_now(self.original_enodes)
             self.exploration = saturate(
                 self.graph, config.ruleset, limits, simplifying=config.simplifying,
                 later=config.later, finders=self.finders, refutation=config.refutation,
             )
-            # one that its share of the time has ended is not continued: extractions are of more use now
-            self.can_explore = self.exploration.ended_by == "time" and self._has_no_time()
+            if self.exploration.ended_by == "time" and not self._has_no_time():
+                self.exploration.ended_by = "share"  # it is not continued: extractions are of more use now
+            self.can_explore = self.exploration.ended_by == "time"
         self.ended_by = self.exploration.ended_by
 
     def extract_by_estimates(self) -> None:

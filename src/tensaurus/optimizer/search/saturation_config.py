@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from time import monotonic
 
 from tensaurus.egraph.core.check_egraph import Refutation
 from tensaurus.egraph.core.finder_protocol import Finder
@@ -19,6 +20,8 @@ from tensaurus.runtimes.price.costs import StandaloneCosts
 __all__ = ["SaturationConfig"]
 
 MAX_EXTRACTIONS = 400
+EXPLORING_SHARE = 0.15  # of the time left, in which the e-graph is filled
+MIN_EXPLORING_SECONDS = 2.0
 
 
 @dataclass
@@ -63,3 +66,16 @@ class SaturationConfig:
     simplifying: Ruleset | None = None
     later: Ruleset | None = None
     extend_deadline: Callable[[Program, bool], float | None] = lambda program, found: None
+
+    def limits_from_now(self, original_enodes: int) -> Limits:
+        """Return the limits of an exploration that begins now: its share of the time, and what it may merge.
+
+        `original_enodes` is the number of the model's own e-nodes.
+        """
+        limits = replace(self.exploration_limits, merged_enodes=original_enodes)
+        if limits.deadline is None:
+            return limits
+        now = monotonic()
+        left = limits.deadline - now
+        seconds = max(EXPLORING_SHARE * left, min(MIN_EXPLORING_SECONDS, left))
+        return replace(limits, deadline=now + seconds)
