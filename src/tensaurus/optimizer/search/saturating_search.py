@@ -157,7 +157,8 @@ class SaturatingSearch:
                 self.graph, config.ruleset, limits, simplifying=config.simplifying,
                 later=config.later, finders=self.finders, refutation=config.refutation,
             )
-            if self.exploration.ended_by == "time" and not self._has_no_time():
+            whole = config.exploration_limits.deadline
+            if self.exploration.ended_by == "time" and whole is not None and monotonic() < whole:
                 self.exploration.ended_by = "share"  # it is not continued: extractions are of more use now
             self.can_explore = self.exploration.ended_by == "time"
         self.ended_by = self.exploration.ended_by
