@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +12,12 @@ import pytest
 from onnx import numpy_helper
 
 from tensaurus.check import Verdict, verify
+from tensaurus.check.files.baseline import PERTURBED_COPIES
+from tensaurus.check.files.compared_model import ComparedModel
 from tensaurus.check.files.near_ties import pin_scores
 from tensaurus.check.files.reference_answers import ReferenceAnswers
 from tensaurus.graph.onnx.build import Build
-from tensaurus.optimizer.run.accuracy_probe import AccuracyProbe
+from tensaurus.optimizer.run.accuracy_probe import SMALL_ERROR, AccuracyProbe
 
 TOP = "v, i = TopK <axis = 0> (s, six_hundred) b = Gather <axis = 0> (boxes, i)"
 RAREST = "v, i = TopK <axis = 0, largest = 0> (s, six_hundred) b = Gather <axis = 0> (boxes, i)"
@@ -108,6 +111,28 @@ def test_the_trial_of_fast_algorithms_does_not_mind_near_ties(tmp_path: Path) ->
     assert probe.measure_error(Build.from_model(detector(seed=1), tmp_path), feeds) < 4
     wrong = Build.from_model(detector(seed=1, changed={"boxing": 1.01}), tmp_path)
     assert probe.measure_error(wrong, feeds) > 100
+
+
+def test_copies_of_the_original_run_only_where_they_may_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They allow more: an error that is small without them needs none."""
+    model, copied = detector(), list[int]()
+    perturbed = ComparedModel.perturbed
+
+    def copy(self: ComparedModel, seed: int, *others: Any) -> Build:
+        copied.append(seed)
+        return perturbed(self, seed, *others)
+
+    monkeypatch.setattr(ComparedModel, "perturbed", copy)
+    source, feed = Build.from_model(model, tmp_path), np.random.default_rng(1).standard_normal((1, 3, 24, 24))
+    feeds = [{"x": feed.astype(np.float32)}]
+    probe = AccuracyProbe(
+        model, source, feeds[0], {}, "onnxruntime", 1, 60.0, ReferenceAnswers(source), tmp_path
+    )
+    assert probe.measure_error(source, feeds) <= SMALL_ERROR and not copied
+    wrong = Build.from_model(detector(seed=1, changed={"boxing": 1.01}), tmp_path)
+    assert probe.measure_error(wrong, feeds) > 100 and len(copied) == PERTURBED_COPIES
 
 
 def test_what_is_pinned() -> None:

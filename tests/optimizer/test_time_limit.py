@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -10,13 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensaurus.optimizer.run import time_limit
+from tensaurus.egraph.match.saturate import Limits, Ruleset
+from tensaurus.optimizer.run import first_run, time_limit
+from tensaurus.optimizer.run.first_run import FirstRun
+from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.time_limit import (
     CHECK_REFERENCE_RUNS,
     MEASURING_SHARE,
     MIN_SEARCH_SHARE,
     TimeLimit,
 )
+from tensaurus.optimizer.search import saturation_config
+from tensaurus.optimizer.search.saturation_config import SaturationConfig
 from tensaurus.runtimes.measure import measure
 from tensaurus.runtimes.measure.measure import ENOUGH_SECONDS, MIN_ROUNDS, min_rounds, time_in_turns
 from tensaurus.runtimes.measure.worker import MAX_REPEATS, Round
@@ -151,3 +157,36 @@ def test_the_deadline_of_the_search_follows_what_is_known_of_the_check(clock: Cl
     assert first + 5 < limit.search_deadline < limit.latest_search_deadline
     limit.reference_seconds = 0.01
     assert limit.search_deadline == limit.run_deadline - limit.check_seconds - MEASURING_SHARE * 40
+
+
+def test_first_runs_that_other_processes_disturbed_are_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shorter times count; a model whose run takes seconds is not run again."""
+    started: list[str] = []
+
+    def start(source: object, backend: str, **_: object) -> nullcontext[None]:
+        started.append(backend)
+        return nullcontext()
+
+    monkeypatch.setattr(first_run, "start_worker", start)
+    monkeypatch.setattr(first_run, "time_run", lambda worker, feeds: 0.04)
+    disturbed = FirstRun({}, {}, "", 2.0, 0.2)
+    again = disturbed.time_again(Options(), None, 2)  # type: ignore[arg-type]
+    assert again.run_seconds == 0.04 and again.load_seconds < 2.0 and started == ["onnxruntime"]
+    short, slow = (FirstRun({}, {}, "", load, run) for load, run in ((0.0, 0.01), (2.0, 3.0)))
+    assert short.time_again(Options(), None, 2) == short  # type: ignore[arg-type]
+    assert slow.time_again(Options(), None, 2) is slow and len(started) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("left, share", [(100.0, 15.0), (3.0, 2.0), (1.0, 1.0), (-1.0, -1.0), (None, None)])
+def test_an_exploration_has_its_share_of_the_time(
+    left: float | None, share: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saturation_config, "monotonic", clock := Clock())
+    limits = Limits(nodes=99, deadline=None if left is None else clock.now + left)
+    config = SaturationConfig(Ruleset([]), None, [], exploration_limits=limits)  # type: ignore[arg-type]
+    given_limits = config.limit_exploration(7)
+    assert (given_limits.nodes, given_limits.merged_enodes) == (99, 7)
+    if share is None:
+        assert given_limits.deadline is None
+    else:
+        assert given_limits.deadline == pytest.approx(clock.now + max(share, 0.15 * share))

@@ -124,9 +124,9 @@ def join_matches(
 ) -> Iterator[JointMatch]:
     """Yield all joint matches to which a rule applies, in the order of the first root's matches.
 
-    entry    the rule with the patterns of its roots
-    matches  for each root, the matches of its pattern
-    merged   for an e-node that the rule has made by merging, the roots that it merged
+    entry       the rule with the patterns of its roots
+    matches     for each root, the matches of its pattern
+    merged      for an e-node that the rule has made by merging, the roots that it merged
     own_enodes  only roots of classes with an e-node below this number are joined, and merged ones
 
     A rule that is symmetric in its roots (its tag `once`) is tried only in the order of their age.  Roots

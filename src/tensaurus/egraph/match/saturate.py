@@ -43,11 +43,11 @@ LATER_GROWTH = 1.5  # factor of the limit of e-nodes in the second stage, that o
 class Limits:
     """The limits of an exploration.
 
-    nodes     number of e-nodes
-    rounds    number of rounds
-    multi     rounds in which multi-pattern rules are applied (`k_multi`)
-    deadline  of `time.monotonic`
-    matches   matches of one pattern in one round
+    nodes          number of e-nodes
+    rounds         number of rounds
+    multi          rounds in which multi-pattern rules are applied (`k_multi`)
+    deadline       of `time.monotonic`
+    matches        matches of one pattern in one round
     rule_share     share of the e-nodes that one rule may add
     merged_enodes  multi-pattern rules merge classes with an e-node below this number, and merged ones: if
                    it is the model's number of e-nodes, what the model computes, and no other forms of that

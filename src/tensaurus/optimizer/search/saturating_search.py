@@ -152,7 +152,7 @@ class SaturatingSearch:
         if self.can_explore:
             self.can_explore = False  # an exploration that does not come back is not tried again
             self.graph.rebuild()
-            config, limits = self.config, self.config.limits_from_now(self.original_enodes)
+            config, limits = self.config, self.config.limit_exploration(self.original_enodes)
             self.exploration = saturate(
                 self.graph, config.ruleset, limits, simplifying=config.simplifying,
                 later=config.later, finders=self.finders, refutation=config.refutation,

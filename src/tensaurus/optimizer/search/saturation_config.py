@@ -67,7 +67,7 @@ class SaturationConfig:
     later: Ruleset | None = None
     extend_deadline: Callable[[Program, bool], float | None] = lambda program, found: None
 
-    def limits_from_now(self, original_enodes: int) -> Limits:
+    def limit_exploration(self, original_enodes: int) -> Limits:
         """Return the limits of an exploration that begins now: its share of the time, and what it may merge.
 
         `original_enodes` is the number of the model's own e-nodes.
