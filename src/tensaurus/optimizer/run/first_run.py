@@ -22,7 +22,7 @@ from tensaurus.system.deadline import DeadlineBlock
 __all__ = ["FirstRun", "TooSlow"]
 
 MIN_SECONDS = 10.0  # in which even a busy machine starts a process and runs a small model
-LONG_RUN_SECONDS = 1.0  # of a run from which on it is not timed again
+LONG_RUN_SECONDS = 1.0  # a run that takes longer is not timed again
 TIME_SHARE = 0.5  # of the time limit: four processes load and run a model before a result can be compared
 
 

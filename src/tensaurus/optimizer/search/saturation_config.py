@@ -21,7 +21,7 @@ __all__ = ["SaturationConfig"]
 
 MAX_EXTRACTIONS = 400
 EXPLORING_SHARE = 0.15  # of the time left, in which the e-graph is filled
-MIN_EXPLORING_SECONDS = 2.0
+MIN_EXPLORING_SECONDS = 2.0  # for it however little time is left, up to all of that
 
 
 @dataclass
