@@ -23,6 +23,7 @@ from tensaurus.app.zoo.longformer import sliding_window_attention
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
+from tensaurus.expr.analysis.fit_index_map import evaluate_at, fit_index, sample_places
 from tensaurus.expr.analysis.reshape_map import is_reshape
 from tensaurus.expr.evaluate.fields import Reals
 from tensaurus.expr.evaluate.interpret import interpret
@@ -42,22 +43,21 @@ from tensaurus.finders.derive import (
     summation_rules,
     tighten_boundary,
 )
-from tensaurus.finders.derive.attribute_roles import Role
 from tensaurus.finders.derive.derivation_cache import DerivationCache
 from tensaurus.finders.derive.derivation_equation import STEP_EVIDENCE, make_equation
 from tensaurus.finders.derive.derivation_finder import Derive
 from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
 from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, intensity
 from tensaurus.finders.derive.derivation_text import format_derivations
-from tensaurus.finders.derive.fit_index_map import evaluate_at, fit_index, sample_places
 from tensaurus.finders.derive.flatten_digits import flatten_dimensions
 from tensaurus.finders.derive.fold_move_chains import fold_moves
 from tensaurus.finders.derive.linear_regions import product_piece
-from tensaurus.finders.derive.matchable_operators import matchable_operators
 from tensaurus.finders.derive.move_finder import MoveFinder
-from tensaurus.finders.derive.operator_product import Window
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import Rule, Step
+from tensaurus.graph.analysis.attribute_roles import Role
+from tensaurus.graph.analysis.matchable_operators import matchable_operators
+from tensaurus.graph.analysis.operator_product import Window
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.onnx.onnx_import import import_model

@@ -13,7 +13,8 @@ import typer
 
 from tensaurus.app.cli.app import Command, app
 from tensaurus.app.cli.options import Shapes, parse_shapes
-from tensaurus.system.errors import TensaurusError, name_file_in_errors
+from tensaurus.app.cli.subject import Subject, is_file, parse_operator, read_program
+from tensaurus.system.errors import TensaurusError
 
 if TYPE_CHECKING:
     from tensaurus.finders.derive.derivation_search import DerivedProgram
@@ -23,15 +24,7 @@ if TYPE_CHECKING:
 
 @app.command(cls=Command)
 def derive(
-    subject: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL|OPERATOR...",
-            help="An ONNX file; or an operator with the types of its inputs and its attributes, such as "
-            "Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'.",
-            show_default=False,
-        ),
-    ],
+    subject: Subject,
     shape: Shapes = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Derivations to show of each region.")] = 3,
     depth: Annotated[int, typer.Option(metavar="N", min=0, help="Longest chain of rules.")] = 7,
@@ -51,7 +44,7 @@ def derive(
     from tensaurus.finders.derive.joint_search import search_region
     from tensaurus.rules.language.node_text import format_nodes
 
-    if _is_file(subject):
+    if is_file(subject):
         regions = _regions_of_model(Path(subject[0]), parse_shapes(shape or ()))
     else:
         regions = [_region_of_operator(subject)]
@@ -79,23 +72,12 @@ def derive(
                 typer.echo(line)
 
 
-def _is_file(words: list[str]) -> bool:
-    """Return whether the subject is a file: one word that has a suffix, or names a file that exists."""
-    return len(words) == 1 and (Path(words[0]).suffix != "" or Path(words[0]).exists())
-
-
 def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[LinearRegion]:
     """Return the regions of a model; of those that compute the same of other inputs, the first one."""
     from tensaurus.finders.derive.linear_regions import find_linear_regions
-    from tensaurus.graph.onnx.inlining import inline_functions
-    from tensaurus.graph.onnx.model_file import load_model
-    from tensaurus.graph.onnx.onnx_import import import_model
 
-    name = str(path)
-    with name_file_in_errors(name):
-        program = import_model(inline_functions(load_model(path), name), shapes, name)
     regions: dict[tuple[Node, ...], LinearRegion] = {}
-    for region in find_linear_regions(program):
+    for region in find_linear_regions(read_program(path, shapes)):
         regions.setdefault(region.forms, region)
     return list(regions.values())
 
@@ -103,20 +85,7 @@ def _regions_of_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[Li
 def _region_of_operator(words: list[str]) -> LinearRegion:
     """Return the region of one operator with inputs x0, x1, ..."""
     from tensaurus.finders.derive.linear_regions import LinearRegion
-    from tensaurus.graph.ir.node import apply, source
     from tensaurus.graph.ir.piece import Piece
-    from tensaurus.ops import Untypable, registry
-    from tensaurus.ops.examples import parse_example
 
-    name, *rest = words
-    if name not in registry:
-        reason = f"{name} is neither an ONNX file nor the name of an operator"
-        raise TensaurusError(reason, remedy="Operators have ONNX's names, such as Conv.")
-    try:
-        example = parse_example(" ".join(rest))
-        leaves = [None if kind is None else source(f"x{k}", kind) for k, kind in enumerate(example.types)]
-        node = apply(registry[name], leaves, example.attrs)
-        return LinearRegion((Piece.of(node),), (node,))
-    except (Untypable, ValueError) as error:
-        remedy = "For example: tensaurus derive Conv 'f32[1,8,9,9]' 'f32[4,8,3,3]' 'pads=(1,1,1,1)'"
-        raise TensaurusError(f"{' '.join(words)}: {error}", remedy=remedy) from error
+    node = parse_operator(words, "derive")
+    return LinearRegion((Piece.of(node),), (node,))

@@ -25,8 +25,8 @@ from tensaurus.finders.derive.derivation_search import (
 )
 from tensaurus.finders.derive.derivation_state import MIN_INTENSITY, format_scopes, remove_sizes
 from tensaurus.finders.derive.joint_search import MAX_MERGED_STATES, PATHS_PER_RULES
-from tensaurus.finders.derive.matchable_operators import matchable_operators
 from tensaurus.finders.derive.reorder_operands import reordered
+from tensaurus.graph.analysis.matchable_operators import matchable_operators
 from tensaurus.runtimes.measure.database import Database, Measurement
 
 __all__ = ["DerivationCache"]

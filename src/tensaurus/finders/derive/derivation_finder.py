@@ -24,8 +24,8 @@ from tensaurus.finders.derive.derivation_equation import make_equation
 from tensaurus.finders.derive.derivation_search import DerivedProgram, Search
 from tensaurus.finders.derive.joint_search import search_region
 from tensaurus.finders.derive.linear_regions import LinearRegion, find_linear_regions
-from tensaurus.finders.derive.matchable_operators import matchable_operators
 from tensaurus.finders.derive.price_as_operators import PEAK_FRACTION, estimate_seconds
+from tensaurus.graph.analysis.matchable_operators import matchable_operators
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import Untypable
 from tensaurus.rules.language.equation import Equation

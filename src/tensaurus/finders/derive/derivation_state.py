@@ -31,9 +31,9 @@ from tensaurus.expr.sizes.size import Size, polynomial, product
 from tensaurus.finders.derive.flatten_digits import flatten_dimensions
 from tensaurus.finders.derive.match_operators import OperatorMatch
 from tensaurus.finders.derive.merge_traversals import read_through
-from tensaurus.finders.derive.operator_product import split_scale
 from tensaurus.finders.derive.reorder_operands import reordered
 from tensaurus.finders.derive.rewrite_step import JointStep, Step, replace_scopes
+from tensaurus.graph.analysis.operator_product import split_scale
 from tensaurus.graph.ir.node import Node, apply, constant
 from tensaurus.graph.lower.labelled_nodes import reshape_node
 from tensaurus.ops import Untypable

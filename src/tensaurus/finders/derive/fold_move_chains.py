@@ -17,20 +17,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tensaurus.expr.ir.scope import Const, Read, Reduce, Scope, Select, Source, Tensor, axis, within
-from tensaurus.expr.ir.walk import replace_axes
-from tensaurus.expr.normal.intern import intern_scope
-from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, polynomial, substitute
-from tensaurus.finders.derive.fit_index_map import (
+from tensaurus.expr.analysis.fit_index_map import (
+    Booleans,
     IndexFunction,
+    Integers,
     evaluate_at,
     fit_index,
     places_between,
     sample_places,
 )
+from tensaurus.expr.ir.scope import Const, Read, Reduce, Scope, Select, Source, Tensor, axis, within
+from tensaurus.expr.ir.walk import replace_axes
+from tensaurus.expr.normal.intern import intern_scope
+from tensaurus.expr.sizes.size import Atom, Axis, Size, is_nonnegative, polynomial, substitute
 from tensaurus.finders.derive.move_finder import product_scope
 from tensaurus.finders.derive.rewrite_step import axes_in, is_in_range, product_of
-from tensaurus.finders.derive.trace_elements import Booleans, Integers, trace_elements
+from tensaurus.finders.derive.trace_elements import trace_elements
 from tensaurus.graph.ir.node import Node, apply
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Op, Untypable

@@ -26,10 +26,10 @@ from tensaurus.expr.ir.walk import replace_axes
 from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.mixed_radix import ravel_index, unravel_index
 from tensaurus.expr.sizes.size import Atom, Axis, Size, polynomial
-from tensaurus.finders.derive.attribute_roles import Role
-from tensaurus.finders.derive.matchable_operators import Operator, matchable_operators
-from tensaurus.finders.derive.operator_product import Dimension, Window
 from tensaurus.finders.derive.rewrite_step import axes_in, numeric_extent, product_of, with_zeros_outside
+from tensaurus.graph.analysis.attribute_roles import Role
+from tensaurus.graph.analysis.matchable_operators import Operator, matchable_operators
+from tensaurus.graph.analysis.operator_product import Dimension, Window
 
 __all__ = ["OperatorMatch", "match_operators"]
 

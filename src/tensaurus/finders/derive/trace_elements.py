@@ -17,15 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tensaurus.expr.analysis.fit_index_map import Booleans, Integers
 from tensaurus.expr.ir.scope import Body, Call, Const, Lookup, Read, Scope, Select, Source, Tensor
 from tensaurus.expr.sizes.size import Atom, Size, evaluate
 from tensaurus.graph.ir.node import CONSTANT, ITEM, Node
 from tensaurus.ops import Op
 
-__all__ = ["Booleans", "Integers", "TracedElements", "trace_elements"]
-
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+__all__ = ["TracedElements", "trace_elements"]
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from tensaurus.egraph.core.finder_protocol import Finder
 from tensaurus.finders.bilinear import Bilinear
 from tensaurus.finders.derive import Derive
 from tensaurus.finders.fuse import Blocked, Fuse
+from tensaurus.finders.mutate import Mutate
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["FINDERS", "SUBNORMALS", "exclude_finders", "require_finders"]
 
-FINDERS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Bilinear, Blocked, Derive, Fuse)}
+FINDERS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Bilinear, Blocked, Derive, Fuse, Mutate)}
 
 SUBNORMALS = "subnormals"  # no finder: subnormal constants become 0 before the search
 

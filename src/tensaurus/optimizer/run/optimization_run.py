@@ -21,6 +21,7 @@ from tensaurus.check.inputs.timing_inputs import symbol_sizes
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.finder_protocol import Finder, timed_finders
 from tensaurus.finders.derive import DerivationCache, Derive
+from tensaurus.finders.mutate import Mutate
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
@@ -257,7 +258,7 @@ class OptimizationRun:
         refutation = refute_equation if os.environ.get("CHECK") == "1" else None
         excluded = self.options.without
         generating = self.kernels.make_finders(self.costs, self.accuracy, excluded)
-        deriving = exclude_finders([self._derive_finder], excluded)
+        deriving = exclude_finders([self._derive_finder, self._mutate_finder], excluded)
         finders: Sequence[Finder] = (*self.options.finders, *generating, *deriving)
         if self.effort.deadline is not None:
             finders = timed_finders(finders, self.effort.deadline)
@@ -302,6 +303,11 @@ class OptimizationRun:
         budget = inf if deadline is None else DERIVATION_SHARE * (deadline - monotonic())
         cache = DerivationCache(self.database, bool(self.kernels.compiler))
         return Derive(self.costs.measured_or_observed, self.costs.roofline, budget=budget, cache=cache)
+
+    @property
+    def _mutate_finder(self) -> Mutate:
+        """Corrects partially equivalent mutants, in the time that nothing else needs."""
+        return Mutate(self.costs.measured_or_observed, self.costs.roofline, budget=0.0)
 
     def _is_whole_model(self, program: Program) -> bool:
         """Return whether the program is the model, not a body of an If, Loop or Scan in it."""

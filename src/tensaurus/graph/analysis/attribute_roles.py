@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tensaurus.expr.analysis.iterator_table import IteratorTable
 from tensaurus.expr.sizes.size import Axis
-from tensaurus.finders.derive.operator_product import Window, product_table, read_dimension
+from tensaurus.graph.analysis.operator_product import Window, product_table, read_dimension
 from tensaurus.ops import Op, TensorType
 
 __all__ = ["AttributeNumber", "Role", "find_roles"]

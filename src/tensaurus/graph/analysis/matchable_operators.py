@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from tensaurus.expr.analysis.iterator_table import IteratorTable, Pattern
 from tensaurus.expr.sizes.size import Axis
-from tensaurus.finders.derive.attribute_roles import AttributeNumber, Role, find_roles
-from tensaurus.finders.derive.operator_product import Dimension, Window, product_table, read_dimension
+from tensaurus.graph.analysis.attribute_roles import AttributeNumber, Role, find_roles
+from tensaurus.graph.analysis.operator_product import Dimension, Window, product_table, read_dimension
 from tensaurus.ops import Op, TensorType, registry
 from tensaurus.ops.examples import examples_of
 

@@ -13,14 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensaurus.expr.sizes.size import Atom, Axis, Size, evaluate, polynomial
-from tensaurus.finders.derive.trace_elements import Booleans, Integers
 
-__all__ = ["IndexFunction", "evaluate_at", "fit_index", "places_between", "sample_places"]
+__all__ = [
+    *("Booleans", "IndexFunction", "Integers", "evaluate_at", "fit_index", "places_between", "sample_places"),
+]
+
+Integers: TypeAlias = NDArray[np.int64]
+Booleans: TypeAlias = NDArray[np.bool_]
 
 IndexFunction = Callable[[Sequence[Integers]], tuple[Integers, Booleans]]
 """Maps places to the index at each place, and to whether that index is known."""
