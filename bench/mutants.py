@@ -1,12 +1,12 @@
 """Are corrected mutants equal to the original in every element, and are boxes what brute force says they are?
 
-Random products (convolutions of one to three dimensions, with groups, strides, dilations, uneven paddings; matrix
-products; pairs of them) meet candidates of the search and candidates that no search would draw: several digits,
-radices that divide nothing, zeros anywhere, any attributes, and index maps that lead nowhere.  Each is corrected.
-Writes bench/tables/mutants.md.
+Random products (convolutions of one to three dimensions, with groups, strides, dilations, uneven paddings;
+matrix products; pairs of them) meet candidates of the search and candidates that no search draws: several
+digits, radices that divide nothing, zeros anywhere, any attributes, and maps that lead nowhere.  Each is
+corrected.  Writes bench/tables/mutants.md.
 
-    corrected   equal in every element over GF(2^31 - 1), each box as brute force says, and a correction that was
-                made wrong on purpose (a box one too small, or gone) is found
+    corrected   equal in every element over GF(2^31 - 1), each box as brute force says, and a correction that
+                was made wrong on purpose (a box one too small, or gone) is found
     undecided   the boxes are not known or too many: such a mutant is never proposed
     untyped     the operator does not accept the operands
     wrong       an element differs, a box is not what brute force says, or a wrong correction was not found
@@ -51,6 +51,8 @@ from tensaurus.system.files import replace_file
 
 TABLE = Path(__file__).parent / "tables" / "mutants.md"
 VERDICTS = ("corrected", "undecided", "untyped", "wrong")
+DRAWS = 20  # of which one must have a type
+COUNTED = ("boxes", "agreeing", "proved", "planted")
 SEARCHED = 4000  # candidates of a search of which one is drawn
 
 
@@ -95,9 +97,11 @@ def _draw_convolutions(rng: Random, count: int) -> list[Node] | None:
     }
     nodes = []
     for k in range(count):
-        x = source(f"v{k if rng.random() < 0.7 else 0}", TensorType("float32", (batch, group * channels, *sizes)))
+        number = k if rng.random() < 0.7 else 0
+        x = source(f"v{number}", TensorType("float32", (batch, group * channels, *sizes)))
         w = source(f"w{k}", TensorType("float32", (group * rng.randint(1, 3), channels, *taps)))
-        bias = [source("b", TensorType("float32", w.tensor.shape[:1]))] if count == 1 and rng.random() < 0.2 else []
+        has_bias = count == 1 and rng.random() < 0.2
+        bias = [source("b", TensorType("float32", w.tensor.shape[:1]))] if has_bias else []
         try:
             node = apply(registry["Conv"], [x, w, *bias], attrs)
         except (Untypable, ValueError):
@@ -131,7 +135,7 @@ def draw_mutant(rng: Random, subprogram: Subprogram) -> tuple[str, Mutant]:
     core = candidate.build(subprogram.inputs)
     instance = Instance(subprogram, rng.randrange(1 << 20))
     output = instance.evaluate(candidate)
-    maps = None if output is None else instance.fit_maps(output)
+    maps = None if output is None else instance.fit_maps(candidate, output)
     if maps is None:
         kind += ", any map"
         maps = tuple(_draw_map(rng, root, core) for root in subprogram.roots)
@@ -164,7 +168,8 @@ def _draw_candidate(rng: Random, subprogram: Subprogram) -> Candidate:
     shape = [n for n in original.node.args[0].tensor.shape if isinstance(n, int)]  # type: ignore[union-attr]
     channels = {d for d, _, _ in original.channels} | set(original.digits)
     free = [d for d in range(len(shape)) if d not in channels]
-    radices = [tuple(rng.randint(2, 4) for _ in range(rng.randint(0, 2))) if d in free else () for d in range(len(shape))]
+    counts = [rng.randint(0, 2) if d in free else 0 for d in range(len(shape))]
+    radices = [tuple(rng.randint(2, 4) for _ in range(count)) for count in counts]
     groups: list[list[Digit]] = [[Digit(d, 0)] for d in range(len(shape))]
     for d in free:
         for k in range(1, len(radices[d]) + 1):
@@ -198,17 +203,22 @@ def _draw_map(rng: Random, root: Node, core: Node) -> OutputMap:
 def check_mutant(number: int, seed: int) -> Report:
     """Draw a mutant of a seed and a number alone, correct it, and compare everything with brute force."""
     rng = Random(f"{seed} {number}")
-    subprogram = draw_subprogram(rng)
-    kind = "drawn"
+    for _ in range(DRAWS):
+        subprogram = draw_subprogram(rng)
+        try:
+            kind, mutant = draw_mutant(rng, subprogram)
+            break
+        except (Untypable, ValueError):  # small operands seldom fit attributes that were drawn
+            continue
+    else:
+        return Report(number, "drawn", "untyped")
     try:
-        kind, mutant = draw_mutant(rng, subprogram)
         corrected = correct_mutant(subprogram, mutant, seed=number)
     except BoxesUndecided as error:
         return Report(number, kind, "undecided", str(error))
-    except (Untypable, ValueError):
-        return Report(number, kind, "untyped")
     equation = corrected.equation
-    check = check_field(*(_program(subprogram, side) for side in (equation.left, equation.right)), seed=number)
+    left, right = (_program(subprogram, side) for side in (equation.left, equation.right))
+    check = check_field(left, right, seed=number)
     reason = "" if check.passed and check.trials else f"elements differ: {check.detail}"
     differing = _differences(subprogram, mutant, number)
     reason = reason or _wrong_box(corrected, differing)
@@ -217,8 +227,7 @@ def check_mutant(number: int, seed: int) -> Report:
         planted, results = True, list(equation.right)
         place, boxes = wrong
         results[place] = MutantExpressions(subprogram, mutant).correct_output(place, boxes)
-        pair = _program(subprogram, equation.left), _program(subprogram, results)
-        if check_field(*pair, seed=number).passed:
+        if check_field(left, _program(subprogram, results), seed=number).passed:
             reason = f"a wrong correction of output {place} was not found: {', '.join(map(str, boxes))}"
     boxes_of_all = [box for boxes in corrected.compared for box in boxes]
     agreeing = [box for box in boxes_of_all if box.agrees]
@@ -301,8 +310,9 @@ def write_table(reports: Sequence[Report], seed: int, seconds: float) -> str:
     ]  # fmt: skip
     for kind, found in sorted(by_kind.items()):
         counts = Counter(report.verdict for report in found)
-        sums = [sum(getattr(report, name) for report in found) for name in ("boxes", "agreeing", "proved", "planted")]
-        lines.append(f"| {kind} | {' | '.join(str(counts[v]) for v in VERDICTS)} | {' | '.join(map(str, sums))} |")
+        numbers = [counts[verdict] for verdict in VERDICTS]
+        numbers += [sum(getattr(report, name) for report in found) for name in COUNTED]
+        lines.append(f"| {kind} | {' | '.join(map(str, numbers))} |")
     wrong = [report for report in reports if report.verdict == "wrong"]
     lines += ["", *(f"- {report.number}: {report.reason}" for report in wrong)] if wrong else []
     return "\n".join(lines) + "\n"

@@ -22,6 +22,7 @@ import numpy as np
 
 from tensaurus.expr.analysis.box import Box, Progression, full_box, is_empty, split_into_progressions
 from tensaurus.expr.analysis.condition import (
+    Condition,
     Undecided,
     collect_conditions,
     depends_on,
@@ -35,7 +36,21 @@ from tensaurus.expr.ir.scalar_functions import NEUTRAL_ELEMENTS, cast_target
 from tensaurus.expr.ir.scope import Body, Call, Const, Read, Reduce, Scope, Select
 from tensaurus.expr.ir.walk import children
 from tensaurus.expr.normal.flatten import FlatBodyTooLarge, flatten
-from tensaurus.expr.sizes.size import Atom, Axis, Poly, Size, atoms, is_same_size, product
+from tensaurus.expr.sizes.size import (
+    Atom,
+    Axis,
+    Floor,
+    Poly,
+    Size,
+    atoms,
+    interval,
+    is_same_size,
+    polynomial,
+    product,
+    substitute,
+)
+
+MAX_QUOTIENTS = 32  # values of a quotient that are told apart by conditions
 
 
 @dataclass(frozen=True)
@@ -71,8 +86,11 @@ def summation_regions(scope: Scope, *, affine: bool = False) -> tuple[Region, ..
     """
     try:
         body = flatten(scope)
-        indices = list(_indices(body))
-        cells = partition_into_cells(scope.axes, collect_conditions(body), indices if affine else [])
+        indices, conditions = list(_indices(body)), collect_conditions(body)
+        if affine:
+            indices, steps = _fix_quotients(indices)
+            conditions = (*conditions, *steps)
+        cells = partition_into_cells(scope.axes, conditions, indices if affine else [])
         regions = []
         for cell in cells:
             box = Box(tuple(cell[a] for a in scope.axes))
@@ -90,6 +108,26 @@ def summation_regions(scope: Scope, *, affine: bool = False) -> tuple[Region, ..
         return tuple(regions)
     except (Undecided, FlatBodyTooLarge):
         return (Region(full_box(scope.shape), None, False),)
+
+
+def _fix_quotients(indices: Sequence[Size]) -> tuple[list[Size], list[Condition]]:
+    """Return the indices with numbers for quotients of few values, and conditions that keep these constant.
+
+    Where the signs of 6*n + w - 6 and the like are constant, so is (6*n + w) // 6.  A quotient of more values
+    than its divisor is left: it is affine over steps of the divisor, which cuts an axis less often.
+    """
+    quotients = {atom for index in indices for atom in atoms(index) if isinstance(atom, Floor)}
+    values: dict[Atom, Any] = {}
+    conditions = list[Condition]()
+    for quotient in sorted(quotients, key=str):
+        bounds, divisor = interval(polynomial(quotient)), quotient.bottom
+        if not isinstance(divisor, int) or not all(isinstance(bound, int) for bound in bounds):
+            continue
+        low, high = (bound for bound in bounds if isinstance(bound, int))
+        if high - low < min(divisor, MAX_QUOTIENTS):
+            values[quotient] = low
+            conditions += [(quotient.top - k * divisor,) for k in range(low + 1, high + 1)]
+    return [substitute(index, values) for index in indices], conditions
 
 
 def literal_sizes(body: Body) -> Iterator[Size]:

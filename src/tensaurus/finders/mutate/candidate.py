@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any, TypeAlias
 
 from tensaurus.expr.ir.scope import Tensor
@@ -62,6 +63,20 @@ class Candidate:
         pairs = zip(self.arrangements, self.sources, strict=True)
         arranged = [arrangement.shape([shapes[k] for k in numbers]) for arrangement, numbers in pairs]
         return [*arranged, *(tuple(shapes[k]) for k in self.others)]
+
+    def output_divisors(self) -> dict[int, tuple[int, ...]]:
+        """Return for dimensions of the original's output the divisors of its digits in the candidate's.
+
+        These are the radices of the data, as far as an output's place is that of the data.
+        """
+        data = self.arrangements[0]
+        if not isinstance(data, Reindexing):
+            return {}
+        found = dict[int, tuple[int, ...]]()
+        for d, radices in enumerate(data.radices):
+            if radices:
+                found[d] = tuple(prod(radices[k:]) for k in range(len(radices)))
+        return found
 
     def build(self, inputs: Sequence[Node]) -> Node:
         """Return the program over these inputs.  Raises Untypable where the operator does not accept them."""

@@ -26,8 +26,8 @@ from tensaurus.expr.analysis.summation_regions import Region, summation_regions
 from tensaurus.expr.evaluate.interpret import Evaluation
 from tensaurus.expr.evaluate.prime_field import P
 from tensaurus.expr.evaluate.two_point_field import PrimeFieldPairs
-from tensaurus.expr.ir.scope import Scope, Tensor, axis
-from tensaurus.expr.ir.walk import replace_axes, tensors
+from tensaurus.expr.ir.scope import Body, Reduce, Scope, Tensor, axis
+from tensaurus.expr.ir.walk import rebuild_body, replace_axes, tensors
 from tensaurus.expr.normal.canonicalize import are_equal_expressions
 from tensaurus.expr.normal.flatten import FlatBodyTooLarge, flatten
 from tensaurus.expr.sizes.size import Atom, Size, polynomial
@@ -66,15 +66,15 @@ def compare_boxes(original: Scope, mutant: Scope, seed: int = 0, deadline: float
     After the deadline (of `time.monotonic`) boxes are tested, but not proved.  Raises BoxesUndecided.
     """
     regions = [_affine_regions(scope) for scope in (original, mutant)]
-    overlaps = [_common_box(a, b) for a in regions[0] for b in regions[1]]
-    boxes = [box for box in overlaps if box is not None]
-    if len(boxes) > MAX_BOX_PAIRS:
-        raise BoxesUndecided(f"{len(boxes)} boxes, more than {MAX_BOX_PAIRS}")
+    pairs = [(a, b, _common_box(a, b)) for a in regions[0] for b in regions[1]]
+    overlaps = [(a, b, box) for a, b, box in pairs if box is not None]
+    if len(overlaps) > MAX_BOX_PAIRS:
+        raise BoxesUndecided(f"{len(overlaps)} boxes, more than {MAX_BOX_PAIRS}")
     tester = _Tester(original, mutant, seed)
     compared = []
-    for box in boxes:
+    for a, b, box in overlaps:
         agrees = tester.agree_near_corner(box)
-        proved = agrees and monotonic() < deadline and _are_equal_in(original, mutant, box)
+        proved = agrees and monotonic() < deadline and tester.are_equal_in(box, a, b)
         compared.append(ComparedBox(box, agrees, proved))
     return compared
 
@@ -114,10 +114,6 @@ def _common_box(a: Region, b: Region) -> Box | None:
     return None if is_empty(common) else common
 
 
-def _are_equal_in(original: Scope, mutant: Scope, box: Box) -> bool:
-    return are_equal_expressions(restrict_scope(original, box), restrict_scope(mutant, box))
-
-
 class _Tester:
     """Evaluates both programs at places of boxes, on the same random inputs from the field."""
 
@@ -140,6 +136,38 @@ class _Tester:
         near = Box(tuple(_first_two(side) for side in box.sides))
         first, second = (self.evaluation.scope(restrict_scope(scope, near)) for scope in self.scopes)
         return bool(np.array_equal(first, second))
+
+    def are_equal_in(self, box: Box, *regions: Region) -> bool:
+        """Return whether the canonical forms of both are the same in the box, which is in a region of each.
+
+        Sums are cut to the points that contribute there, so that no guard is left to compare.
+        """
+        first, second = (
+            restrict_scope(_narrow_sums(scope, region), box)
+            for scope, region in zip(self.scopes, regions, strict=True)
+        )
+        return are_equal_expressions(first, second)
+
+
+def _narrow_sums(scope: Scope, region: Region) -> Scope:
+    """Return a flat scope whose sums run over the points that contribute in the region, where known."""
+    summations = iter(region.summations or ())
+
+    def narrow(body: Body) -> Body:
+        if not isinstance(body, Reduce):
+            return rebuild_body(body, narrow, lambda size: size)
+        summation = next(summations)
+        inner = narrow(body.body)
+        if summation.points is None or summation.axes != body.axes:
+            return Reduce(body.monoid, body.axes, inner)
+        values: dict[Atom, Any] = {}
+        axes = []
+        for a, side in zip(body.axes, summation.points.sides, strict=True):
+            axes.append(axis(side.count))
+            values[a] = side.start + polynomial(axes[-1]) * side.step
+        return Reduce(body.monoid, tuple(axes), replace_axes(inner, values))
+
+    return Scope(scope.axes, narrow(scope.body))
 
 
 def _first_two(side: Progression) -> Progression:

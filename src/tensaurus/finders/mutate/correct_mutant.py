@@ -9,12 +9,20 @@ holds it beside all others, and nothing that is equal in part only ever reaches 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, prod
 
-from tensaurus.expr.analysis.box import Box, Progression, progression_between, subtract_boxes
+import numpy as np
+
+from tensaurus.expr.analysis.box import (
+    Box,
+    Progression,
+    progression_between,
+    split_into_progressions,
+    subtract_boxes,
+)
 from tensaurus.expr.ir.scope import Body, Const, Read, Scope, Tensor, where
 from tensaurus.expr.ir.walk import replace_tensors, tensors
 from tensaurus.expr.normal.intern import intern_scope
@@ -152,28 +160,61 @@ def _make_evidence(compared: Sequence[ComparedBox]) -> Evidence:
 
 
 def join_boxes(boxes: Sequence[Box]) -> list[Box]:
-    """Return boxes that hold at least the given ones, fewer where joining two of them wastes little.
+    """Return boxes that hold at least the given ones, fewer where joining some of them wastes little.
 
     Boxes may overlap: two rows and two columns that cross are four boxes, not eight.
     """
     joined = list(boxes)
-    while (pair := _cheap_pair(joined)) is not None:
-        i, j, hull = pair
-        joined = [box for k, box in enumerate(joined) if k not in (i, j)] + [hull]
+    for d in range(len(boxes[0].sides) if boxes else 0):
+        joined = _merge_along(joined, d)
+    while (joint := _cheap_joint(joined)) is not None:
+        joined = [box for box in joined if subtract_boxes(box, [joint])] + [joint]
     return [box for k, box in enumerate(joined) if subtract_boxes(box, joined[:k] + joined[k + 1 :])]
 
 
-def _cheap_pair(boxes: Sequence[Box]) -> tuple[int, int, Box] | None:
-    """Return the numbers of the first two boxes that may be joined, and the box of both."""
-    for i, j in combinations(range(len(boxes)), 2):
-        hull = _hull(boxes[i], boxes[j])
-        own = _points(boxes[i]) + _points(boxes[j])
-        if hull is None or _points(hull) > MAX_REPEATED * own:
+def _merge_along(boxes: Sequence[Box], d: int) -> list[Box]:
+    """Return boxes of the same elements: those that differ in side d alone are merged to intervals there.
+
+    Rows 8, 18, 28 and rows 9, 19, 29, as strides leave them, are the rows 8:10, 18:20, 28:30.
+    """
+    indices: dict[tuple[Progression, ...], set[int]] = {}
+    for box in boxes:
+        others = (*box.sides[:d], *box.sides[d + 1 :])
+        side = box.sides[d]
+        numbers = (side[k] for k in range(side.count)) if isinstance(side.count, int) else ()
+        indices.setdefault(others, set()).update(n for n in numbers if isinstance(n, int))
+    merged = []
+    for others, found in indices.items():
+        ordered = np.array(sorted(found))
+        runs = np.split(ordered, np.flatnonzero(np.diff(ordered) != 1) + 1)
+        lattice = list(split_into_progressions(ordered))
+        intervals = [Progression(int(run[0]), len(run)) for run in runs]
+        sides = lattice if len(lattice) < len(intervals) else intervals
+        merged += [Box((*others[:d], side, *others[d:])) for side in sides]
+    return merged
+
+
+def _cheap_joint(boxes: Sequence[Box]) -> Box | None:
+    """Return a box that may take the place of those inside it, None where each would waste too much."""
+    pairs = (_hull(a, b) for a, b in combinations(boxes, 2))
+    for joint in (*_stretched(boxes), *(hull for hull in pairs if hull is not None)):
+        inside = [box for box in boxes if not subtract_boxes(box, [joint])]
+        own = sum(map(_points, inside))
+        if len(inside) < 2 or _points(joint) > MAX_REPEATED * own:
             continue
-        uncovered = subtract_boxes(hull, boxes) or ()
+        uncovered = subtract_boxes(joint, boxes) or ()
         if sum(map(_points, uncovered)) <= MAX_WASTE * own:
-            return i, j, hull
+            return joint
     return None
+
+
+def _stretched(boxes: Sequence[Box]) -> Iterator[Box]:
+    """Yield each box as long in each dimension as all boxes together."""
+    for d in range(len(boxes[0].sides) if boxes else 0):
+        low = min(side.start for side in (box.sides[d] for box in boxes) if isinstance(side.start, int))
+        high = max(last for box in boxes if isinstance(last := box.sides[d].last, int))
+        for box in boxes:
+            yield Box((*box.sides[:d], progression_between(low, high), *box.sides[d + 1 :]))
 
 
 def _hull(a: Box, b: Box) -> Box | None:

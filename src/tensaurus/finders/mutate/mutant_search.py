@@ -14,7 +14,7 @@ sizes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, prod
@@ -29,7 +29,7 @@ from tensaurus.expr.analysis.work_counts import multiply_adds
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.evaluate.two_point_field import PrimeFieldPairs
 from tensaurus.expr.ir.scope import Scope, Tensor, axis
-from tensaurus.expr.sizes.size import Axis, Size
+from tensaurus.expr.sizes.size import Axis, Size, polynomial
 from tensaurus.finders.mutate.candidate import Candidate, enumerate_candidates
 from tensaurus.finders.mutate.reindexing import Reindexing
 from tensaurus.finders.mutate.subprogram import Subprogram
@@ -41,6 +41,7 @@ __all__ = ["Instance", "Mutant", "MutantSearch", "OutputMap"]
 MIN_SHARE = 1 / 3  # of the elements that a mutant must compute: correcting more costs what it gains
 MAX_WORK = 2.0  # multiplications of a mutant, as a multiple of the original's
 FEW_CHANNELS = 2  # of the instance at which candidates are compared
+MAX_FITTED = 4096  # places at which the digits of an index are fitted
 MAX_ARRANGED = 64  # arranged operands that are kept
 MAX_ELEMENTS = 1 << 21  # of an operand or output of a candidate at that instance
 
@@ -139,7 +140,7 @@ class MutantSearch:
         self._known.add(fingerprint)
         if self._screen is not self._whole and (output := self._whole.evaluate(candidate)) is None:
             return "too large to evaluate"
-        if (maps := self._whole.fit_maps(output)) is None:
+        if (maps := self._whole.fit_maps(candidate, output)) is None:
             return "its elements follow no index map"
         share = self._whole.agreeing_share(output, maps)
         return Mutant(candidate, maps, share, work) if share >= MIN_SHARE else TOO_FEW
@@ -206,8 +207,9 @@ class Instance:
         """Return for each of the original's values, in order, whether the output has it."""
         return np.isin(self.sorted_keys, output)
 
-    def fit_maps(self, output: _Keys) -> tuple[OutputMap, ...] | None:
+    def fit_maps(self, candidate: Candidate, output: _Keys) -> tuple[OutputMap, ...] | None:
         """Return where the original's elements are in the output, None where no index map says it."""
+        divisors = candidate.output_divisors()
         flat = output.ravel()
         order = np.argsort(flat, kind="stable")
         ordered = flat[order]
@@ -215,7 +217,7 @@ class Instance:
         for original in self.outputs:
             place = np.minimum(np.searchsorted(ordered, original.ravel()), flat.size - 1)
             number = np.where(ordered[place] == original.ravel(), order[place], -1)
-            fitted = _fit_map(number, original.shape, output.shape)
+            fitted = _fit_map(number, original.shape, output.shape, divisors)
             if fitted is None:
                 return None
             maps.append(fitted)
@@ -236,8 +238,14 @@ class Instance:
         return agreeing / total
 
 
-def _fit_map(number: Integers, shape: tuple[int, ...], result_shape: tuple[int, ...]) -> OutputMap | None:
-    """Return the map that gives the row-major numbers in the result, -1 where an element is not there."""
+def _fit_map(
+    number: Integers, shape: tuple[int, ...], result_shape: tuple[int, ...],
+    divisors: Mapping[int, Sequence[int]]
+) -> OutputMap | None:
+    """Return the map that gives the row-major numbers in the result, -1 where an element is not there.
+
+    `divisors` are those of each axis' digits, as far as the candidate tells.
+    """
     axes = tuple(axis(n) for n in shape)
     if not (number >= 0).any():
         return None
@@ -249,9 +257,41 @@ def _fit_map(number: Integers, shape: tuple[int, ...], result_shape: tuple[int, 
 
     indices = [
         fit_index(lambda places, d=d: index_along(d, places), axes)  # type: ignore[misc]
+        or _fit_digits(number, coordinates[d], axes, divisors)
         for d in range(len(result_shape))
     ]
     return None if None in indices else OutputMap(axes, tuple(i for i in indices if i is not None))
+
+
+def _fit_digits(
+    number: Integers, coordinate: Integers, axes: Sequence[Axis], divisors: Mapping[int, Sequence[int]]
+) -> Size | None:
+    """Return the sum of multiples of axes and their quotients that is the coordinate; None where none is.
+
+    Where small images meet, no element is found: differences between neighbours, of which `fit_index` makes
+    its digits, then say nothing of the step from one image to the next.
+    """
+    forms: list[Size] = [polynomial(a) for a in axes]
+    forms += [polynomial(axes[d]) // divisor for d, own in divisors.items() for divisor in own]
+    known = np.flatnonzero(number >= 0)
+    places = np.unravel_index(known, [_number(a.extent) for a in axes])
+    columns = [evaluate_at(form, axes, places) for form in forms]
+    matrix = np.stack([*columns, np.ones(known.size, np.int64)], axis=1)
+    sample = np.linspace(0, known.size - 1, min(known.size, MAX_FITTED)).astype(int)
+    solution = np.linalg.lstsq(matrix[sample].astype(float), coordinate[known][sample].astype(float))[0]
+    rounded = np.rint(solution).astype(np.int64)
+    if not np.array_equal(matrix @ rounded, coordinate[known]):
+        return None
+    *slopes, rest = rounded.tolist()
+    index: Size = rest
+    for form, slope in zip(forms, slopes, strict=True):
+        index = index + form * slope
+    return index
+
+
+def _number(size: Size) -> int:
+    assert isinstance(size, int)
+    return size
 
 
 def _tensor(number: int, shape: Sequence[Size]) -> Tensor:

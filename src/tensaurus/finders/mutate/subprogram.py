@@ -163,7 +163,7 @@ def _read_table(node: Node, table: IteratorTable) -> ProductOperator | None:
         places = [a for a in slopes if patterns[a] == (True, False, True)]
         is_plain = form.rest == 0 and prod(_number(a.extent) for a in slopes) == size
         is_window = len(places) <= 1 and len(taps) <= 1 and len(slopes) == len(places) + len(taps)
-        if is_window and not (is_plain and len(slopes) == 1):
+        if is_window and not (is_plain and len(slopes) <= 1):
             windows[d] = _window_numbers(slopes, places, taps, form.rest, size)
             windowed |= {*places, *taps}
         elif len(slopes) > 1:
