@@ -295,7 +295,7 @@ def _one_smaller(box: Box) -> Iterator[Box]:
                 yield replace(box, sides=(*box.sides[:d], shorter, *box.sides[d + 1 :]))
 
 
-def write_table(reports: Sequence[Report], seed: int, seconds: float) -> str:
+def format_table(reports: Sequence[Report], seed: int, seconds: float) -> str:
     by_kind: dict[str, list[Report]] = defaultdict(list)
     for report in reports:
         by_kind[report.kind].append(report)
@@ -335,7 +335,8 @@ def main() -> None:
         reports.append(check_mutant(number, options.seed))
         if reports[-1].verdict == "wrong":
             print(reports[-1], flush=True)
-    replace_file(options.table, write_table(reports, options.seed, monotonic() - began).encode())
+    with replace_file(options.table) as path:
+        path.write_text(format_table(reports, options.seed, monotonic() - began))
     if any(report.verdict == "wrong" for report in reports):
         raise SystemExit(1)
 

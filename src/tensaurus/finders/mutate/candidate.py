@@ -41,6 +41,7 @@ class Candidate:
 
     sources  for each operand the tensors that it is made of: numbers of the subprogram's inputs
     others   further arguments of the operator, which are taken as they are
+    steps    by how much strides and dilations exceed 1, in all: runtimes have faster code for small ones
     """
 
     op: Op
@@ -48,6 +49,7 @@ class Candidate:
     arrangements: tuple[Arrangement, ...]
     sources: tuple[tuple[int, ...], ...]
     others: tuple[int, ...] = ()
+    steps: int = 0
 
     def is_original(self, subprogram: Subprogram) -> bool:
         """Return whether the candidate is the subprogram's only product itself."""
@@ -116,9 +118,9 @@ def _single_candidates(subprogram: Subprogram) -> Iterator[Candidate]:
         identity = Reindexing.identity(len(shape))
         for arranged in (identity, *enumerate_reindexings(shape, splits, original.windows, gaps)):
             for arranged_weights in _matching_weights(original, arranged):
-                for attrs in _attributes(original, operator, arranged, arranged_weights):
-                    pair = (arranged, arranged_weights)
-                    yield Candidate(operator.op, attrs, pair, ((data,), (weights,)), tuple(others))
+                for attrs, steps in _attributes(original, operator, arranged, arranged_weights):
+                    pair, sources = (arranged, arranged_weights), ((data,), (weights,))
+                    yield Candidate(operator.op, attrs, pair, sources, tuple(others), steps)
 
 
 def _joint_candidates(subprogram: Subprogram) -> Iterator[Candidate]:
@@ -202,8 +204,11 @@ def _matching_weights(original: ProductOperator, arranged: Reindexing) -> Iterat
 
 def _attributes(
     original: ProductOperator, operator: Operator, arranged: Reindexing, weights: Reindexing
-) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """Yield attributes: windows over dimensions that the re-indexing left alone keep their numbers."""
+) -> Iterator[tuple[tuple[tuple[str, Any], ...], int]]:
+    """Yield attributes, and by how much their strides and dilations exceed 1.
+
+    Windows over dimensions that the re-indexing left alone keep their numbers.
+    """
     touched = [d for d in original.windows if arranged.is_touched(d)]
     options = [dict(original.windows)]
     if touched:
@@ -217,7 +222,7 @@ def _attributes(
         attrs = _set_numbers(operator, numbers, original, extent)
         if attrs is not None and attrs not in seen:
             seen.add(attrs)
-            yield attrs
+            yield attrs, sum(window.stride + window.dilation - 2 for window in numbers.values())
 
 
 def _plain_numbers(

@@ -127,18 +127,23 @@ def rank_mutants(
 ) -> list[tuple[float, CorrectedMutant]]:
     """Return mutants with corrections and the seconds that they should take, the fastest first.
 
-    Only the MAX_CORRECTED mutants with the least arithmetic, corrections included, are looked at.
+    Only the MAX_CORRECTED mutants with the least arithmetic, corrections included, are looked at: of those
+    that arrange the data alike and have equal steps, one.
     """
-    promising = sorted(mutants, key=lambda mutant: mutant.work + (1 - mutant.share))
+    promising = sorted(mutants, key=lambda mutant: (mutant.work + (1 - mutant.share), mutant.candidate.steps))
+    distinct: dict[object, Mutant] = {}
+    for mutant in promising:
+        candidate = mutant.candidate
+        distinct.setdefault((candidate.op, str(candidate.arrangements[0]), candidate.steps), mutant)
     ranked = list[tuple[float, CorrectedMutant]]()
-    for mutant in promising[:MAX_CORRECTED]:
+    for mutant in islice(distinct.values(), MAX_CORRECTED):
         try:
             corrected = correct_mutant(subprogram, mutant, deadline=deadline)
         except (BoxesUndecided, Untypable):
             continue
         seconds = estimate_program_seconds(subprogram, corrected.equation.right, roofline)
         ranked.append((seconds, corrected))
-    return sorted(ranked, key=lambda pair: pair[0])
+    return sorted(ranked, key=lambda pair: (pair[0], pair[1].mutant.candidate.steps))
 
 
 def estimate_program_seconds(subprogram: Subprogram, roots: Roots, roofline: Roofline) -> float:
