@@ -70,6 +70,7 @@ nightly: .venv/.installed
 	$(BIN)/python bench/differential.py --seed $(SEED) --models $(DRAWN) --table $(NIGHTLY)/differential.md || status=1; \
 	$(BIN)/python bench/fuzz.py --seed $(SEED) --mutants $(DRAWN) --table $(NIGHTLY)/fuzz.md || status=1; \
 	$(BIN)/python bench/kernels.py --seed $(SEED) --scopes $(DRAWN) --table $(NIGHTLY)/kernels.md || status=1; \
+	$(BIN)/python bench/mutants.py --seed $(SEED) --mutants $(DRAWN) --table $(NIGHTLY)/mutants.md || status=1; \
 	exit $$status
 
 .venv/.bench: .venv/.installed

@@ -178,8 +178,8 @@ def page(rows: Sequence[Row], machine: Machine, command: str) -> str:
         "# What mutants gain, operator by operator", "",
         f"{machine.processor}, {machine.threads} threads; `{command}`; made by commit {name_commit()}.",
         "Gains are over the original on onnxruntime: of the corrected mutant with generated kernels, with",
-        "ONNX's operators alone, and of its operator by itself, neither re-indexed nor corrected.  *Work*: the",
-        "multiplications of that operator; *corrected*: the elements that corrections compute.", "",
+        "ONNX's operators alone, and of its operator by itself, neither re-indexed nor corrected.  *Work*:",
+        "the multiplications of that operator; *corrected*: the elements that corrections compute.", "",
         "| operator | original, ms | mutant | work | corrected | kernels | ONNX alone | operator by itself |",
         "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from tensaurus.egraph.core.finder_protocol import find_all
 from tensaurus.expr.analysis.box import Box, Progression
 from tensaurus.expr.analysis.summation_regions import summation_regions
 from tensaurus.finders.mutate import Mutate
+from tensaurus.finders.mutate.cancel_inverses import cancel_inverses
 from tensaurus.finders.mutate.compare_boxes import error_bits, restrict_scope
 from tensaurus.finders.mutate.correct_mutant import (
     CorrectedMutant,
@@ -228,6 +229,28 @@ def test_the_finder_proposes_corrected_mutants_in_the_time_it_is_granted() -> No
     assert finder.grant_time(60.0)
     assert find_all(graph, [finder], 1000) > 0
     assert not finder.grant_time(1.0)
+
+
+def test_inverse_reindexings_between_two_mutants_cancel() -> None:
+    """PET, Figures 7 and 11: two dilated convolutions with an activation between them."""
+    x, v, w = source("x", f32(1, 2, 8, 8)), source("v", f32(2, 2, 3, 3)), source("w", f32(2, 2, 3, 3))
+    first = conv(x, v, pads=(2, 2, 2, 2), dilations=(2, 2))
+    relu = apply(registry["Relu"], [first])
+    second = conv(relu, w, pads=(2, 2, 2, 2), dilations=(2, 2))
+    chosen = []
+    for node in (first, second):
+        subprogram = subprogram_of(node)
+        corrected = find(
+            subprogram,
+            lambda m: m.share == 1 and m.work == 1 and attribute(m, "dilations") == (1, 1),
+        )
+        chosen.append((subprogram, corrected))
+    (equation,) = cancel_inverses(chosen)
+    (right,) = equation.right
+    assert right.op is relu.op
+    assert right.args == equation.leaves
+    check = check_field(*(Program((x, v), (("y", side[0]),)) for side in (equation.left, equation.right)))
+    assert check.passed
 
 
 def test_what_is_no_product_is_no_subprogram() -> None:

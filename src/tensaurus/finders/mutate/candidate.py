@@ -82,15 +82,19 @@ class Candidate:
 
     def build(self, inputs: Sequence[Node]) -> Node:
         """Return the program over these inputs.  Raises Untypable where the operator does not accept them."""
-        operands = list[Node]()
-        for arrangement, numbers in zip(self.arrangements, self.sources, strict=True):
-            nodes = [inputs[k] for k in numbers]
-            if isinstance(arrangement, Reindexing) and arrangement.is_identity:
-                operands += nodes
-                continue
-            own = [Tensor(f"x{k}", node.tensor.shape, node.tensor.dtype) for k, node in enumerate(nodes)]
-            operands.append(apply(eop, nodes, {"scope": arrangement.scope(own)}))
+        operands = [
+            self.arrange_operand(place, [inputs[k] for k in numbers])
+            for place, numbers in enumerate(self.sources)
+        ]
         return apply(self.op, [*operands, *(inputs[k] for k in self.others)], dict(self.attrs))
+
+    def arrange_operand(self, place: int, nodes: Sequence[Node]) -> Node:
+        """Return one operand, made of these nodes."""
+        arrangement = self.arrangements[place]
+        if isinstance(arrangement, Reindexing) and arrangement.is_identity:
+            return nodes[0]
+        own = [Tensor(f"x{k}", node.tensor.shape, node.tensor.dtype) for k, node in enumerate(nodes)]
+        return apply(eop, nodes, {"scope": arrangement.scope(own)})
 
 
 def enumerate_candidates(subprogram: Subprogram) -> Iterator[Candidate]:

@@ -131,7 +131,7 @@ def correct_mutant(
         corrections.append(tuple(wrong))
     if any(new.types != old.types for new, old in zip(results, subprogram.roots, strict=True)):
         raise Untypable("a mutant with another type")
-    evidence = _make_evidence([box for boxes in compared for box in boxes])
+    evidence = _make_evidence([b for boxes in compared for b in boxes], sum(map(len, corrections)))
     law = f"{format_nodes(*subprogram.roots)} => {format_nodes(*results)}"
     name = f"mutant-{str(mutant.candidate.op).lower()}"
     equation = Equation(name, law, subprogram.roots, tuple(results), subprogram.inputs, evidence)
@@ -149,13 +149,13 @@ def _read_map(source: Tensor, output_map: OutputMap) -> Scope:
     return Scope(output_map.axes, Read(source, output_map.indices, Const(0)))
 
 
-def _make_evidence(compared: Sequence[ComparedBox]) -> Evidence:
-    """Return a proof where every agreeing box is proved: the others are the original's expression itself."""
+def _make_evidence(compared: Sequence[ComparedBox], corrections: int) -> Evidence:
+    """Return a proof where every agreeing box is proved: corrections are the original's expression itself."""
     agreeing = [box for box in compared if box.agrees]
     proved = sum(box.is_proved for box in agreeing)
     if proved == len(agreeing):
-        return Proved("algebra", f"the expressions in each of {len(agreeing)} boxes, at these sizes")
-    coverage = f"{len(agreeing)} boxes at m + 1 places each, {proved} of them proved"
+        return Proved("algebra", f"equal in {len(agreeing)} boxes, {corrections} corrected, at these sizes")
+    coverage = f"{len(agreeing)} boxes at m + 1 places each, {proved} proved, {corrections} corrected"
     return Tested("gf", coverage, 1, error_bits(len(agreeing)))
 
 

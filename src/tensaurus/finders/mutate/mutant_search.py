@@ -43,7 +43,7 @@ MAX_WORK = 2.0  # multiplications of a mutant, as a multiple of the original's
 FEW_CHANNELS = 2  # of the instance at which candidates are compared
 MAX_FITTED = 4096  # places at which the digits of an index are fitted
 MAX_ARRANGED = 64  # arranged operands that are kept
-MAX_ELEMENTS = 1 << 21  # of an operand or output of a candidate at that instance
+MAX_ELEMENTS = 1 << 22  # of an operand or output of a candidate at that instance
 
 TOO_FEW = f"computes less than {MIN_SHARE:.0%} of the elements"
 
@@ -108,7 +108,11 @@ class MutantSearch:
 
         The deadline is one of `time.monotonic`; the next call goes on from there.
         """
-        while monotonic() < deadline:
+        try:
+            _ = self._screen, self._whole
+        except Untypable as reason:
+            self.dropped[str(reason)], self.is_finished = 1, True
+        while monotonic() < deadline and not self.is_finished:
             if (candidate := next(self._candidates, None)) is None:
                 self.is_finished = True
                 return
@@ -160,6 +164,7 @@ class Instance:
     """The subprogram with few channels, at random points of the field, and its elements' values."""
 
     def __init__(self, subprogram: Subprogram, seed: int, has_one_filter: bool = False):
+        """Raises Untypable where the subprogram is too large, or does not exist with few channels."""
         self.field = PrimeFieldPairs(seed)
         rng = np.random.default_rng(seed)
         shapes = _shapes_of_instance(subprogram, has_one_filter)
@@ -175,8 +180,8 @@ class Instance:
                 tuple(Reindexing.identity(len(shapes[k])) for k in numbers[:2]),
                 tuple((k,) for k in numbers[:2]), tuple(numbers[2:]),
             )  # fmt: skip
-            value = self.evaluate(own)
-            assert value is not None
+            if (value := self.evaluate(own)) is None:
+                raise Untypable("the original is too large to evaluate")
             self.outputs.append(value)
         self.sorted_keys = np.unique(np.concatenate([value.ravel() for value in self.outputs]))
 

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import Proposal
+from tensaurus.finders.mutate.cancel_inverses import cancel_inverses
 from tensaurus.finders.mutate.compare_boxes import BoxesUndecided
 from tensaurus.finders.mutate.correct_mutant import CorrectedMutant, correct_mutant
 from tensaurus.finders.mutate.mutant_search import Mutant, MutantSearch
@@ -70,13 +71,16 @@ class Mutate:
         total = max(times, default=0.0)
         spent = {roots: sum(map(self._measured, each)) for roots, each in alike.items()}
         slow = [r for r, each in alike.items() if spent[r] >= MIN_SHARE * total and self._may_gain(each[0])]
-        proposals = (
-            Proposal(corrected.equation, tuple(map(graph.insert_term, subprogram.leaves)))
+        chosen = [
+            (subprogram, corrected)
             for roots in sorted(slow, key=lambda roots: -spent[roots])
             for corrected in self._corrected(alike[roots][0])
             for subprogram in alike[roots]
-        )
-        yield from islice(proposals, max(max_new_enodes // NEW_ENODES, 0))
+        ]
+        pairs = [(corrected.equation, subprogram.leaves) for subprogram, corrected in chosen]
+        pairs += [(equation, equation.leaves) for equation in cancel_inverses(chosen)]
+        for equation, leaves in pairs[: max(max_new_enodes // NEW_ENODES, 0)]:
+            yield Proposal(equation, tuple(map(graph.insert_term, leaves)))
         self._is_finished = all(search.is_finished for search in self._searches.values())
 
     def grant_time(self, seconds: float) -> bool:

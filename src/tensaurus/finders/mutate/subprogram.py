@@ -142,9 +142,9 @@ def read_product(node: Node) -> ProductOperator | None:
     kinds = [part.types[0] for part in (node, *filter(None, node.args))]
     if not all(isinstance(k, TensorType) and k.static and k.dtype == "float32" for k in kinds):
         return None
-    operands = tuple(arg.tensor for arg in node.args[:2] if arg is not None)
-    if any(0 in kind.shape for kind in operands):
+    if any(0 in kind.shape for kind in kinds if isinstance(kind, TensorType)):
         return None
+    operands = tuple(arg.tensor for arg in node.args[:2] if arg is not None)
     table = product_table(node.op, operands, dict(node.attrs))
     return None if table is None else _read_table(node, table)
 
