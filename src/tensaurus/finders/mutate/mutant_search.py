@@ -29,10 +29,11 @@ from tensaurus.expr.analysis.work_counts import multiply_adds
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.evaluate.two_point_field import PrimeFieldPairs
 from tensaurus.expr.ir.scope import Scope, Tensor, axis
-from tensaurus.expr.sizes.size import Axis, Size, polynomial
+from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, substitute
 from tensaurus.finders.mutate.candidate import Candidate, enumerate_candidates
 from tensaurus.finders.mutate.reindexing import Reindexing
 from tensaurus.finders.mutate.subprogram import Subprogram
+from tensaurus.graph.ir.node import Node
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.runtimes.price.operation_counts import number_of
 
@@ -40,7 +41,7 @@ __all__ = ["Instance", "Mutant", "MutantSearch", "OutputMap"]
 
 MIN_SHARE = 1 / 3  # of the elements that a mutant must compute: correcting more costs what it gains
 MAX_WORK = 2.0  # multiplications of a mutant, as a multiple of the original's
-FEW_CHANNELS = 2  # of the instance at which candidates are compared
+FEW_CHANNELS, FEW_FILTERS = 2, 2  # of the instance on which candidates are compared first
 MAX_FITTED = 4096  # places at which the digits of an index are fitted
 MAX_ARRANGED = 64  # arranged operands that are kept
 MAX_ELEMENTS = 1 << 22  # of an operand or output of a candidate at that instance
@@ -95,13 +96,13 @@ class MutantSearch:
 
     @cached_property
     def _screen(self) -> Instance:
-        """The instance on which candidates are compared first.
+        """The instance on which candidates are compared first: of one product with few filters.
 
-        One filter tells as much as all of them where none is read from another place than the others.
+        These tell as much as all filters where each is read from its own place (`_enlarge_maps`).
         """
         if len(self.subprogram.products) > 1:
             return self._whole
-        return Instance(self.subprogram, self.seed, has_one_filter=True)
+        return Instance(self.subprogram, self.seed, has_few_filters=True)
 
     def run(self, deadline: float = inf) -> Iterator[Mutant]:
         """Yield the next mutants, each once, those of simple candidates first, until the deadline.
@@ -109,7 +110,7 @@ class MutantSearch:
         The deadline is one of `time.monotonic`; the next call goes on from there.
         """
         try:
-            _ = self._screen, self._whole
+            _ = self._screen
         except Untypable as reason:
             self.dropped[str(reason)], self.is_finished = 1, True
         while monotonic() < deadline and not self.is_finished:
@@ -142,11 +143,21 @@ class MutantSearch:
         if fingerprint in self._known:
             return "equal to a mutant that is known"
         self._known.add(fingerprint)
-        if self._screen is not self._whole and (output := self._whole.evaluate(candidate)) is None:
-            return "too large to evaluate"
-        if (maps := self._whole.fit_maps(candidate, output)) is None:
+        instance = self._screen
+        maps = instance.fit_maps(candidate, output)
+        share = 0.0 if maps is None else instance.agreeing_share(output, maps)
+        maps = maps and _enlarge_maps(maps, self.subprogram.roots)
+        if maps is None and instance is not self._whole:  # filters matter
+            try:
+                instance = self._whole
+            except Untypable as reason:
+                return str(reason)
+            if (output := instance.evaluate(candidate)) is None:
+                return "too large to evaluate"
+            maps = instance.fit_maps(candidate, output)
+            share = 0.0 if maps is None else instance.agreeing_share(output, maps)
+        if maps is None:
             return "its elements follow no index map"
-        share = self._whole.agreeing_share(output, maps)
         return Mutant(candidate, maps, share, work) if share >= MIN_SHARE else TOO_FEW
 
     def _work(self, candidate: Candidate, shapes: Sequence[Sequence[int]]) -> float | None:
@@ -163,11 +174,11 @@ class MutantSearch:
 class Instance:
     """The subprogram with few channels, at random points of the field, and its elements' values."""
 
-    def __init__(self, subprogram: Subprogram, seed: int, has_one_filter: bool = False):
+    def __init__(self, subprogram: Subprogram, seed: int, has_few_filters: bool = False):
         """Raises Untypable where the subprogram is too large, or does not exist with few channels."""
         self.field = PrimeFieldPairs(seed)
         rng = np.random.default_rng(seed)
-        shapes = _shapes_of_instance(subprogram, has_one_filter)
+        shapes = _shapes_of_instance(subprogram, has_few_filters)
         self.tensors = [_tensor(k, shape) for k, shape in enumerate(shapes)]
         pairs = zip(self.tensors, shapes, strict=True)
         self.values = {x: self.field.random(shape, rng) for x, shape in pairs}
@@ -241,6 +252,28 @@ class Instance:
             agreeing += int((inside & (values == original.ravel())).sum())
             total += original.size
         return agreeing / total
+
+
+def _enlarge_maps(maps: Sequence[OutputMap], roots: Sequence[Node]) -> tuple[OutputMap, ...] | None:
+    """Return maps for the sizes of the roots, None where a smaller size decides what an index is.
+
+    An axis may have grown if it is one of the indices itself, and in no other.
+    """
+    enlarged = list[OutputMap]()
+    for one, root in zip(maps, roots, strict=True):
+        shape = _numbers(root.tensor.shape)
+        values: dict[Atom, Any] = {}
+        axes = list(one.axes)
+        for d, (a, size) in enumerate(zip(one.axes, shape, strict=True)):
+            if a.extent == size:
+                continue
+            readers = [index for index in one.indices if a in atoms(index)]
+            if readers != [polynomial(a)]:
+                return None
+            axes[d] = axis(size)
+            values[a] = polynomial(axes[d])
+        enlarged.append(OutputMap(tuple(axes), tuple(substitute(index, values) for index in one.indices)))
+    return tuple(enlarged)
 
 
 def _fit_map(
@@ -323,7 +356,7 @@ def _operator_scope(
     return None if 0 in scope.shape else (scope, operands)
 
 
-def _shapes_of_instance(subprogram: Subprogram, has_one_filter: bool) -> list[tuple[int, ...]]:
+def _shapes_of_instance(subprogram: Subprogram, has_few_filters: bool) -> list[tuple[int, ...]]:
     """Return the shapes of the subprogram's inputs with FEW_CHANNELS terms in each sum, beside windows."""
     shapes = [list(_numbers(leaf.tensor.shape)) for leaf in subprogram.inputs]
     changed = set[tuple[int, int]]()
@@ -331,8 +364,8 @@ def _shapes_of_instance(subprogram: Subprogram, has_one_filter: bool) -> list[tu
         data, weights, *others = (subprogram.inputs.index(arg) for arg in each.node.args if arg is not None)
         smaller = [((data, d), n, FEW_CHANNELS) for d, _, n in each.channels]
         smaller += [((weights, e), n, FEW_CHANNELS) for _, e, n in each.channels]
-        if has_one_filter and not others:  # a bias has as many elements as there are filters
-            smaller += [((weights, e), n, 1) for e, n in each.filters]
+        if has_few_filters and not others:  # a bias has as many elements as there are filters
+            smaller += [((weights, e), n, FEW_FILTERS) for e, n in each.filters]
         for place, extent, most in smaller:
             if place not in changed:
                 changed.add(place)
