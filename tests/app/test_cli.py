@@ -743,3 +743,28 @@ def test_zoo_list_and_fetch(pretrained: Callable[[str], Path], tmp_path: Path) -
     assert result.stdout == f"{tmp_path / 'light_squeezenet.onnx'}\n"
     assert (tmp_path / "light_squeezenet.onnx").read_bytes() == pretrained("light_squeezenet").read_bytes()
     assert_refused(run("zoo", "fetch", "nonesuch"), "nonesuch", "tensaurus zoo list")
+
+
+# Mutants
+
+
+def test_mutate_prints_mutants_with_their_boxes_and_corrections() -> None:
+    operator = ("Conv", "f32[4,1,4,4]", "f32[1,1,3,3]", "pads=(1,1,1,1)")
+    result = run("mutate", *operator, "--seconds", "3", "--top", "12")
+    assert result.exit_code == 0, result.output
+    assert "candidates evaluated" in result.stdout
+    assert "corrected: [" in result.stdout
+    assert "# is corrected" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        (("Relu", "f32[2,3]"), ("Relu is no sum of products",)),
+        (("Convolve", "f32[2,3]"), ("Convolve is neither an ONNX file nor the name of an operator",)),
+        (("Conv", "f32[2,3]", "f32[4]"), ("For example: tensaurus mutate Conv",)),
+        (("absent.onnx",), ("absent.onnx",)),
+    ],
+)
+def test_mutate_refuses_what_it_cannot_look_at(subject: tuple[str, ...], words: tuple[str, ...]) -> None:
+    assert_refused(run("mutate", *subject), *words)

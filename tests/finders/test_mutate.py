@@ -109,9 +109,10 @@ def test_a_strided_convolution_becomes_one_of_stride_one() -> None:
 
 
 def test_a_grouped_convolution_becomes_one_of_more_images() -> None:
-    x, w = source("x", f32(1, 4, 5, 5)), source("w", f32(6, 2, 3, 3))
+    x, w = source("x", f32(1, 10, 5, 5)), source("w", f32(6, 5, 3, 3))
     subprogram = subprogram_of(conv(x, w, pads=(1, 1, 1, 1), group=2))
     corrected = find(subprogram, lambda m: attribute(m, "group") == 1)
+    assert arrangement(corrected.mutant) == "[c1 n, c0, h, w] (c into 2)"
     assert corrected.mutant.work == 2
     assert corrected.corrections == ((),)
 

@@ -76,7 +76,7 @@ class Candidate:
             return {}
         found = dict[int, tuple[int, ...]]()
         for d, radices in enumerate(data.radices):
-            if radices:
+            if radices and min(radices) > 0:
                 found[d] = tuple(prod(radices[k:]) for k in range(len(radices)))
         return found
 
@@ -113,7 +113,7 @@ def _single_candidates(subprogram: Subprogram) -> Iterator[Candidate]:
     numbers = [n for window in original.windows.values() for n in (window.stride, window.dilation)]
     channels = {d for d, _, _ in original.channels}
     splits = {d: possible_radices(n, *numbers) for d, n in enumerate(shape) if d not in channels}
-    splits |= {d: digits[1:] for d, digits in original.digits.items() if len(digits) == 2}
+    splits |= {d: (-digits[0],) for d, digits in original.digits.items() if len(digits) == 2}  # groups
     halos = {window.dilation * (window.taps - 1) for window in original.windows.values()}
     gaps = sorted({1, *halos} - {0}) if original.windows else []
     for operator in _operators(original, rank=len(shape)):

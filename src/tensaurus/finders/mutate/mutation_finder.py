@@ -35,6 +35,7 @@ MAX_CORRECTED = 12  # mutants of a subprogram that are corrected: boxes are comp
 MAX_PROPOSALS = 3  # corrected mutants of a subprogram that are proposed
 MAX_TIME_RATIO = 0.8  # of a mutant's estimated time to the original's, beyond which it is left out
 MIN_SHARE = 0.02  # fraction of a model's time that equal subprograms must take for a search
+CORRECTION_COST = 2.0  # seconds of a corrected element over those of one of the mutant's
 NEW_ENODES = 8  # that an equation is taken to add
 
 Roots: TypeAlias = tuple[Node, ...]
@@ -134,7 +135,7 @@ def rank_mutants(
     Only the MAX_CORRECTED mutants with the least arithmetic, corrections included, are looked at: of those
     that arrange the data alike and have equal steps, one.
     """
-    promising = sorted(mutants, key=lambda mutant: (mutant.work + (1 - mutant.share), mutant.candidate.steps))
+    promising = sorted(mutants, key=_arithmetic)
     distinct: dict[object, Mutant] = {}
     for mutant in promising:
         candidate = mutant.candidate
@@ -148,6 +149,11 @@ def rank_mutants(
         seconds = estimate_program_seconds(subprogram, corrected.equation.right, roofline)
         ranked.append((seconds, corrected))
     return sorted(ranked, key=lambda pair: (pair[0], pair[1].mutant.candidate.steps))
+
+
+def _arithmetic(mutant: Mutant) -> tuple[float, int]:
+    """Return the key by which mutants are ranked: multiplications, and of equal ones strides and dilations."""
+    return mutant.work + CORRECTION_COST * (1 - mutant.share), mutant.candidate.steps
 
 
 def estimate_program_seconds(subprogram: Subprogram, roots: Roots, roofline: Roofline) -> float:

@@ -37,7 +37,8 @@ class Digit(NamedTuple):
 class Reindexing:
     """A tensor read at re-arranged digits of its indices.
 
-    radices  for each dimension of the source the extents of its digits but the slowest, slowest first
+    radices  for each dimension of the source the extents of its digits but the slowest, slowest first; -3 for
+             the extent that makes three parts, whatever the dimension's size
     groups   for each dimension of the result its digits, slowest first
     begins   zeros before the first element of each dimension
     gaps     zeros behind the last element of each dimension, in units of its slowest digit
@@ -66,7 +67,8 @@ class Reindexing:
     def extents(self, shape: Sequence[int]) -> dict[Digit, int]:
         """Return the extent of each digit for a source of this shape."""
         found = dict[Digit, int]()
-        for d, (size, radices) in enumerate(zip(shape, self.radices, strict=True)):
+        for d, size in enumerate(shape):
+            radices = [radix if radix > 0 else -(size // radix) for radix in self.radices[d]]
             inner = prod(radices)
             found[Digit(d, 0)] = -(-(size + self.begins[d]) // inner) + self.gaps[d]
             found |= {Digit(d, k): radix for k, radix in enumerate(radices, 1)}
@@ -109,7 +111,11 @@ class Reindexing:
             return names[digit.dimension] + number
 
         text = f"[{', '.join(' '.join(map(name, group)) or '1' for group in self.groups)}]"
-        splits = [f"{names[d]} by {' '.join(map(str, r))}" for d, r in enumerate(self.radices) if r]
+        splits = [
+            f"{names[d]} {'by' if r[0] > 0 else 'into'} {' '.join(str(abs(radix)) for radix in r)}"
+            for d, r in enumerate(self.radices)
+            if r
+        ]
         zeros = [f"{n} before {names[d]}" for d, n in enumerate(self.begins) if n]
         zeros += [f"{n} behind {names[d]}" for d, n in enumerate(self.gaps) if n]
         words = [*splits, *([f"zeros: {', '.join(zeros)}"] if zeros else [])]
@@ -135,6 +141,10 @@ class _Move(NamedTuple):
     to: int
     front: bool
 
+    def parts(self, shape: Sequence[int]) -> int:
+        """Return the extent of the slow digit."""
+        return -self.radix if self.radix < 0 else -(-shape[self.dimension] // self.radix)
+
 
 def enumerate_reindexings(
     shape: Sequence[int], splits: Mapping[int, Sequence[int]], windows: Container[int], gaps: Sequence[int]
@@ -154,8 +164,7 @@ def enumerate_reindexings(
     for first, second in combinations(moves, 2):
         if first.dimension == second.dimension or first.digit != second.digit:
             continue
-        parts = [-(-shape[m.dimension] // m.radix) for m in (first, second)]
-        if first.radix == second.radix or parts[0] == parts[1]:
+        if first.radix == second.radix or first.parts(shape) == second.parts(shape):
             yield from _with_gaps(_apply_moves(len(shape), (first, second)), gaps)
 
 

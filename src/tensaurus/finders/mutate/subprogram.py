@@ -21,6 +21,7 @@ from tensaurus.graph.analysis.operator_product import product_table
 from tensaurus.graph.ir.node import Node, replace_args, source
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import Op, TensorType
+from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import number_of
 
 __all__ = ["ProductOperator", "Subprogram", "WindowNumbers", "find_subprograms", "read_product"]
@@ -108,10 +109,13 @@ class Subprogram:
 
 
 def find_subprograms(program: Program) -> Iterator[Subprogram]:
-    """Yield each product of the program, then pairs of independent products of one kind."""
+    """Yield each product of the program, then pairs of independent products of one kind.
+
+    eOperators are none: their expressions were composed of operators that were looked at before.
+    """
     products = dict[Node, ProductOperator]()
     for node in program.active:
-        if (found := read_product(node)) is None or found.multiplications < MIN_MULTIPLICATIONS:
+        if node.op is eop or (found := read_product(node)) is None or found.multiplications < MIN_MULTIPLICATIONS:
             continue
         products[node] = found
         if (single := Subprogram.of([node])) is not None:
