@@ -23,6 +23,7 @@ from tensaurus.app.zoo.longformer import sliding_window_attention
 from tensaurus.check.program.replay import refute_equation
 from tensaurus.egraph.core.egraph import EGraph
 from tensaurus.egraph.core.finder_protocol import find_all
+from tensaurus.expr.analysis import fit_index_map
 from tensaurus.expr.analysis.fit_index_map import evaluate_at, fit_index, sample_places
 from tensaurus.expr.analysis.reshape_map import is_reshape
 from tensaurus.expr.evaluate.fields import Reals
@@ -36,7 +37,6 @@ from tensaurus.expr.sizes.affine import affine_coefficients
 from tensaurus.expr.sizes.mixed_radix import unravel_index
 from tensaurus.expr.sizes.size import interval, polynomial
 from tensaurus.finders.derive import (
-    fit_index_map,
     merge_traversals,
     split_expressions,
     substitute_variables,

@@ -152,7 +152,7 @@ def rank_mutants(
 
 
 def _arithmetic(mutant: Mutant) -> tuple[float, int]:
-    """Return the key by which mutants are ranked: multiplications, and of equal ones strides and dilations."""
+    """Return the key by which mutants are ranked: multiplications, then strides and dilations."""
     return mutant.work + CORRECTION_COST * (1 - mutant.share), mutant.candidate.steps
 
 

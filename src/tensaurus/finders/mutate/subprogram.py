@@ -115,7 +115,8 @@ def find_subprograms(program: Program) -> Iterator[Subprogram]:
     """
     products = dict[Node, ProductOperator]()
     for node in program.active:
-        if node.op is eop or (found := read_product(node)) is None or found.multiplications < MIN_MULTIPLICATIONS:
+        found = None if node.op is eop else read_product(node)
+        if found is None or found.multiplications < MIN_MULTIPLICATIONS:
             continue
         products[node] = found
         if (single := Subprogram.of([node])) is not None:
