@@ -261,6 +261,15 @@ def test_what_is_no_product_is_no_subprogram() -> None:
     assert [*find_subprograms(Program((x,), (("y", relu),)))] == []
 
 
+def test_a_dilated_window_of_one_place_is_no_channel() -> None:
+    """Three taps two apart read beyond three elements: with fewer taps there would be more places."""
+    x, w = source("x", f32(2, 2, 3)), source("w", f32(1, 2, 3))
+    subprogram = subprogram_of(conv(x, w, pads=(0, 2), dilations=(2,)))
+    (product,) = subprogram.products
+    assert product.windows[2] == (1, 2, 0, 2, 3)
+    assert product.channels == ((1, 1, 2),)
+
+
 def test_error_bits_count_every_box() -> None:
     assert error_bits(1) == 59
     assert error_bits(1024) == 49

@@ -166,7 +166,9 @@ def _read_table(node: Node, table: IteratorTable) -> ProductOperator | None:
             return None
         taps = [a for a in slopes if patterns[a] == (True, True, False)]
         places = [a for a in slopes if patterns[a] == (True, False, True)]
-        is_plain = form.rest == 0 and prod(_number(a.extent) for a in slopes) == size
+        # plain digits take each index of the dimension once: as many values as indices, up to the last one
+        last = sum(slope * (_number(a.extent) - 1) for a, slope in slopes.items())
+        is_plain = form.rest == 0 and last == size - 1 and prod(_number(a.extent) for a in slopes) == size
         is_window = len(places) <= 1 and len(taps) <= 1 and len(slopes) == len(places) + len(taps)
         if is_window and not (is_plain and len(slopes) <= 1):
             windows[d] = _window_numbers(slopes, places, taps, form.rest, size)
