@@ -176,7 +176,7 @@ def page(rows: Sequence[Row], machine: Machine, command: str) -> str:
 
     lines = [
         "# What mutants gain, operator by operator", "",
-        f"{machine.processor}, {machine.threads} threads; `{command}`; made by commit {name_commit()}.",
+        f"{machine.processor}, {machine.threads} threads; `{command}`; made by {name_commit()}.",
         "Gains are over the original on onnxruntime: of the corrected mutant with generated kernels, with",
         "ONNX's operators alone, and of its operator by itself, neither re-indexed nor corrected.  *Work*:",
         "the multiplications of that operator; *corrected*: the elements that corrections compute.", "",
@@ -209,7 +209,7 @@ def main() -> None:
             for batch in options.batches:
                 rows += rows_of(name, batch, options.top, options.seconds, timer, roofline)
         timer.tuner.close()
-    command = f"python bench/mutant_gains.py --top {options.top}"
+    command = f"python bench/mutant_gains.py --top {options.top} --seconds {options.seconds:g}"
     with replace_file(options.table) as path:
         path.write_text(page(rows, machine, command))
 

@@ -301,7 +301,7 @@ def format_table(reports: Sequence[Report], seed: int, seconds: float) -> str:
         by_kind[report.kind].append(report)
     lines = [
         "# Corrected mutants against brute force", "",
-        f"`python bench/mutants.py --mutants {len(reports)} --seed {seed}`; made by commit {name_commit()};"
+        f"`python bench/mutants.py --mutants {len(reports)} --seed {seed}`; made by {name_commit()};"
         f" {seconds:.0f} s.",
         "Every element over GF(2^31 - 1); every box; and for each mutant with corrections one that was made",
         "wrong on purpose, which must be found.", "",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 
 from tensaurus.check.program.field_check import check_field
@@ -26,9 +29,14 @@ from tensaurus.finders.mutate.mutant_text import draw_boxes, format_mutants, for
 from tensaurus.finders.mutate.reindexing import Digit, Reindexing
 from tensaurus.finders.mutate.subprogram import Subprogram, find_subprograms
 from tensaurus.graph.ir.node import Node, apply, source
+from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.ops import TensorType, registry
 from tensaurus.rules.language.evidence import Proved
+from tensaurus.rules.language.match import make_expander
+from tensaurus.rules.language.rule import library
+from tensaurus.runtimes.price.standalone_model import standalone_model
 
 
 def f32(*shape: int) -> TensorType:
@@ -232,6 +240,24 @@ def test_the_finder_proposes_corrected_mutants_in_the_time_it_is_granted() -> No
     assert not finder.grant_time(1.0)
 
 
+def test_a_corrected_mutant_runs_on_onnxruntime(tmp_path: Path) -> None:
+    """Two images side by side, with both corrections, as ONNX's own operators."""
+    shapes = {"x0": (4, 2, 6, 6), "x1": (3, 2, 3, 3)}
+    x, w = source("x", f32(*shapes["x0"])), source("w", f32(*shapes["x1"]))
+    subprogram = subprogram_of(conv(x, w, pads=(1, 1, 1, 1)))
+    corrected = find(subprogram, lambda m: arrangement(m) == "[n1, c, h, n0 w] (n by 2)")
+    assert len(corrected.corrections[0]) == 2
+    rng = np.random.default_rng(0)
+    feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    outputs = []
+    for side in (corrected.equation.left, corrected.equation.right):
+        piece = Piece(side[0], subprogram.inputs)
+        build = BuildCache(tmp_path, make_expander(library()))(standalone_model(piece, 17)[0])
+        session = onnxruntime.InferenceSession(build.model)
+        outputs.append(session.run(None, feeds)[0])
+    assert np.allclose(*outputs, atol=1e-5)
+
+
 def test_inverse_reindexings_between_two_mutants_cancel() -> None:
     """PET, Figures 7 and 11: two dilated convolutions with an activation between them."""
     x, v, w = source("x", f32(1, 2, 8, 8)), source("v", f32(2, 2, 3, 3)), source("w", f32(2, 2, 3, 3))
@@ -276,8 +302,6 @@ def test_error_bits_count_every_box() -> None:
 
 
 def test_a_scope_restricted_to_a_box_has_its_elements() -> None:
-    import numpy as np
-
     from tensaurus.expr.evaluate.fields import Reals
     from tensaurus.expr.evaluate.interpret import interpret
     from tensaurus.expr.ir.scope import Tensor, compute
