@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -294,6 +295,15 @@ def test_a_dilated_window_of_one_place_is_no_channel() -> None:
     (product,) = subprogram.products
     assert product.windows[2] == (1, 2, 0, 2, 3)
     assert product.channels == ((1, 1, 2),)
+
+
+def test_an_output_that_is_too_large_for_all_filters_ends_no_search() -> None:
+    """Its mutants that a few filters decide are found; the others are counted."""
+    x, w = source("x", f32(1, 4, 300, 300)), source("w", f32(128, 2, 1, 1))
+    search = MutantSearch(subprogram_of(conv(x, w, group=2)))
+    assert search.subprogram.roots[0].tensor.shape == (1, 128, 300, 300)
+    [*search.run(monotonic() + 5.0)]
+    assert search.tried > 0
 
 
 def test_error_bits_count_every_box() -> None:

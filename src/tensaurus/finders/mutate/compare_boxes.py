@@ -3,8 +3,8 @@
 Both programs are sums of products.  The output is cut into boxes in which both add up the same terms at
 every place, and read affine indices (`expr/analysis/summation_regions`).  In such a box two multilinear
 programs are equal where they are equal at one place and its neighbour in each dimension (theorem 1), and
-there where they have the same value at a random point of GF(2^31 - 1), but with a probability of at most 2
-/ p (theorem 2).
+there where they have the same value at a random point of GF(p), p = 2^31 - 1, but with a probability of at
+most 2 / p (theorem 2).
 
 What agrees is also proved, if the canonical forms of both expressions in the box are the same: then no
 probability is left.  A box in which the programs differ at the tested places is corrected as a whole
@@ -30,7 +30,8 @@ from tensaurus.expr.ir.scope import Body, Reduce, Scope, Tensor, axis
 from tensaurus.expr.ir.walk import rebuild_body, replace_axes, tensors
 from tensaurus.expr.normal.canonicalize import are_equal_expressions
 from tensaurus.expr.normal.flatten import FlatBodyTooLarge, flatten
-from tensaurus.expr.sizes.size import Atom, Size, polynomial
+from tensaurus.expr.sizes.size import Atom, polynomial
+from tensaurus.finders.mutate.subprogram import known_number
 
 __all__ = ["BoxesUndecided", "ComparedBox", "compare_boxes", "error_bits", "restrict_scope"]
 
@@ -121,7 +122,7 @@ class _Tester:
         field = PrimeFieldPairs(seed)
         rng = np.random.default_rng(seed)
         inputs = dict.fromkeys((*tensors(original), *tensors(mutant)))
-        values = {x: field.random(tuple(map(_number, x.shape)), rng) for x in _in_order(inputs)}
+        values = {x: field.random(tuple(map(known_number, x.shape)), rng) for x in _in_order(inputs)}
         self.evaluation = Evaluation(values, field, {})
         try:  # without inner scopes: of these every element would be computed, not just those of a place
             self.scopes = [Scope(scope.axes, flatten(scope)) for scope in (original, mutant)]
@@ -171,12 +172,7 @@ def _narrow_sums(scope: Scope, region: Region) -> Scope:
 
 
 def _first_two(side: Progression) -> Progression:
-    return Progression(side.start, min(2, _number(side.count)), side.step)
-
-
-def _number(size: Size) -> int:
-    assert isinstance(size, int)
-    return size
+    return Progression(side.start, min(2, known_number(side.count)), side.step)
 
 
 def _in_order(inputs: dict[Tensor, None]) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf, prod
 from time import monotonic
 from typing import Any
@@ -32,7 +32,7 @@ from tensaurus.expr.ir.scope import Scope, Tensor, axis
 from tensaurus.expr.sizes.size import Atom, Axis, Size, atoms, polynomial, substitute
 from tensaurus.finders.mutate.candidate import Candidate, enumerate_candidates
 from tensaurus.finders.mutate.reindexing import Reindexing
-from tensaurus.finders.mutate.subprogram import Subprogram
+from tensaurus.finders.mutate.subprogram import Subprogram, known_number
 from tensaurus.graph.ir.node import Node
 from tensaurus.ops import TensorType, Untypable
 from tensaurus.runtimes.price.operation_counts import number_of
@@ -46,6 +46,7 @@ MAX_FITTED = 4096  # places at which the digits of an index are fitted
 MAX_ARRANGED = 64  # arranged operands that are kept
 MAX_ELEMENTS = 1 << 22  # of an operand or output of a candidate at that instance
 
+NO_MAP = "its elements follow no index map"
 TOO_FEW = f"computes less than {MIN_SHARE:.0%} of the elements"
 
 _Keys = NDArray[np.uint64]
@@ -144,20 +145,20 @@ class MutantSearch:
             return "equal to a mutant that is known"
         self._known.add(fingerprint)
         instance = self._screen
-        maps = instance.fit_maps(candidate, output)
-        share = 0.0 if maps is None else instance.agreeing_share(output, maps)
-        maps = maps and _enlarge_maps(maps, self.subprogram.roots)
-        if maps is None and instance is not self._whole:  # filters matter
+        if (fitted := instance.fit_maps(candidate, output)) is None:
+            return NO_MAP
+        maps = _enlarge_maps(fitted, self.subprogram.roots)
+        if maps is None:  # the number of filters decides what an index is
             try:
                 instance = self._whole
             except Untypable as reason:
                 return str(reason)
             if (output := instance.evaluate(candidate)) is None:
                 return "too large to evaluate"
-            maps = instance.fit_maps(candidate, output)
-            share = 0.0 if maps is None else instance.agreeing_share(output, maps)
-        if maps is None:
-            return "its elements follow no index map"
+            if (maps := instance.fit_maps(candidate, output)) is None:
+                return NO_MAP
+            fitted = maps
+        share = instance.agreeing_share(output, fitted)
         return Mutant(candidate, maps, share, work) if share >= MIN_SHARE else TOO_FEW
 
     def _work(self, candidate: Candidate, shapes: Sequence[Sequence[int]]) -> float | None:
@@ -293,12 +294,13 @@ def _fit_map(
         at = np.ravel_multi_index(tuple(places), shape)
         return coordinates[d][at], number[at] >= 0
 
-    indices = [
-        fit_index(lambda places, d=d: index_along(d, places), axes)  # type: ignore[misc]
-        or _fit_digits(number, coordinates[d], axes, divisors)
-        for d in range(len(result_shape))
-    ]
-    return None if None in indices else OutputMap(axes, tuple(i for i in indices if i is not None))
+    indices = list[Size]()
+    for d in range(len(result_shape)):
+        index = fit_index(partial(index_along, d), axes)
+        if index is None and (index := _fit_digits(number, coordinates[d], axes, divisors)) is None:
+            return None
+        indices.append(index)
+    return OutputMap(axes, tuple(indices))
 
 
 def _fit_digits(
@@ -312,7 +314,7 @@ def _fit_digits(
     forms: list[Size] = [polynomial(a) for a in axes]
     forms += [polynomial(axes[d]) // divisor for d, own in divisors.items() for divisor in own]
     known = np.flatnonzero(number >= 0)
-    places = np.unravel_index(known, [_number(a.extent) for a in axes])
+    places = np.unravel_index(known, [known_number(a.extent) for a in axes])
     columns = [evaluate_at(form, axes, places) for form in forms]
     matrix = np.stack([*columns, np.ones(known.size, np.int64)], axis=1)
     sample = np.linspace(0, known.size - 1, min(known.size, MAX_FITTED)).astype(int)
@@ -325,11 +327,6 @@ def _fit_digits(
     for form, slope in zip(forms, slopes, strict=True):
         index = index + form * slope
     return index
-
-
-def _number(size: Size) -> int:
-    assert isinstance(size, int)
-    return size
 
 
 def _tensor(number: int, shape: Sequence[Size]) -> Tensor:

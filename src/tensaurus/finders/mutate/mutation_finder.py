@@ -142,6 +142,8 @@ def rank_mutants(
         distinct.setdefault((candidate.op, str(candidate.arrangements[0]), candidate.steps), mutant)
     ranked = list[tuple[float, CorrectedMutant]]()
     for mutant in islice(distinct.values(), MAX_CORRECTED):
+        if ranked and monotonic() >= deadline:
+            break
         try:
             corrected = correct_mutant(subprogram, mutant, deadline=deadline)
         except (BoxesUndecided, Untypable):

@@ -24,7 +24,9 @@ from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.price.operation_counts import number_of
 
-__all__ = ["ProductOperator", "Subprogram", "WindowNumbers", "find_subprograms", "read_product"]
+__all__ = [
+    *("ProductOperator", "Subprogram", "WindowNumbers", "find_subprograms", "known_number", "read_product"),
+]
 
 MIN_MULTIPLICATIONS = 1 << 14  # smaller products take microseconds, whatever they become
 MAX_GROUPS_OF_ONE_KIND = 8  # pairs of independent products that are looked at for each kind
@@ -167,22 +169,23 @@ def _read_table(node: Node, table: IteratorTable) -> ProductOperator | None:
         taps = [a for a in slopes if patterns[a] == (True, True, False)]
         places = [a for a in slopes if patterns[a] == (True, False, True)]
         # plain digits take each index of the dimension once: as many values as indices, up to the last one
-        last = sum(slope * (_number(a.extent) - 1) for a, slope in slopes.items())
-        is_plain = form.rest == 0 and last == size - 1 and prod(_number(a.extent) for a in slopes) == size
+        last = sum(slope * (known_number(a.extent) - 1) for a, slope in slopes.items())
+        count = prod(known_number(a.extent) for a in slopes)
+        is_plain = form.rest == 0 and last == size - 1 and count == size
         is_window = len(places) <= 1 and len(taps) <= 1 and len(slopes) == len(places) + len(taps)
         if is_window and not (is_plain and len(slopes) <= 1):
             windows[d] = _window_numbers(slopes, places, taps, form.rest, size)
             windowed |= {*places, *taps}
         elif len(slopes) > 1:
-            digits[d] = tuple(_number(a.extent) for a in sorted(slopes, key=lambda a: -slopes[a]))
+            digits[d] = tuple(known_number(a.extent) for a in sorted(slopes, key=lambda a: -slopes[a]))
     channels, filters = list[tuple[int, int, int]](), list[tuple[int, int]]()
     for a, pattern in patterns.items():
         in_data, e = _dimension_with(a, data), _dimension_with(a, weights)
         is_sum = pattern == (True, True, False) and a not in windowed
         if is_sum and in_data is not None and e is not None:
-            channels.append((in_data, e, _number(a.extent)))
+            channels.append((in_data, e, known_number(a.extent)))
         if pattern == (False, True, True) and e is not None:
-            filters.append((e, _number(a.extent)))
+            filters.append((e, known_number(a.extent)))
     return ProductOperator(node, windows, tuple(channels), tuple(filters), digits)
 
 
@@ -191,7 +194,7 @@ def _dimension_with(a: Axis, operand: Operand) -> int | None:
     return next((d for d, form in enumerate(operand.dimensions) if a in form.slopes), None)
 
 
-def _number(size: Size) -> int:
+def known_number(size: Size) -> int:
     """Return a size that is known to be a number."""
     assert isinstance(size, int)
     return size
@@ -201,9 +204,9 @@ def _window_numbers(
     slopes: Mapping[Axis, int], places: Sequence[Axis], taps: Sequence[Axis], rest: int, size: int
 ) -> WindowNumbers:
     """Return the numbers of a window; of one place, or one tap, there is no iterator."""
-    count = _number(taps[0].extent) if taps else 1
+    count = known_number(taps[0].extent) if taps else 1
     dilation = slopes[taps[0]] if taps else 1
     stride = slopes[places[0]] if places else 1
-    last_place = _number(places[0].extent) - 1 if places else 0
+    last_place = known_number(places[0].extent) - 1 if places else 0
     span = stride * last_place + dilation * (count - 1) + 1
     return WindowNumbers(stride, dilation, -rest, max(0, span + rest - size), count)
