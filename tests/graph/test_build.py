@@ -16,11 +16,14 @@ from small_programs import PROGRAMS, small
 from tensaurus.check import verify
 from tensaurus.check.files.equality import Equality
 from tensaurus.graph.ir.node import ITEM
+from tensaurus.graph.ir.piece import Piece
+from tensaurus.graph.ir.tensor_data import TensorData, size_in_bytes
 from tensaurus.graph.onnx.build import Build, TensorMap
 from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.kernel_libraries import find_libraries
 from tensaurus.graph.onnx.onnx_export import export_with_tensors
-from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.graph.onnx.onnx_import import import_build, import_model
+from tensaurus.ops.element_type import dtype_code
 from tensaurus.optimizer.optimize import Result
 from tensaurus.optimizer.result.summary import Summary
 from tensaurus.rules.language.match import make_expander
@@ -28,6 +31,7 @@ from tensaurus.rules.language.rule import library
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import BackendError, Configurable
 from tensaurus.runtimes.measure.worker import Worker, WorkerError
+from tensaurus.runtimes.price.standalone_model import standalone_model
 from tensaurus.system.errors import TensaurusError
 
 OTHERS = ("reference", "torch")
@@ -127,6 +131,51 @@ def test_models_share_large_weights(tmp_path: Path) -> None:
     assert Build.from_model(one, elsewhere) == builds[0]
     other.graph.initializer[0].raw_data = one.graph.initializer[0].raw_data[:-4] + b"\0\0\0\1"
     assert Build.from_model(other, tmp_path) not in builds and len(_outside(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8", "bool", "int4", "uint2"])
+@pytest.mark.parametrize("shape", [(3, 5), (1,)])
+def test_elements_of_a_file_are_those_of_the_tensor(
+    dtype: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    raw = np.random.default_rng(0).integers(0, 2, size_in_bytes(dtype, shape), np.uint8).tobytes()
+    data = TensorData(proto=TensorProto(data_type=dtype_code(dtype), dims=shape, raw_data=raw))
+    (file := tmp_path / f"{data.digest.hex()}.weights").write_bytes(raw)
+    read = TensorData.from_file(file, dtype, shape)
+    assert read == data and read.array.dtype == data.array.dtype and read.array.shape == shape
+    assert read.array.tobytes() == data.array.tobytes() and bytes(read.raw or b"") == raw
+
+
+def test_a_build_is_imported_without_reading_its_weights(tmp_path: Path) -> None:
+    model = proto(600)
+    build = Build.from_model(model, tmp_path)
+    program = import_build(build)
+    assert build.is_content_named and program.roots == import_model(model).roots
+    data = TensorData.from_file(next(tmp_path.glob("*.weights")), "float32", (600, 600))
+    mapped = data.array
+    while not isinstance(mapped, np.memmap):
+        assert mapped.base is not None
+        mapped = mapped.base
+
+
+def test_an_operator_alone_reads_the_weights_that_are_stored(tmp_path: Path) -> None:
+    """Weights of 411 MB are neither drawn nor written to measure the operator that reads them."""
+    whole, pieces = BuildCache(tmp_path), BuildCache(tmp_path, shares_weights=False, folded=False)
+    program = import_model(proto(600))
+    whole(program)
+    stored = sorted(tmp_path.glob("*.weights"))
+    (multiply,) = (node for _, node in program.outputs)
+    for size, node, reads_files in ((600, multiply, True), (520, import_model(proto(520)).roots[0], False)):
+        piece = Piece.of(node).with_sizes(lambda symbol: 2)
+        build = pieces(standalone_model(piece, 17)[0])
+        assert isinstance(build.model, Path) == reads_files == build.is_content_named
+        with Worker("onnxruntime", threads=1) as worker:
+            worker.compile(build)
+            worker.feed({"x0": np.ones((2, size), np.float32)})
+            (result,) = worker.run()
+        expected = np.arange(size * size, dtype=np.float64).reshape(size, size).sum(axis=0)
+        assert np.allclose(result, expected[None].repeat(2, 0), rtol=1e-5)
+    assert sorted(tmp_path.glob("*.weights")) == stored
 
 
 def test_tensors_without_raw_data_are_unchanged(tmp_path: Path) -> None:

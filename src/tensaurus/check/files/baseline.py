@@ -29,7 +29,6 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, start_worker
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import Stage, report_nothing
-from tensaurus.system.scratch import temporary_folder
 
 PERTURBED_COPIES = 4  # copies of the original one rounding away that run on the runtime
 
@@ -152,7 +151,7 @@ class Baseline:
                 self.note(f"output {name} is random: only its type, shape and distribution were compared")
 
     def copy_seed(self, number: int) -> int:
-        """Return the seed of a perturbed copy; those beyond PERTURBED_COPIES run in float64 only."""
+        """Return the seed of the perturbed copy of this number, on the runtime and in float64."""
         return self.options.seed * 1_000_003 + number
 
     def perturbed_build(self, seed: int) -> Build:
@@ -162,28 +161,29 @@ class Baseline:
             self._perturbed_builds[seed] = self.original.perturbed(seed, self._shared_numbers, folder)
         return self._perturbed_builds[seed]
 
-    def run_perturbed(self, rows: Iterable[ComparisonRow]) -> None:
-        """Run copies one rounding away on rows where they have not run, and allow their distances.
+    def run_perturbed(self, rows: Iterable[ComparisonRow], copies: int = PERTURBED_COPIES) -> None:
+        """Run the first perturbed copies of the original on rows where they have not run.
 
+        A candidate's error may then be as large as the distances of these copies: one rounding away.
         Copies only ever allow more, so they run only where this may decide.
         """
-        wanted = [row for row in rows if row.results and not row.is_perturbed]
+        wanted = [row for row in rows if row.results and row.copies_run < copies]
         if not wanted:
             return
         if self.original.is_large:
             self.note("the original is too large for perturbed copies: its own errors set the tolerance")
             return
-        for row in wanted:
-            row.is_perturbed = True
         self.run_tie_neighbours(wanted)
-        for number in range(PERTURBED_COPIES):
+        for number in range(min(row.copies_run for row in wanted), copies):
             self.options.stage("perturbed copy", number + 1, PERTURBED_COPIES)
             seed = self.copy_seed(number)
+            without_it = [row for row in wanted if row.copies_run == number]
+            for row in without_it:  # a copy that does not run is not tried again
+                row.copies_run += 1
             try:
                 self.restart_worker()
-                with temporary_folder() as folder:  # a compiled model needs its files no more
-                    self.worker.compile(self.original.perturbed(seed, self._shared_numbers, folder))
-                for row in wanted:
+                self.worker.compile(self.perturbed_build(seed))
+                for row in without_it:
                     results = run_inputs(self.worker, row.feed.perturb(seed))
                     for original, result in zip(row.results, results, strict=True):
                         original.add_perturbed(result)

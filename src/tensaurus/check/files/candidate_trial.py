@@ -25,8 +25,7 @@ from tensaurus.check.files.output_values import describe_value, float_type_of
 from tensaurus.runtimes.measure.worker import WorkerError
 from tensaurus.system.errors import TensaurusError
 
-FLOAT64_PERTURBED_COPIES = 2  # copies of the original one rounding away that run in float64, at most
-CLEAR_SHARE = 0.5  # an error below this share of the allowed one needs no perturbed copies to pass
+ORDINALS = ("first", "second", "third", "fourth")  # of the PERTURBED_COPIES
 
 
 class _OpenRow(NamedTuple):
@@ -64,13 +63,16 @@ class CandidateTrial:
                 if len(results) != len(self.base.names):
                     raise WorkerError(f"it has {len(results)} outputs, not {len(self.base.names)}")
                 findings.append(self._judge_outputs(row, row.results, results))
-                if not _pass_clearly(findings[-1]):
+                if not _all_pass(findings[-1]):
                     undecided[number] = results
-        # perturbed copies allow larger errors; outputs that fail in spite of them get their last chances
-        self.base.run_perturbed(rows[number] for number in undecided)
-        for number, results in undecided.items():
-            row = rows[number]
-            findings[number] = self._judge_outputs(row, row.results, results, is_last_try=True)
+        # each perturbed copy allows larger errors; outputs that fail in spite of all get their last chances
+        for copies in range(1, PERTURBED_COPIES + 1):
+            self.base.run_perturbed([rows[number] for number in undecided], copies)
+            for number, results in list(undecided.items()):
+                row, is_last_try = rows[number], copies == PERTURBED_COPIES
+                findings[number] = self._judge_outputs(row, row.results, results, is_last_try=is_last_try)
+                if _all_pass(findings[number]):
+                    del undecided[number]
         return [found for row_findings in findings for found in row_findings]
 
     def _judge_in_float64(self) -> list[OutputFinding]:
@@ -80,14 +82,28 @@ class CandidateTrial:
         for row, results in self._run_in_float64():
             self._judged_in_float64.add(row)
             row_findings = self._judge_outputs(row, self._expected_outputs(row), results, in_float64=True)
-            if _pass_clearly(row_findings):
+            if _all_pass(row_findings):
                 findings += row_findings
             else:
                 undecided.append((row, results))
-        # copies on the runtime count only on inputs that are not of PRECISE_KINDS (`_expected_outputs`)
-        self.base.run_perturbed(row for row, _ in undecided if row.feed.kind not in PRECISE_KINDS)
         # where an argmax or a rounding is a tie, the outputs on both sides of the tie are right
         self.base.run_tie_neighbours(row for row, _ in undecided)
+        for copies in range(1, PERTURBED_COPIES + 1):
+            # copies on the runtime count only on inputs that are not of PRECISE_KINDS (`_expected_outputs`)
+            waiting = [row for row, _ in undecided if row.feed.kind not in PRECISE_KINDS and row.results]
+            if not waiting:
+                break
+            self.base.run_perturbed(waiting, copies)
+            still_undecided = []
+            for row, results in undecided:
+                row_findings = self._judge_outputs(
+                    row, self._expected_outputs(row), results, in_float64=True
+                )
+                if _all_pass(row_findings):
+                    findings += row_findings
+                else:
+                    still_undecided.append((row, results))
+            undecided = still_undecided
         open_rows = [_OpenRow(row, self._expected_outputs(row), results) for row, results in undecided]
         return findings + self._judge_with_copies(open_rows)
 
@@ -110,15 +126,17 @@ class CandidateTrial:
     def _judge_with_copies(self, open_rows: Sequence[_OpenRow]) -> list[OutputFinding]:
         """Judge rows without perturbed copies in float64, then with one more in each round."""
         findings: list[OutputFinding] = []
-        for count in range(1 + (0 if self.base.original.is_large else FLOAT64_PERTURBED_COPIES)):
+        for count in range(1 + (0 if self.base.original.is_large else PERTURBED_COPIES)):
+            if not open_rows:
+                break
             failed = []
             if count:
-                self._plan_perturbed_copy(open_rows, self.base.copy_seed(PERTURBED_COPIES + count - 1))
+                self._plan_perturbed_copy(open_rows, self.base.copy_seed(count - 1))
             for number, opened in enumerate(open_rows, 1):
                 if count:
-                    words = f"{('first', 'second')[count - 1]} perturbed copy in float64, input"
+                    words = f"{ORDINALS[count - 1]} perturbed copy in float64, input"
                     self.base.options.stage(words, number, len(open_rows))
-                    self._add_perturbed_copy(opened, self.base.copy_seed(PERTURBED_COPIES + count - 1))
+                    self._add_perturbed_copy(opened, self.base.copy_seed(count - 1))
                 row_findings = self._judge_outputs(*opened, in_float64=True)
                 if all(found.finding.passed for found in row_findings):
                     findings += row_findings
@@ -269,6 +287,6 @@ class CandidateTrial:
         return original.judge(np.where(where, others, result).astype(result.dtype), self.margin)
 
 
-def _pass_clearly(findings: Sequence[OutputFinding]) -> bool:
-    """Return whether all findings pass by far: perturbed copies, which only allow more, need not run then."""
-    return all(found.finding.passed and found.finding.worst <= CLEAR_SHARE for found in findings)
+def _all_pass(findings: Sequence[OutputFinding]) -> bool:
+    """Return whether all outputs pass; then no perturbed copy, which only allows more, need run."""
+    return all(found.finding.passed for found in findings)

@@ -24,7 +24,7 @@ class ComparisonRow:
     shapes             sizes of inputs, by name, that the reference fixes when it loads the model
     results            outputs on the runtime; empty where the feed holds infinities or NaN
     reference_outputs  outputs in float64; None where there is no reference
-    is_perturbed       whether perturbed copies of the original have run on this feed
+    copies_run         how many perturbed copies of the original have run on this feed
     tie_neighbours     outputs of the reference on the other sides of ties (`tie_neighbours`); None: not yet
                        computed
     """
@@ -33,5 +33,5 @@ class ComparisonRow:
     shapes: Mapping[str, Sequence[int]]
     results: list[OriginalOutput]
     reference_outputs: list[Any] | None
-    is_perturbed: bool = False
+    copies_run: int = 0
     tie_neighbours: list[list[Any]] | None = None

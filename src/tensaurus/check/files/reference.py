@@ -78,11 +78,10 @@ class ReferenceServer:
 
     def load(self, build: Build, shapes: Mapping[str, Sequence[int]]) -> None:
         """Replace the model that is held by this one, with these sizes of its inputs."""
-        from tensaurus.graph.onnx.inlining import inline_functions
-        from tensaurus.graph.onnx.onnx_import import import_model
+        from tensaurus.graph.onnx.onnx_import import import_build
 
         self._session = None
-        program = import_model(inline_functions(build.proto()), shapes)
+        program = import_build(build, shapes)
         self._session, self._branches = Session(program), name_branches(program)
 
     def run(self, arrays: Mapping[str, Any], rounded: bool) -> list[Any]:

@@ -38,6 +38,7 @@ from tensaurus.ops import Op, Untypable
 # Bounds of constants of which one is kept for all elements: the programs of a search share most weights.
 _COARSE_BOUNDS: WeakKeyDictionary[Node, Perturbation] = WeakKeyDictionary()
 MAX_EXACT_ELEMENTS = 1 << 24  # of a larger constant only the bounds count, to save time and memory
+CACHED_ELEMENTS = 1 << 16  # of a constant that are looked at together, few enough to stay in the cache
 ROUNDED_AWAY = 2.0**-8  # a change below this part of half an ulp is lost when the result is rounded
 MAX_OUTPUT_CHANGE = 2.0**-80  # largest absolute change of an output element, where rounding removes none
 MAX_RELATIVE_CHANGE = 2.0**-60  # largest change, relative to an output when all inputs have maximal size
@@ -188,7 +189,9 @@ class ChangeAnalysis:
             if self.coarse and node in _COARSE_BOUNDS:
                 return _COARSE_BOUNDS[node]
             try:
-                found = _describe_constant(self._constant_value(node), self.coarse)
+                is_read = self.coarse and node.op is CONSTANT  # not converted as a whole: it may be large
+                value = node.attribute("data").array if is_read else self._constant_value(node)
+                found = _describe_constant(value, self.coarse)
                 if self.coarse:
                     _COARSE_BOUNDS[node] = found
                 return found
@@ -333,8 +336,15 @@ def _describe_constant(value: Array, coarse: bool) -> Perturbation:
     """Return the bounds of each element of an unchanged constant; a large one has one bound for all."""
     if value.size <= (1 if coarse else MAX_EXACT_ELEMENTS):
         return Perturbation.known(value)
-    found = Perturbation.within(float(value.min()), float(value.max()), value.ndim)
-    least = np.full_like(found.low, np.abs(value).min())
+    lows, highs, magnitudes = [], [], []
+    flat = value.reshape(-1)
+    for start in range(0, flat.size, CACHED_ELEMENTS):
+        part = flat[start : start + CACHED_ELEMENTS].astype(np.float64)
+        lows.append(part.min())
+        highs.append(part.max())
+        magnitudes.append(np.abs(part).min())
+    found = Perturbation.within(float(np.min(lows)), float(np.max(highs)), value.ndim)
+    least = np.full_like(found.low, np.min(magnitudes))
     return replace(found, scale=np.zeros_like(found.scale), least=least)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from math import prod
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,12 +39,13 @@ class TensorData:
     Equal contents have equal digests.  Raises ValueError where the TensorProto contradicts itself.
     """
 
-    __slots__ = ("_array", "_proto", "dtype", "shape", "digest")
+    __slots__ = ("_array", "_digest", "_proto", "dtype", "shape")
 
     def __init__(self, array: Array | None = None, proto: TensorProto | None = None):
         if array is not None and array.dtype.kind in "OSU":
             proto, array = _encode_strings(array), None
         self._array, self._proto = array, proto
+        self._digest: bytes | None = None
         if proto is not None:
             if proto.data_location == TensorProto.EXTERNAL:
                 raise ValueError("its external data is not loaded")
@@ -51,12 +53,32 @@ class TensorData:
             self.shape = tuple(int(n) for n in proto.dims)
             if min(self.shape, default=0) < 0:
                 raise ValueError(f"its shape is {list(self.shape)}")
+            self._digest = self._hash()  # which raises ValueError where elements are missing
         else:
             assert array is not None
             self._array = np.ascontiguousarray(array).reshape(array.shape)
             self.dtype = dtype_name(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
             self.shape = array.shape
-        self.digest = self._hash()
+
+    @classmethod
+    def from_file(cls, file: Path, dtype: str, shape: tuple[int, ...]) -> TensorData:
+        """Return the elements that a file holds as ONNX's raw data; its name is their digest in hex digits.
+
+        The file is mapped into memory and not hashed, so that 575 MB of weights are there at once.
+        """
+        if dtype in PACKED_BITS or sys.byteorder == "big":
+            raw = file.read_bytes()
+            return cls(proto=TensorProto(data_type=dtype_code(dtype), dims=shape, raw_data=raw))
+        data = cls(np.memmap(file, np.uint8, mode="r").view(numpy_dtype(dtype)).reshape(shape))
+        data._digest = bytes.fromhex(file.stem)
+        return data
+
+    @property
+    def digest(self) -> bytes:
+        """Return a hash of the type, the shape and the elements."""
+        if self._digest is None:
+            self._digest = self._hash()
+        return self._digest
 
     def _hash(self) -> bytes:
         state = hashlib.blake2b(f"{self.dtype}{self.shape}".encode(), digest_size=16)

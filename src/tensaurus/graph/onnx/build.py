@@ -122,7 +122,7 @@ class Build:
         external = 0
         if isinstance(self.model, Path):
             with suppress(OSError, ValueError):  # protobuf's DecodeError is one
-                external = sum(file.stat().st_size for file in self._external_files())
+                external = sum(file.stat().st_size for file in self._external_files)
         return self.size + external
 
     @cached_property
@@ -145,15 +145,16 @@ class Build:
             if isinstance(self.model, bytes):
                 parts = [sha256(self.model).hexdigest()]
             else:
-                external = [] if self.is_content_named else self._external_files()
+                external = [] if self.is_content_named else self._external_files
                 parts = [file_hash(self.model), *map(file_hash, external)]
             parts += [f"library {file_hash(library)}" for library in self.libraries]
         except OSError as error:
             raise TensaurusError(f"cannot be read: {error.strerror}", file=error.filename) from error
         return parts[0] if len(parts) == 1 else sha256("\n".join(parts).encode()).hexdigest()
 
+    @cached_property
     def _external_files(self) -> list[Path]:
-        """Return the files of the model's external data, in the order of their names."""
+        """The files of the model's external data, in the order of their names (read once: it takes long)."""
         from tensaurus.graph.onnx.onnx_frame import tensors_of
 
         assert isinstance(self.model, Path)

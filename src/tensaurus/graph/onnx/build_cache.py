@@ -57,14 +57,15 @@ class BuildCache:
         libraries           of kernels that the imported model itself came with
         folded              whether constant expressions are folded
         max_cached_bytes    of all cached builds; the oldest are dropped
-        shares_weights      whether large weights are written to the folder once, for all builds
+        shares_weights      whether large weights are written to the folder once, for all builds; where not,
+                            only those that other builds have written there are read from it
         max_constant_bytes  of the constants of one build; beyond, expressions over constants are not folded
         """
         self._folder, self._expand, self._kernels, self._link = folder, expand, kernels, link
         self._libraries = tuple(libraries)
         self._folded = folded
         self._max_cached_bytes, self._max_constant_bytes = max_cached_bytes, max_constant_bytes
-        self._weights = WeightFiles(folder) if shares_weights else None
+        self._weights, self._shares_weights = WeightFiles(folder, writes=shares_weights), shares_weights
         self._known: dict[tuple[Node, ...], Build] = {}
         self._bytes = 0
 
@@ -93,7 +94,7 @@ class BuildCache:
                 libraries = (self._link([replace(k, flushing=k.name in flushing) for k in used.values()]),)
             elif self._libraries and _has_kernels(model):
                 libraries = self._libraries
-            found = Build.from_model(model, self._folder, libraries, tensors, self._weights is not None)
+            found = Build.from_model(model, self._folder, libraries, tensors, self._shares_weights)
             self._known[program.roots] = found
             self._bytes += found.size
             while self._bytes > self._max_cached_bytes and len(self._known) > 1:

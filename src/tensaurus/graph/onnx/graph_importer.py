@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
 
 from tensaurus.expr.sizes.size import Symbol
 from tensaurus.graph.ir.known_integers import KnownElements, known_elements
 from tensaurus.graph.ir.node import CONSTANT, Node, Type, apply, constant, item, opaque, source
 from tensaurus.graph.ir.opaque import OpaqueForm, operator_name
 from tensaurus.graph.ir.program import Program, topological_order
-from tensaurus.graph.ir.tensor_data import TensorData, numpy_dtype
+from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.graph.onnx.attribute_sizes import require_computable_sizes
 from tensaurus.graph.onnx.onnx_frame import (
     Frame,
@@ -32,6 +33,7 @@ from tensaurus.graph.onnx.onnx_frame import (
     node_without_bodies,
 )
 from tensaurus.graph.onnx.value_types import Location, ValueTypes, describe_contradiction, symbol_of
+from tensaurus.graph.onnx.weight_files import read_elements
 from tensaurus.ops import Op, TensorType, Untypable, registry
 from tensaurus.ops.eop import eop
 from tensaurus.ops.kernel_nodes import scope_text
@@ -82,6 +84,7 @@ class GraphImporter:
     location       where values are defined: equal names of sizes mean equal sizes in one scope
     branch_names   names of nodes in branches that are taken
     names_read     all values that are read in the graph and its bodies
+    folder         of files that hold large initializers (`weight_files`); None where the model holds all
     """
 
     def __init__(
@@ -93,9 +96,10 @@ class GraphImporter:
         *,
         graph: GraphProto,
         is_taken_branch: bool = False,
+        folder: Path | None = None,
     ):
         self.opsets, self.functions, self.types, self.outer = opsets, functions, types, outer
-        self.opset, self.is_taken_branch = opsets.get("", 1), is_taken_branch
+        self.opset, self.is_taken_branch, self.folder = opsets.get("", 1), is_taken_branch, folder
         self.counter: Iterator[int] = outer.counter if outer is not None else count()
         number = next(self.counter)
         self.infos, self.stated = types.infos[number], types.stated[number]
@@ -156,7 +160,7 @@ class GraphImporter:
         """Import the initializers, except those in `skip`, and the nodes of the graph."""
         for tensor in graph.initializer:
             if tensor.name not in skip:
-                self.names[tensor.name] = constant(_tensor_data(tensor))
+                self.names[tensor.name] = constant(read_elements(tensor, self.folder))
         for sparse in graph.sparse_initializer:
             if sparse.values.name not in skip:
                 self.import_node(sparse_node(sparse))
@@ -175,7 +179,7 @@ class GraphImporter:
         """Import one ONNX node and define its outputs."""
         if proto.domain in ONNX_DOMAINS and not self.is_function(proto):
             if (tensor := constant_tensor(proto)) is not None:
-                return self.define(proto.output, [constant(_tensor_data(tensor))])
+                return self.define(proto.output, [constant(read_elements(tensor))])
             if (branch := self.known_branch(proto)) is not None:
                 return self.take_branch(proto, branch)
         try:
@@ -375,13 +379,6 @@ class GraphImporter:
             names=self.node_names(),
             frame=Frame(shell, tuple(graph.input), tuple(graph.output)),
         )
-
-
-def _tensor_data(tensor: TensorProto) -> TensorData:
-    try:
-        return TensorData(proto=tensor)
-    except Exception as error:  # whatever numpy or protobuf find wrong with it
-        raise InvalidModel(f"the tensor {tensor.name} is malformed ({error})") from error
 
 
 def _domain(proto: NodeProto) -> str:

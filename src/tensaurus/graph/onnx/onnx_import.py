@@ -13,7 +13,9 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from tensaurus.graph.ir.node import Type
 from tensaurus.graph.ir.program import Program
+from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.graph_importer import GraphImporter
+from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.onnx_frame import CONTENT_FIELDS, Frame, initializer_names, light_copy, opsets_of
 from tensaurus.graph.onnx.value_types import ValueTypes, fix_shapes
 from tensaurus.ops import TensorType
@@ -22,10 +24,24 @@ from tensaurus.system.errors import TensaurusError
 from tensaurus.system.garbage_collector import pause_collector
 
 
+def import_build(build: Build, shapes: Mapping[str, Sequence[int]] | None = None) -> Program:
+    """Return the program of a build.  Weights in files of its folder are mapped into memory, not read."""
+    if not build.is_content_named:
+        return import_model(inline_functions(build.proto()), shapes)
+    assert isinstance(build.model, Path)
+    return import_model(inline_functions(build.proto(weights=False)), shapes, folder=build.model.parent)
+
+
 def import_model(
-    model: ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, file: str | Path | None = None
+    model: ModelProto,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    file: str | Path | None = None,
+    folder: Path | None = None,
 ) -> Program:
-    """Return the program of a checked model, which is not modified.  `shapes` fixes sizes of inputs.
+    """Return the program of a checked model, which is not modified.
+
+    shapes  fixes sizes of inputs
+    folder  of the files that `WeightFiles` has written for the model
 
     Raises TensaurusError, with `file`, where shapes contradict the model or the model contradicts itself.
     """
@@ -46,7 +62,7 @@ def import_model(
     defaults = tuple(t for t in model.graph.initializer if t.name in overridable)
     frame = Frame(around_model, tuple(inputs), tuple(graph.output), defaults, fixed=bool(shapes))
     functions = frozenset((f.domain, f.name) for f in model.functions)
-    importer = GraphImporter(opsets_of(model), functions, ValueTypes(light), graph=model.graph)
+    importer = GraphImporter(opsets_of(model), functions, ValueTypes(light), graph=model.graph, folder=folder)
     try:
         with pause_collector():  # collections would only cost time: no node is garbage
             for value in inputs:

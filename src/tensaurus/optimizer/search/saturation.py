@@ -16,7 +16,7 @@ from tensaurus.system.signals import Interruptible
 
 __all__ = ["Saturation"]
 
-OBSERVING_SHARE = 0.3  # of the search's time, in which the original must have been run whole
+OBSERVING_SHARE = 0.5  # of the search's time, in which the original must have been run whole
 
 
 class Saturation(SaturationConfig):

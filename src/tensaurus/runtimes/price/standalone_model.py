@@ -65,9 +65,9 @@ def standalone_model(
 ) -> tuple[Program, dict[str, np.ndarray[Any, Any]]]:
     """Return a program of the piece alone, and inputs for it.
 
-    Weights are constants, as in the whole program: random ones with as many subnormal numbers (`Piece.text`
-    says how many).  `copies` of the piece have different weights and the same inputs; without weights they
-    have different inputs, as a runtime would compute equal ones once.
+    Weights are constants, as in the whole program: of one copy the program's own, of several random ones with
+    as many subnormal numbers (`Piece.text` says how many).  `copies` of the piece have different weights and
+    the same inputs; without weights they have different inputs, as a runtime would compute equal ones once.
     """
     rng = np.random.default_rng(0)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
@@ -78,12 +78,12 @@ def standalone_model(
     outputs: list[tuple[str, Node]] = []
     for copy in range(copies):
         new: dict[Node, Node] = {}
-        # a leaf becomes itself (a scalar constant), random weights, or an input of the program
+        # a leaf becomes itself (a constant), random weights, or an input of the program
         for place, leaf in enumerate(piece.leaves):
             kind = leaf.tensor
             shape = tuple(number_of(n) for n in kind.shape)
             name = f"x{place}" if has_own_weights or not copy else f"x{place}_{copy}"
-            if leaf.op is CONSTANT and prod(shape) == 1:
+            if leaf.op is CONSTANT and (prod(shape) == 1 or copies == 1):
                 new[leaf] = leaf
             elif leaf.static:
                 new[leaf] = constant(_weights(leaf, shape, rng))
