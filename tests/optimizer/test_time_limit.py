@@ -154,7 +154,7 @@ def test_the_deadline_of_the_search_follows_what_is_known_of_the_check(clock: Cl
     clock.now += 10.0
     assert limit.search_deadline == first  # the search has had its least part: nothing else is new
     limit.reference_seconds = 0.1
-    assert first + 5 < limit.search_deadline < limit.latest_search_deadline
+    assert first + 2 < limit.search_deadline < limit.latest_search_deadline
     limit.reference_seconds = 0.01
     assert limit.search_deadline == limit.run_deadline - limit.check_seconds - MEASURING_SHARE * 40
 

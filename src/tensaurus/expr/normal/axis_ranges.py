@@ -13,7 +13,7 @@ substitute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeVar
 
 from tensaurus.expr.ir.scope import axis
@@ -261,7 +261,7 @@ def merge_digits(record: AnyRecord, axes: Sequence[Axis]) -> tuple[list[Axis], d
     sizes = [s for s in _all_sizes(record) if not isinstance(s, int)]
     for low in axes:
         for high in axes:
-            if high == low or not _may_be_digits(high, low, sizes):
+            if high == low or not any(high in axes_in(size) for size in sizes):
                 continue
             merged = merge_axis_pair(high, low, sizes, "r")
             if merged is not None:
@@ -271,12 +271,14 @@ def merge_digits(record: AnyRecord, axes: Sequence[Axis]) -> tuple[list[Axis], d
 
 
 def merge_axis_pair(
-    high: Axis, low: Axis, sizes: Iterable[Size], hint: str = "i"
+    high: Axis, low: Axis, sizes: Collection[Size], hint: str = "i"
 ) -> tuple[Axis, dict[Atom, Any]] | None:
     """Return a new axis t for two axes h and d that occur only as D*h + d with d < D; None if they do not.
 
     The second result, {h: 0, d: t}, replaces D*h + d by t in the sizes.
     """
+    if not _may_be_digits(high, low, sizes):
+        return None
     merged_axis = axis(high.extent * low.extent, hint)
     values: dict[Atom, Any] = {high: 0, low: polynomial(merged_axis)}
     # Test: write t for d and drop h, then put D*h + d back for t.  If every size is as before, h and d occur
@@ -288,12 +290,10 @@ def merge_axis_pair(
 
 
 def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
-    """Return False where `merge_digits` would fail; a quick test before the substitutions.
+    """Return False where `merge_axis_pair` would fail; a quick test before the substitutions.
 
-    That is where one axis occurs without the other, where the slope of `high` is not D times that of `low`,
-    or where neither occurs.
+    That is where one axis occurs without the other, or the slope of `high` is not D times that of `low`.
     """
-    occur = False
     for size in sizes:
         size_axes = axes_in(size)
         if (high in size_axes) != (low in size_axes):
@@ -305,8 +305,7 @@ def _may_be_digits(high: Axis, low: Axis, sizes: Iterable[Size]) -> bool:
             linear.slopes.get(high, 0), linear.slopes.get(low, 0) * low.extent
         ):
             return False
-        occur = True
-    return occur
+    return True
 
 
 def join_ranges(

@@ -127,16 +127,19 @@ class AccuracyProbe:
             worker.compile(candidate)
             results = [run_inputs(worker, feed.arrays) for feed in feeds]
             error = _largest_error(rows, results)
-            # the original's perturbed copies allow larger errors: where the error is small they need not run;
-            # a model that is too large is not copied
-            for seed in () if error <= SMALL_ERROR or original.is_large else range(PERTURBED_COPIES):
+            # each perturbed copy of the original allows larger errors: they run until the error is small; a
+            # model that is too large is not copied
+            for seed in () if original.is_large else range(PERTURBED_COPIES):
+                if error <= SMALL_ERROR:
+                    break
                 with temporary_folder() as folder:
                     worker.compile(original.perturbed(seed, (), folder))
                 for feed, outputs in zip(feeds, rows, strict=True):
                     copies = run_inputs(worker, feed.perturb(seed))
                     for output, copy in zip(outputs, copies, strict=True):
                         output.add_perturbed(copy)
-        return _largest_error(rows, results)
+                error = _largest_error(rows, results)
+        return error
 
 
 def _largest_error(rows: Sequence[Sequence[OriginalOutput]], results: Sequence[Sequence[Array]]) -> float:

@@ -30,10 +30,10 @@ FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has 
 # Fewest runs that compare the original with one result.  Of both models, which are slow: a warm-up before the
 # turns and one before the pairs, a round of turns, and a few pairs.
 MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
-COMPARING_SLACK = 0.05  # of the time limit, by which a comparison may take longer than estimated
+COMPARING_SLACK = 0.1  # of the time limit, by which a comparison that is not yet decided may take longer
 LATE_SECONDS = 5.0  # by which processes may be late on a busy machine
 LONG_RUN_SECONDS = 1.0  # models that run faster are always measured: a few runs cost little
-MIN_SEARCH_SHARE = 0.3  # of the time limit, which the search has however long the check takes
+MIN_SEARCH_SHARE = 0.5  # of the time limit, which the search has however long the check takes
 
 
 @dataclass
