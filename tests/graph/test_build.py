@@ -158,6 +158,18 @@ def test_a_build_is_imported_without_reading_its_weights(tmp_path: Path) -> None
         mapped = mapped.base
 
 
+def test_a_weight_that_is_an_input_too_is_imported_with_its_elements(tmp_path: Path) -> None:
+    """Without them the reference could not run the model where the input is left out."""
+    model = proto(600)
+    model.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [600, 600]))
+    build = Build.from_model(model, tmp_path)
+    assert build.is_content_named
+    program = import_build(build)
+    assert program.frame.defaults == import_model(model).frame.defaults
+    verdict = verify(build, build, shapes={"x": (2, 600)}, threads=1, kinds=("random",))
+    assert verdict.passed and not verdict.notes
+
+
 def test_an_operator_alone_reads_the_weights_that_are_stored(tmp_path: Path) -> None:
     """Weights of 411 MB are neither drawn nor written to measure the operator that reads them."""
     whole, pieces = BuildCache(tmp_path), BuildCache(tmp_path, shares_weights=False, folded=False)

@@ -25,11 +25,17 @@ from tensaurus.system.garbage_collector import pause_collector
 
 
 def import_build(build: Build, shapes: Mapping[str, Sequence[int]] | None = None) -> Program:
-    """Return the program of a build.  Weights in files of its folder are mapped into memory, not read."""
+    """Return the program of a build.  Weights in files of its folder are mapped into memory, not read.
+
+    A weight that is also an input, as its default value, is read: the program's frame holds it.
+    """
+    model = build.proto(weights=not build.is_content_named)
     if not build.is_content_named:
+        return import_model(inline_functions(model), shapes)
+    if {value.name for value in model.graph.input} & initializer_names(model.graph):
         return import_model(inline_functions(build.proto()), shapes)
     assert isinstance(build.model, Path)
-    return import_model(inline_functions(build.proto(weights=False)), shapes, folder=build.model.parent)
+    return import_model(inline_functions(model), shapes, folder=build.model.parent)
 
 
 def import_model(
