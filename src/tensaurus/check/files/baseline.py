@@ -30,7 +30,7 @@ from tensaurus.runtimes.measure.worker import RUN_LIMIT, Worker, WorkerError, st
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import Stage, report_nothing
 
-PERTURBED_COPIES = 4  # copies of the original one rounding away that run on the runtime
+PERTURBED_COPIES = 4  # most copies of the original one rounding away, on the runtime and in float64
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ largest element that the output has on plausible inputs, or can have.  A sigmoid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -77,15 +77,7 @@ class CandidateTrial:
 
     def _judge_in_float64(self) -> list[OutputFinding]:
         """Judge all outputs in float64; perturbed copies run only for inputs where they may decide."""
-        findings: list[OutputFinding] = []
-        undecided: list[tuple[ComparisonRow, list[Any]]] = []
-        for row, results in self._run_in_float64():
-            self._judged_in_float64.add(row)
-            row_findings = self._judge_outputs(row, self._expected_outputs(row), results, in_float64=True)
-            if _all_pass(row_findings):
-                findings += row_findings
-            else:
-                undecided.append((row, results))
+        findings, undecided = self._split_by_passing(self._run_in_float64())
         # where an argmax or a rounding is a tie, the outputs on both sides of the tie are right
         self.base.run_tie_neighbours(row for row, _ in undecided)
         for copies in range(1, PERTURBED_COPIES + 1):
@@ -94,18 +86,25 @@ class CandidateTrial:
             if not waiting:
                 break
             self.base.run_perturbed(waiting, copies)
-            still_undecided = []
-            for row, results in undecided:
-                row_findings = self._judge_outputs(
-                    row, self._expected_outputs(row), results, in_float64=True
-                )
-                if _all_pass(row_findings):
-                    findings += row_findings
-                else:
-                    still_undecided.append((row, results))
-            undecided = still_undecided
+            passing, undecided = self._split_by_passing(undecided)
+            findings += passing
         open_rows = [_OpenRow(row, self._expected_outputs(row), results) for row, results in undecided]
         return findings + self._judge_with_copies(open_rows)
+
+    def _split_by_passing(
+        self, computed: Iterable[tuple[ComparisonRow, list[Any]]]
+    ) -> tuple[list[OutputFinding], list[tuple[ComparisonRow, list[Any]]]]:
+        """Judge float64 results of some rows; return the findings of rows that pass, and the other rows."""
+        findings: list[OutputFinding] = []
+        failing: list[tuple[ComparisonRow, list[Any]]] = []
+        for row, results in computed:
+            self._judged_in_float64.add(row)
+            row_findings = self._judge_outputs(row, self._expected_outputs(row), results, in_float64=True)
+            if _all_pass(row_findings):
+                findings += row_findings
+            else:
+                failing.append((row, results))
+        return findings, failing
 
     def _run_in_float64(self) -> Iterator[tuple[ComparisonRow, list[Any]]]:
         """Yield the candidate's outputs in float64 on every input on which the original has some."""
@@ -138,7 +137,7 @@ class CandidateTrial:
                     self.base.options.stage(words, number, len(open_rows))
                     self._add_perturbed_copy(opened, self.base.copy_seed(count - 1))
                 row_findings = self._judge_outputs(*opened, in_float64=True)
-                if all(found.finding.passed for found in row_findings):
+                if _all_pass(row_findings):
                     findings += row_findings
                 else:
                     failed.append(opened)

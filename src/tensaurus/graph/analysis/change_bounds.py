@@ -189,8 +189,10 @@ class ChangeAnalysis:
             if self.coarse and node in _COARSE_BOUNDS:
                 return _COARSE_BOUNDS[node]
             try:
-                is_read = self.coarse and node.op is CONSTANT  # not converted as a whole: it may be large
-                value = node.attribute("data").array if is_read else self._constant_value(node)
+                if self.coarse and node.op is CONSTANT:
+                    value = node.attribute("data").array  # not converted to float64, as it may be large
+                else:
+                    value = self._constant_value(node)
                 found = _describe_constant(value, self.coarse)
                 if self.coarse:
                     _COARSE_BOUNDS[node] = found

@@ -62,8 +62,9 @@ class TensorData:
 
     @classmethod
     def from_file(cls, file: Path, dtype: str, shape: tuple[int, ...]) -> TensorData:
-        """Return the elements that a file holds as ONNX's raw data; its name is their digest in hex digits.
+        """Return the elements that a file holds as ONNX's raw data.
 
+        Its name, in hex digits, is taken for their digest: no file with other elements may have that name.
         The file is mapped into memory and not hashed, so that 575 MB of weights are there at once.
         """
         if dtype in PACKED_BITS or sys.byteorder == "big":

@@ -127,9 +127,8 @@ class AccuracyProbe:
             worker.compile(candidate)
             results = [run_inputs(worker, feed.arrays) for feed in feeds]
             error = _largest_error(rows, results)
-            # each perturbed copy of the original allows larger errors: they run until the error is small; a
-            # model that is too large is not copied
-            for seed in () if original.is_large else range(PERTURBED_COPIES):
+            # each perturbed copy of the original allows larger errors, so copies run until the error is small
+            for seed in range(0 if original.is_large else PERTURBED_COPIES):
                 if error <= SMALL_ERROR:
                     break
                 with temporary_folder() as folder:
