@@ -22,6 +22,7 @@ def own_schedules_left_out() -> Iterator[None]:
         texts = asked.setdefault(self, set())
         if form.text not in texts and form.text in self._read_shipped():
             self._all()[form.text] = ReductionHistory()
+            self.speeds.forget(form.text)
         texts.add(form.text)
         return known(self, form)
 

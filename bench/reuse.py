@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from math import inf
 from pathlib import Path
@@ -28,13 +29,18 @@ from revision import name_commit
 from tensaurus.expr.ir.expression_text import show
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.finders.fuse.composition import compose_region
+from tensaurus.graph.ir.node import replace_args
+from tensaurus.graph.ir.piece import Piece
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule
-from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS, form_distance
+from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds, form_distance
+from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS, ReductionHistories
 from tensaurus.kernels.tune.reuse_trees import ROOT, cheapest_reuse_tree, tuning_order
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
+from tensaurus.ops.eop import eop
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.price.roofline import Roofline
 from tensaurus.system.scratch import temporary_folder
 
 TABLE = Path(__file__).parent / "tables" / "reuse.md"
@@ -64,21 +70,27 @@ class Tuning:
     schedules: list[Schedule | None]
 
 
+def kernel_of(piece: Piece, tuner: Tuner, count: int = 1) -> Kernel | None:
+    """Return a piece as one kernel; None where no kernel computes it, or it reduces nothing."""
+    node = piece.root
+    if node.op is not eop:
+        if (equation := compose_region(piece)) is None:
+            return None
+        leaf_of = dict(zip(equation.leaves, piece.leaves, strict=True))
+        right = equation.right[0]
+        node = replace_args(right, tuple(arg and leaf_of[arg] for arg in right.args))
+    types = tuple(kind for kind in node.arg_types() if kind is not None)
+    is_constant = tuple(arg is not None and arg.static for arg in node.args)
+    scope = node.attribute("scope")
+    form = tuner.reduction_form(scope, types, is_constant)
+    return None if form is None else Kernel(scope, types, node.tensor, is_constant, form.text, count)
+
+
 def kernels_of(name: str, tuner: Tuner) -> Iterator[Kernel]:
     """Yield the operators of a set as expressions; those that no kernel computes are left out."""
     for piece, count in products(name):
-        equation = compose_region(piece)
-        if equation is None:
-            continue
-        leaf_of = dict(zip(equation.leaves, piece.leaves, strict=True))
-        node = equation.right[0]
-        args = [leaf_of[arg] for arg in node.args if arg is not None]
-        types = tuple(kind for kind in node.arg_types() if kind is not None)
-        is_constant = tuple(arg.static for arg in args)
-        scope = node.attribute("scope")
-        form = tuner.reduction_form(scope, types, is_constant)
-        if form is not None:
-            yield Kernel(scope, types, node.tensor, is_constant, form.text, count)
+        if kernel := kernel_of(piece, tuner, count):
+            yield kernel
 
 
 def reuse_order(kernels: Sequence[Kernel]) -> list[int]:
@@ -97,24 +109,39 @@ def tune_set(
 ) -> Tuning:
     """Tune all kernels, each from nothing, or with what was found for others before."""
     schedules: list[Schedule | None] = [None] * len(kernels)
-    tried, spent = 0, 0.0
     with Database(folder / f"reuse {reuse}.sqlite") as records:
+        tuner = Tuner(records, machine, "native", ships=False)
+        tuner.begin_start()
+        tuner.wait_for_start()
+        use_records(tuner, records)
+        began = monotonic()
         for number in reuse_order(kernels) if reuse else range(len(kernels)):
-            kernel, tuner = kernels[number], Tuner(records, machine, "native", ships=False)
-            tuner.begin_start()
-            tuner.wait_for_start()
-            began = monotonic()
+            kernel = kernels[number]
             least = tuner.least_seconds(kernel.scope, kernel.types, kernel.is_constant)
             schedules[number] = tuner.best_schedule(
                 kernel.scope, kernel.types, kernel.output,
                 least if least < MIN_TUNING_SECONDS else seconds, kernel.is_constant,
             )  # fmt: skip
-            spent += monotonic() - began
-            tried += tuner.tried_count
-            tuner.close()
             if not reuse:
                 records.clear()
+                use_records(tuner, records)
+        tried, spent = tuner.tried_count, monotonic() - began
+        tuner.close()
     return Tuning(tried, spent, schedules)
+
+
+@cache
+def read_roofline() -> Roofline:
+    """Return this machine's roofline, measured once."""
+    with temporary_folder() as folder, Database(folder / "peaks.sqlite") as records:
+        return Roofline.here(records, Machine.here(None))
+
+
+def use_records(tuner: Tuner, records: Database) -> None:
+    """Let a tuner know what these records have, and nothing else."""
+    speeds = KernelSpeeds(read_roofline)
+    tuner.database = records
+    tuner.histories = ReductionHistories(records, tuner.backend, tuner.machine.key, dict, speeds)
 
 
 def timed_in_turns(kernel: Kernel, schedules: Sequence[Schedule], tuner: Tuner) -> list[float]:

@@ -52,6 +52,9 @@ class Made:
     def product_seconds(self, piece: Piece) -> float:
         return 0.0
 
+    def kernel_seconds(self, piece: Piece) -> float:
+        return 0.0
+
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Finders, which ask for times, would be told."""
 

@@ -720,6 +720,9 @@ class Seconds:
     def product_seconds(self, piece: Piece) -> float:
         return 0.0
 
+    def kernel_seconds(self, piece: Piece) -> float:
+        return 0.0
+
 
 @pytest.mark.nightly(every=3)
 @pytest.mark.parametrize("ration", [0, 1, 100])

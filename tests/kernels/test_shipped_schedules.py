@@ -27,7 +27,10 @@ from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 
-FORMS = [TunedForm("sum[8 over 4] of o0", 5.0, ("row(w=8/8, p=0)",)), TunedForm("sum[8 over 9]", 0.5, ())]
+FORMS = [
+    TunedForm("sum[8 over 4] of o0", 5.0, 1.25, ("row(w=8/8, p=0)",)),
+    TunedForm("sum[8 over 9]", 0.5, 0.0, ()),
+]
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_a_file_for_each_class(shipped: Path) -> None:
     write_schedules(shipped / "512-amd.jsonl", "AMD EPYC", "halide 21 r1 avx512", FORMS)
     read_shipped_schedules.cache_clear()
     assert read_shipped_schedules("512-amd", "r1") == {form.text: form for form in FORMS}
-    begun = {form.text: replace(form, seconds=0.0) for form in FORMS}
+    begun = {form.text: replace(form, seconds=0.0, peak_multiple=0.0) for form in FORMS}
     assert read_shipped_schedules("512-amd", "r2") == begun
     assert read_shipped_schedules("512-intel", "r1") == begun
     assert read_shipped_schedules("256-amd", "r1") == {}
@@ -74,7 +77,7 @@ def test_every_shipped_file_can_be_read() -> None:
         forms = read_shipped_schedules(file.stem, REVISION)
         assert len(forms) == len(rows)
         for form in forms.values():
-            assert form.seconds >= 0 and form.fastest
+            assert form.seconds >= 0 and form.peak_multiple >= 0 and form.fastest
             for schedule in form.fastest:
                 parse_schedule(re.sub(r"\bo(?=\d)", "x", schedule))  # roles stand for names of tensors
 
@@ -106,6 +109,7 @@ def test_the_tuner_takes_what_ships_for_its_own(
         assert taker.best_schedule(scope, TYPES, OUT, 0.2) == found
         assert taker.tried_count == 1
         assert [known.fastest for known in taker.histories.tuned_forms()] == [form.fastest[:1]]
+        assert form.peak_multiple > 0
         taker.close()
 
 
@@ -141,7 +145,7 @@ def test_a_shipped_schedule_that_does_not_fit_is_passed_over(shipped: Path, tmp_
         tuner = Tuner(database, machine, "native")
         form = tuner.reduction_form(scope, TYPES, ())
         assert form is not None
-        wrong = TunedForm(form.text, 99.0, ("block(v=7*16x3, u=0:4, p=1)",))
+        wrong = TunedForm(form.text, 99.0, 1.0, ("block(v=7*16x3, u=0:4, p=1)",))
         write_schedules(shipped / f"{tuner.processor_class}.jsonl", "here", tuner.backend, [wrong])
         read_shipped_schedules.cache_clear()
         assert tuner.best_schedule(scope, TYPES, OUT, 0.3) is not None

@@ -543,6 +543,29 @@ def test_a_kernel_is_not_measured_again_unless_its_weights_are_large(
         assert costs.known(piece) == costs.measure(piece) and len(asked) == 1
 
 
+@pytest.mark.parametrize("model_bytes", [0, 1 << 30])
+def test_kernels_like_it_tell_what_a_kernel_takes(tmp_path: Path, model_bytes: int) -> None:
+    """They were timed with their weights in the caches; a large model fetches them from memory."""
+    x, w = source("x", TensorType("float32", (8,))), constant(np.ones(8, np.float32))
+    leaves = {name: Tensor(name, (8,)) for name in ("x0", "x1")}
+    scope = intern_scope(parse("L[i:8](mul(x0[i], x1[i]))", leaves))
+    kernel, plain = Piece.of(apply(eop, [x, w], {"scope": scope})), Piece.of(apply(registry["Exp"], [x]))
+    with Database(tmp_path / "costs.sqlite") as records:
+
+        def costs(cpu: str, expected: float) -> OperatorCosts:
+            return OperatorCosts(
+                records, None, "onnxruntime", Machine.here(1), 18,  # type: ignore[arg-type]
+                lambda program: program, kernel_cpu=cpu, expected_seconds=lambda node: expected,  # type: ignore[arg-type, return-value]
+                weight_bytes=model_bytes,
+            )  # fmt: skip
+
+        weights = 4 * 8 * costs("x", 0.0).roofline.streamed if model_bytes else 0.0
+        assert isclose(costs("x", 1e-4).kernel_seconds(kernel), 1e-4 + weights)
+        assert costs("x", 0.0).kernel_seconds(kernel) == 0.0  # nothing like it was tuned
+        assert costs("x", 1e-4).kernel_seconds(plain) == 0.0
+        assert costs("", 1e-4).kernel_seconds(kernel) == 0.0  # no kernels are generated
+
+
 def test_kernels_are_counted_where_no_time_limits_them(clock: Clock) -> None:
     made = generating(20.0)
     assert made.may_tune_another() and made.seconds_for_next() == 20.0
@@ -569,6 +592,9 @@ def test_what_is_not_tuned_is_no_choice_and_leaves_no_trace() -> None:
             return 0.5
 
         def product_seconds(self, piece: Piece) -> float:
+            return 0.0
+
+        def kernel_seconds(self, piece: Piece) -> float:
             return 0.0
 
     x = source("x", TensorType("float32", (3,)))

@@ -30,6 +30,7 @@ class Told:
     """Costs of pieces that are told by their texts; estimates are those of a roofline."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    kernels: dict[str, float] = field(default_factory=dict)  # what kernels like them lead to expect
 
     def known(self, piece: Piece) -> float | None:
         return self.seconds.get(piece.text)
@@ -42,6 +43,9 @@ class Told:
 
     def product_seconds(self, piece: Piece) -> float:
         return sum(map(product_operations, piece.inner)) * ONE_CORE.operation
+
+    def kernel_seconds(self, piece: Piece) -> float:
+        return self.kernels.get(piece.text, 0.0)
 
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Nobody asks."""
@@ -71,6 +75,15 @@ def test_no_kernel_adds_up_products_faster_than_the_machine(multiple: float) -> 
     assert expected >= PRODUCT_SECONDS > 0
     if multiple < 1:
         assert isclose(expected, PRODUCT_SECONDS)
+
+
+def test_a_kernel_is_expected_to_be_as_slow_as_others_of_its_kind() -> None:
+    """Kernels like it say more than the machine's peaks, and less than its own time."""
+    slow = Piece.of(kernel(X, Y))
+    costs = Costs(Told(kernels={slow.text: 7 * PRODUCT_SECONDS}))
+    assert costs.standalone_seconds([slow]) == ([7 * PRODUCT_SECONDS], [False])
+    costs = Costs(Told({slow.text: 2 * PRODUCT_SECONDS}, kernels={slow.text: 7 * PRODUCT_SECONDS}))
+    assert costs.standalone_seconds([slow]) == ([2 * PRODUCT_SECONDS], [True])
 
 
 @pytest.mark.parametrize("multiple", [0.4, 3.0])

@@ -219,6 +219,9 @@ class Misleading:
     def product_seconds(self, piece: Piece) -> float:
         return 0.0
 
+    def kernel_seconds(self, piece: Piece) -> float:
+        return 0.0
+
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Finders, of which there are none here, would be told."""
 

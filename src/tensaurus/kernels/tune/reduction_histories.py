@@ -6,13 +6,12 @@ that differ in their sizes only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from math import inf, log
+from math import inf
 
 from tensaurus.kernels.stages.sketch import Schedule
+from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds, form_distance
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm
 from tensaurus.kernels.tune.shipped_schedules import TunedForm
 from tensaurus.runtimes.measure.database import Database
@@ -23,7 +22,6 @@ __all__ = [
     "REDUCTION_ROWS",
     "ReductionHistories",
     "ReductionHistory",
-    "form_distance",
 ]
 
 KEPT_SCHEDULES = 3  # fastest schedules that are kept for each reduction form
@@ -68,7 +66,8 @@ class ReductionHistory:
 class ReductionHistories:
     """The histories of all reduction forms on one machine (`device`) with one compiler (`backend`).
 
-    `read_shipped` returns the forms that were tuned on another machine of this kind, by their texts.
+    `read_shipped` returns the forms that were tuned on another machine of this kind, by their texts; `speeds`
+    gets the speeds of all kernels that were tuned.
     """
 
     def __init__(
@@ -77,8 +76,9 @@ class ReductionHistories:
         backend: str,
         device: str,
         read_shipped: Callable[[], Mapping[str, TunedForm]],
+        speeds: KernelSpeeds,
     ):
-        self._database, self._backend, self._device = database, backend, device
+        self._database, self._backend, self._device, self.speeds = database, backend, device, speeds
         self._read_shipped = read_shipped
         self._by_text: dict[str, ReductionHistory] | None = None
 
@@ -102,6 +102,11 @@ class ReductionHistories:
         found = (form.from_role_text(fastest) for _, _, fastest in sorted(histories))
         return [schedule for schedule in found if schedule is not None]
 
+    def expected_seconds(self, form: ReductionForm) -> float:
+        """Returns the seconds that a kernel of this form takes at least; 0 where none like it was tuned."""
+        self.of(form)  # reads what is known
+        return self.speeds.least_seconds(form.text)
+
     def tuned_forms(self) -> list[TunedForm]:
         """Returns the reduction forms that the database has schedules of."""
         fastest: dict[str, list[str]] = {}
@@ -110,11 +115,15 @@ class ReductionHistories:
         for row in sorted(rows, key=lambda row: (row.seconds, row.schedule)):
             text = row.workload.removeprefix(REDUCTION_ROWS)
             if row.schedule:
+                if text not in fastest:
+                    self.speeds.learn(text, row.seconds)
                 fastest.setdefault(text, []).append(row.schedule)
             else:
                 seconds[text] = row.seconds
         return [
-            TunedForm(text, seconds.get(text, 0.0), tuple(schedules[:KEPT_SCHEDULES]))
+            TunedForm(
+                text, seconds.get(text, 0.0), self.speeds.multiple(text), tuple(schedules[:KEPT_SCHEDULES])
+            )
             for text, schedules in fastest.items()
         ]
 
@@ -123,26 +132,12 @@ class ReductionHistories:
         if self._by_text is None:
             shipped = self._read_shipped()
             histories = {text: ReductionHistory(form.fastest, form.seconds) for text, form in shipped.items()}
+            for text, form in shipped.items():
+                if form.peak_multiple > 0:
+                    self.speeds.learn_multiple(text, form.peak_multiple)
             for form in self.tuned_forms():
                 before = histories.get(form.text, ReductionHistory())
                 fastest = tuple(dict.fromkeys((*form.fastest, *before.fastest)))[:KEPT_SCHEDULES]
                 histories[form.text] = ReductionHistory(fastest, max(form.seconds, before.seconds))
             self._by_text = histories  # assigned last, as a deadline may interrupt the reading
         return self._by_text
-
-
-def form_distance(text: str, other: str) -> float:
-    """Returns how far two forms' sizes are apart: the sum of their ratios' logarithms.
-
-    Infinite for unlike forms, whose texts differ in more than numbers.
-    """
-    if _without_numbers(text) != _without_numbers(other):
-        return inf
-    pairs = zip(re.findall(r"\d+", text), re.findall(r"\d+", other), strict=True)
-    return sum(abs(log((1 + int(a)) / (1 + int(b)))) for a, b in pairs if a != b)
-
-
-@cache
-def _without_numbers(text: str) -> str:
-    """Returns the text with each number replaced by #."""
-    return re.sub(r"\d+", "#", text)

@@ -16,7 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
+
+import numpy as np
 
 from tensaurus.expr.ir.scope import Call
 from tensaurus.expr.ir.walk import bodies
@@ -25,7 +28,7 @@ from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_sch
 from tensaurus.kernels.stages.stage import Stage, extent
 from tensaurus.kernels.tune.operand_access import OperandAccess, operand_accesses
 
-__all__ = ["ReductionForm", "reduction_form"]
+__all__ = ["ReductionForm", "count_form_work", "reduction_form"]
 
 DECISIVE_OPERANDS = 2  # the largest operands of a reduction, which decide how it is scheduled
 
@@ -74,6 +77,33 @@ def reduction_form(stages: Sequence[Stage], constants: frozenset[str] = frozense
         kind = f"{stage.tensor.dtype} {stage.monoid}[{extents} over {over}]"
         lines.append(f"{kind} of {'; '.join(reads)}, with {dear} dear functions")
     return ReductionForm("\n".join(lines), roles) if lines else None
+
+
+# one line of a form, as `reduction_form` writes it: dtype, extents, reduced extents, operands
+_FORM_LINE = re.compile(r"(\w+) \w+\[([\d,]*) over ([\d,]*)\] of (.*), with \d+ dear functions")
+_DIMENSION = re.compile(r"(\d+):")  # in the text of an operand
+
+
+@cache
+def count_form_work(text: str) -> tuple[int, int]:
+    """Counts the operations of a form, and the bytes of its results and decisive operands.
+
+        float32 sum[9 over 64] of o0[9:1*0, 64:1*1]; o1[64:1*1], ...   ->   1152 operations, 2596 bytes
+
+    Each element that is reduced counts as two operations, a multiplication and an addition.
+    """
+    operations = moved = 0
+    for line in text.splitlines():
+        match = _FORM_LINE.fullmatch(line)
+        if match is None:
+            raise ValueError(f"not the text of a form: {line}")
+        dtype, kept, reduced, operands = match.groups()
+        kept_count = prod(map(int, filter(None, kept.split(","))))
+        reduced_count = prod(map(int, filter(None, reduced.split(","))))
+        sizes = [prod(map(int, _DIMENSION.findall(operand))) for operand in operands.split(";")]
+        operations += 2 * kept_count * reduced_count
+        moved += np.dtype(dtype).itemsize * (kept_count + sum(sizes))
+    return operations, moved
 
 
 def _element_count(operand: OperandAccess) -> int:

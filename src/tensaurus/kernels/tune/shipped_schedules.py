@@ -32,10 +32,15 @@ VENDORS = ("AMD", "Intel")  # words in the names of their processors
 
 @dataclass(frozen=True)
 class TunedForm:
-    """A reduction form by its text, the seconds that its tuning took, and its fastest schedules as texts."""
+    """A reduction form by its text, with its fastest schedules as texts.
+
+    seconds        that its tuning took
+    peak_multiple  seconds of the fastest schedule, divided by those at the machine's peaks; 0 if not known
+    """
 
     text: str
     seconds: float
+    peak_multiple: float
     fastest: tuple[str, ...]
 
 
@@ -50,7 +55,8 @@ def read_shipped_schedules(wanted: str, revision: str) -> Mapping[str, TunedForm
     """Return the tuned forms for the `wanted` class of processors, by text; {} without a file of its width.
 
     What another `revision` of the tuner found, or tuning for another vendor's processors, is only where to
-    begin: it counts as 0 seconds of tuning.  A file that cannot be read is left out, with a warning.
+    begin: it counts as 0 seconds of tuning, and its speed as unknown.  A file that cannot be read is left
+    out, with a warning.
     """
     width = wanted.partition("-")[0]
     shipped = sorted(files(__package__).joinpath("schedules").iterdir(), key=lambda file: file.name)
@@ -64,14 +70,17 @@ def read_shipped_schedules(wanted: str, revision: str) -> Mapping[str, TunedForm
             break
         if of_class and revision in compiler.split():
             return forms
-        return {text: replace(form, seconds=0.0) for text, form in forms.items()}
+        return {text: replace(form, seconds=0.0, peak_multiple=0.0) for text, form in forms.items()}
     return {}
 
 
 def _parse(text: str) -> tuple[str, dict[str, TunedForm]]:
     """Return the compiler in a file's first line, and the forms in the others by their texts."""
     head, *rows = map(json.loads, text.splitlines())
-    forms = (TunedForm(form, float(seconds), tuple(fastest)) for form, seconds, fastest in rows)
+    forms = (
+        TunedForm(form, float(seconds), float(multiple), tuple(fastest))
+        for form, seconds, multiple, fastest in rows
+    )
     return head["compiler"], {form.text: form for form in forms}
 
 
@@ -79,7 +88,7 @@ def write_schedules(path: Path, machine: str, compiler: str, forms: Iterable[Tun
     """Write tuned forms as a file that ships; it appears when it is complete.  Raises TensaurusError."""
     lines = [json.dumps({"machine": machine, "compiler": compiler})]
     lines += [
-        json.dumps([form.text, round(form.seconds, 1), form.fastest])
+        json.dumps([form.text, round(form.seconds, 1), round(form.peak_multiple, 2), form.fastest])
         for form in sorted(forms, key=lambda form: form.text)
     ]
     with replace_file(path) as beside:

@@ -41,6 +41,7 @@ from tensaurus.kernels.stages.sketch import (
 from tensaurus.kernels.stages.stage import build_stages, extent
 from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
 from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
+from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds
 from tensaurus.kernels.tune.reduction_histories import (
     KEPT_SCHEDULES,
     MIN_TUNING_SECONDS,
@@ -71,6 +72,7 @@ from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.operation_counts import number_of
+from tensaurus.runtimes.price.roofline import Roofline
 
 __all__ = ["Tuner"]
 
@@ -117,7 +119,8 @@ class Tuner:
         self.timer = TimingProcesses(cpu, machine.threads)
         self.object_compiler = ObjectCompiler(cpu)
         read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION) if ships else dict
-        self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped)
+        speeds = KernelSpeeds(partial(Roofline.here, database, machine))
+        self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped, speeds)
         self.tried_count = 0
         self._is_starting = False
 
@@ -251,6 +254,7 @@ class Tuner:
             alike = {text: taken for s, taken in times.items() if (text := form.to_role_text(s)) is not None}
             self._store_times(f"{REDUCTION_ROWS}{form.text}", {**alike, "": history.seconds})
             history.fastest = tuple(dict.fromkeys((*[*alike][:1], *history.fastest)))[:KEPT_SCHEDULES]
+            self.histories.speeds.learn(form.text, min(times.values()))
         return next(iter(times))
 
     def _store_times(self, workload: str, times: Mapping[str, float]) -> None:

@@ -16,6 +16,7 @@ from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.kernels.halide.compile import kernel_with_code
 from tensaurus.kernels.stages.sketch import format_schedule
+from tensaurus.kernels.tune.schedule_reuse import ReductionForm
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
@@ -41,6 +42,7 @@ class TunedKernels:
     schedules: dict[str, str] = field(default_factory=dict)
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
     _least_seconds: dict[Node, float] = field(default_factory=dict)
+    _forms: dict[Node, ReductionForm | None] = field(default_factory=dict)
 
     def seconds_of(self, node: Node) -> float:
         """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
@@ -56,6 +58,15 @@ class TunedKernels:
             is_constant = tuple(arg is not None and arg.static for arg in node.args)
             self._least_seconds[node] = self.tuner.least_seconds(node.attribute("scope"), types, is_constant)
         return self._least_seconds[node]
+
+    def expected_seconds(self, node: Node) -> float:
+        """Returns the seconds that an eOperator's kernel takes at least; 0 where none like it was tuned."""
+        if node not in self._forms:
+            types = tuple(kind for kind in node.arg_types() if kind is not None)
+            is_constant = tuple(arg is not None and arg.static for arg in node.args)
+            self._forms[node] = self.tuner.reduction_form(node.attribute("scope"), types, is_constant)
+        form = self._forms[node]
+        return 0.0 if form is None else self.tuner.histories.expected_seconds(form)
 
     def __call__(self, node: Node) -> Kernel | None:
         """Returns the kernel for the node's types; None for symbolic sizes and other operators."""

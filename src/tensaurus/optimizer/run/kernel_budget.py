@@ -130,6 +130,10 @@ class KernelBudget:
         """Seconds that the node's kernel took when it was tuned; infinite where it has none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
+    def expected_seconds(self, node: Node) -> float:
+        """Seconds that the node's kernel takes at least; 0 where none like it was tuned."""
+        return 0.0 if self._kernels is None else self._kernels.expected_seconds(node)
+
     def tuned_seconds(self, node: Node) -> float | None:
         """Tune the node's kernel if the time allows it, and return its seconds; None where it has none."""
         seconds = inf if self(node) is None else self.seconds_of(node)

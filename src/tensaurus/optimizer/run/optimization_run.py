@@ -132,6 +132,7 @@ class OptimizationRun:
             roofline=self._roofline,
             kernel_cpu=self.kernels.compiler,
             tuned_seconds=self.kernels.tuned_seconds,
+            expected_seconds=self.kernels.expected_seconds,
         )
         deadline = inf if limit is None else limit.search_deadline
         self._observer = stack.enter_context(

@@ -33,13 +33,16 @@ NEAR_ESTIMATE = 1.5
 
 
 class Peaks(Protocol):
-    """Returns what pieces take at the machine's peaks, in seconds."""
+    """Returns what pieces take at the machine's peaks, or at least, in seconds."""
 
     def estimate(self, piece: Piece) -> float:
         """Return the seconds by arithmetic and traffic."""
 
     def product_seconds(self, piece: Piece) -> float:
         """Return the seconds of the sums of products; 0 where the piece has none."""
+
+    def kernel_seconds(self, piece: Piece) -> float:
+        """Return the seconds that its kernels take at least, by kernels like them that were tuned; else 0."""
 
 
 @dataclass
@@ -89,7 +92,8 @@ class Estimates:
         than all measured ones of its kind gets the least multiple of any kind, others that of their kind.
         But no kernel adds up products faster than the machine, and no operator of the runtime faster than
         the fastest one that was measured.  Whatever is fused with a convolution, it takes about as long: its
-        time with one activation tells that with another.
+        time with one activation tells that with another.  A kernel runs as far from the peaks as
+        others of its kind that were tuned, if there are any.
         """
         kind, estimate = self._kind(piece), self.peaks.estimate(piece)
         least_multiple = min(self.least_multiple.values(), default=1.0)
@@ -100,7 +104,7 @@ class Estimates:
             least_multiple = 1.0 if piece.has_eoperators else self._least_product_multiple
             alike = self._seconds_with_product.get(self._product_key(piece), 0.0)
             optimistic = max(optimistic, least_multiple * products, SAME_PRODUCT_SHARE * alike)
-        return optimistic
+        return max(optimistic, self.peaks.kernel_seconds(piece))
 
     def scaled_seconds(self, piece: Piece, most: float) -> float | None:
         """Return the seconds of a cheap operator from a measured one of its kind and about its size.

@@ -43,6 +43,10 @@ class KernelQuota:
         """Return the seconds that sums of products take at the machine's peak."""
         return self.standalone.product_seconds(piece)
 
+    def kernel_seconds(self, piece: Piece) -> float:
+        """Return the seconds that kernels take at least, by kernels like them that were tuned; else 0."""
+        return self.standalone.kernel_seconds(piece)
+
     def note_observed(self, piece: Piece, seconds: float) -> None:
         """Pass on the seconds that were observed in a program."""
         self.standalone.note_observed(piece, seconds)

@@ -78,6 +78,7 @@ class OperatorCosts:
         roofline: Roofline = ONE_CORE,
         kernel_cpu: str = "",
         tuned_seconds: Callable[[Node], float | None] = lambda node: None,
+        expected_seconds: Callable[[Node], float] = lambda node: 0.0,
     ):
         """Prepare to measure pieces of programs that equal `original`.
 
@@ -91,13 +92,16 @@ class OperatorCosts:
         roofline          the machine's
         kernel_cpu        the processor for which kernels of eOperators are compiled; "" where none are
         tuned_seconds     tunes the kernel of an eOperator and returns its seconds; None where it has none
+        expected_seconds  returns the seconds that the kernel of an eOperator takes at least; 0 where no
+                          kernel like it was tuned
         """
         self.database, self.stopwatch = database, stopwatch
         self.backend, self.device = machine.backend_key(backend), machine.key
         self.opset, self.expand, self.builds, self.kernel_cpu = opset, expand, builds, kernel_cpu
         self.before_measuring = before_measuring
         self.weight_bytes = round_weight_bytes(weight_bytes)
-        self.supports, self.roofline, self.tuned_seconds = supports, roofline, tuned_seconds
+        self.supports, self.roofline = supports, roofline
+        self.tuned_seconds, self.expected_seconds = tuned_seconds, expected_seconds
         self.measured = 0
         self.deadline = inf
         self._sizes = dict(sizes or {})
@@ -155,6 +159,14 @@ class OperatorCosts:
             seconds = sum(map(product_operations, inner)) * self.roofline.operation
             self._product_seconds[piece] = seconds
         return seconds
+
+    def kernel_seconds(self, piece: Piece) -> float:
+        """Return the seconds that its kernels take at least, by kernels like them that were tuned; else 0."""
+        if not piece.has_eoperators:
+            return 0.0
+        sized = self._at_sizes(piece)
+        seconds = sum(self.expected_seconds(node) for node in sized.inner if self._has_kernel(node))
+        return seconds + self._weight_seconds(sized) if seconds > 0 else 0.0
 
     def known(self, piece: Piece) -> float | None:
         """Return the seconds measured before; None where the piece was not measured, or cannot be."""

@@ -1,0 +1,125 @@
+"""Expects the seconds of kernels that were not tuned yet from those of kernels that were (ETO section 5.1).
+
+    sum[192,49 over 1152] took 1.2 times as long as at the peaks   ->   sum[160,49 over 960]: about 1.2 times
+
+Kernels of forms that differ in their extents only are as far from the machine's peaks as each other, the more
+so the closer the extents.  A *family* are the forms that differ in extents only: strides are equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from heapq import nsmallest
+from math import exp, inf, log
+
+from tensaurus.kernels.tune.schedule_reuse import count_form_work
+from tensaurus.runtimes.price.roofline import Roofline
+
+__all__ = ["KernelSpeeds", "form_distance"]
+
+NEIGHBOURS = 3  # nearest forms of which an expected speed is the mean
+MIN_DISTANCE = 0.2  # added to distances, so that forms of nearly the same sizes count about alike
+# An expectation is multiplied by this: it is rather too low than too high, as a kernel that is expected to be
+# slow is never tuned.  Of NUMBER kernels that models used 10 % were faster than this.
+OPTIMISM = 0.85
+_EXTENT = re.compile(r"(?<!\*)\b\d+\b(?!\*)")  # a number that is no part of 2*1, which is 2 times axis 1
+
+
+@dataclass
+class _Family:
+    """The forms of one family that were tuned.
+
+    multiples  by the form's text: its seconds, divided by those at the machine's peaks
+    expected   answers for forms by their texts, until one more form is learnt
+    """
+
+    multiples: dict[str, float] = field(default_factory=dict)
+    expected: dict[str, float] = field(default_factory=dict)
+
+
+class KernelSpeeds:
+    """Knows how far from the machine's peaks tuned kernels ran, and what that tells of others.
+
+    `read_roofline` returns the machine's roofline; it is called once, at the first question.
+    """
+
+    def __init__(self, read_roofline: Callable[[], Roofline]):
+        self._read_roofline = read_roofline
+        self._roofline: Roofline | None = None
+        self._families: dict[str, _Family] = {}
+
+    def learn(self, form: str, seconds: float) -> None:
+        """Learns the seconds of a tuned kernel by the text of its form."""
+        at_peaks = self._peak_seconds(form)
+        if 0 < at_peaks < inf and 0 < seconds < inf:
+            self.learn_multiple(form, seconds / at_peaks)
+
+    def learn_multiple(self, form: str, multiple: float) -> None:
+        """Learns how many times as long as at the peaks a tuned kernel took, on any machine of this kind."""
+        family = self._family(form)
+        family.multiples[form] = multiple
+        family.expected.clear()
+
+    def multiple(self, form: str) -> float:
+        """Returns what was learnt of a form; 0 where it was not tuned."""
+        return self._family(form).multiples.get(form, 0.0)
+
+    def forget(self, form: str) -> None:
+        """Forgets what was learnt of a form."""
+        family = self._family(form)
+        family.multiples.pop(form, None)
+        family.expected.clear()
+
+    def least_seconds(self, form: str) -> float:
+        """Returns the seconds that a kernel of this form takes at least; 0 without any of its family.
+
+        The expectation is optimistic, so that no kernel is missed that would gain.
+        """
+        family = self._family(form)
+        if form not in family.expected:
+            family.expected[form] = self._expect(form, family) if family.multiples else 0.0
+        return family.expected[form]
+
+    def _expect(self, form: str, family: _Family) -> float:
+        pairs = ((form_distance(form, known), multiple) for known, multiple in family.multiples.items())
+        nearest = nsmallest(NEIGHBOURS, pairs)
+        if nearest[0][0] == 0:  # the form itself was tuned
+            nearest = nearest[:1]
+        weights = [1 / (MIN_DISTANCE + apart) for apart, _ in nearest]
+        logarithms = (weight * log(multiple) for weight, (_, multiple) in zip(weights, nearest, strict=True))
+        multiple = exp(sum(logarithms) / sum(weights))
+        return OPTIMISM * multiple * self._peak_seconds(form)
+
+    def _peak_seconds(self, form: str) -> float:
+        """Returns the seconds of a form at the machine's peaks."""
+        if self._roofline is None:
+            self._roofline = self._read_roofline()
+        return self._roofline.seconds(*count_form_work(form))
+
+    def _family(self, form: str) -> _Family:
+        return self._families.setdefault(_EXTENT.sub("#", form), _Family())
+
+
+def form_distance(text: str, other: str) -> float:
+    """Returns how far two forms' sizes are apart: the sum of their ratios' logarithms.
+
+    Infinite for unlike forms, whose texts differ in more than numbers.
+    """
+    if _without_numbers(text) != _without_numbers(other):
+        return inf
+    return sum(abs(a - b) for a, b in zip(_logarithms(text), _logarithms(other), strict=True))
+
+
+@cache
+def _without_numbers(text: str) -> str:
+    """Returns the text with each number replaced by #."""
+    return re.sub(r"\d+", "#", text)
+
+
+@cache
+def _logarithms(text: str) -> tuple[float, ...]:
+    """Returns the logarithm of one more than each number in the text."""
+    return tuple(log(1 + int(number)) for number in re.findall(r"\d+", text))

@@ -1,0 +1,129 @@
+"""What tuned kernels tell of the seconds of others."""
+
+from __future__ import annotations
+
+from math import inf, isclose
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensaurus.expr.ir.expression_text import parse
+from tensaurus.expr.normal.intern import intern_scope
+from tensaurus.kernels.halide.compile import input_tensors
+from tensaurus.kernels.tune import kernel_speeds
+from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds, form_distance
+from tensaurus.kernels.tune.schedule_reuse import ReductionForm, count_form_work
+from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.ops import TensorType
+from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.machine import Machine
+from tensaurus.runtimes.price.roofline import Roofline
+
+ROOFLINE = Roofline(operation=1e-9, cached=1e-12, streamed=1e-12)
+
+
+def product(rows: int, columns: int, depth: int, stride: int = 1) -> str:
+    """The form of a matrix product; with a stride it reads only some columns of its first factor."""
+    return (
+        f"float32 sum[{rows},{columns} over {depth}] of o0[{rows}:1*0, {stride * depth}:{stride}*2]; "
+        f"o1[{depth}:1*2, {columns}:1*1], with 0 dear functions"
+    )
+
+
+def told(*known: tuple[str, float]) -> KernelSpeeds:
+    """Speeds after these forms were tuned, each a multiple of its time at the peaks."""
+    speeds = KernelSpeeds(lambda: ROOFLINE)
+    for form, multiple in known:
+        speeds.learn(form, multiple * peak_seconds(form))
+    return speeds
+
+
+def peak_seconds(form: str) -> float:
+    return ROOFLINE.seconds(*count_form_work(form))
+
+
+def test_the_work_of_a_form() -> None:
+    one = "float32 sum[9 over 64] of o0[9:1*0, 64:1*1]; o1[64:1*1], with 0 dear functions"
+    assert count_form_work(one) == (2 * 9 * 64, 4 * (9 * 64 + 64 + 9))
+    row = "float64 max[ over 7] of o0[7:?], with 1 dear functions"
+    assert count_form_work(row) == (2 * 7, 8 * (7 + 1))
+    operations, moved = count_form_work(f"{one}\n{row}")
+    assert (operations, moved) == (2 * 9 * 64 + 14, 4 * 649 + 64)
+    with pytest.raises(ValueError, match="not the text of a form"):
+        count_form_work("sum")
+
+
+def test_a_form_that_was_tuned_is_expected_to_take_about_as_long() -> None:
+    form = product(64, 48, 32)
+    speeds = told((form, 1.5), (product(64, 48, 16), 9.0))
+    assert isclose(speeds.multiple(form), 1.5)
+    assert isclose(speeds.least_seconds(form), kernel_speeds.OPTIMISM * 1.5 * peak_seconds(form))
+
+
+def test_other_sizes_are_expected_to_be_as_far_from_the_peaks() -> None:
+    near, far, asked = product(64, 48, 32), product(1024, 4096, 999), product(64, 48, 31)
+    speeds = told((near, 1.5), (far, 15.0))
+    assert 1.0 < speeds.least_seconds(asked) / peak_seconds(asked) < 2.5
+    assert speeds.multiple(asked) == 0.0
+    speeds.learn(asked, 3.0 * peak_seconds(asked))
+    assert isclose(speeds.least_seconds(asked), kernel_speeds.OPTIMISM * 3.0 * peak_seconds(asked))
+    speeds.forget(asked)
+    assert 1.0 < speeds.least_seconds(asked) / peak_seconds(asked) < 2.5
+
+
+def test_nothing_is_expected_of_another_family() -> None:
+    """Another stride reads memory otherwise, other functions compute more."""
+    speeds = told((product(64, 48, 32), 1.5))
+    assert speeds.least_seconds(product(64, 48, 32, stride=2)) == 0.0
+    assert speeds.least_seconds(product(64, 48, 32).replace("sum[", "max[")) == 0.0
+    assert KernelSpeeds(lambda: ROOFLINE).least_seconds(product(64, 48, 32)) == 0.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, inf])
+def test_a_time_that_is_none_tells_nothing(seconds: float) -> None:
+    form, speeds = product(64, 48, 32), told()
+    speeds.learn(form, seconds)
+    assert speeds.multiple(form) == speeds.least_seconds(form) == 0.0
+
+
+SIZES = st.integers(1, 5000)
+
+
+@given(st.lists(st.tuples(SIZES, SIZES, SIZES, st.floats(0.1, 100.0)), min_size=1, max_size=6), SIZES, SIZES)
+def test_an_expectation_lies_among_those_that_it_comes_of(
+    known: list[tuple[int, int, int, float]], rows: int, depth: int
+) -> None:
+    speeds = told(*((product(a, b, c), multiple) for a, b, c, multiple in known))
+    asked = product(rows, 7, depth)
+    multiples = [speeds.multiple(product(a, b, c)) for a, b, c, _ in known]
+    expected = speeds.least_seconds(asked) / peak_seconds(asked)
+    least, most = (kernel_speeds.OPTIMISM * bound for bound in (min(multiples), max(multiples)))
+    assert least * (1 - 1e-9) <= expected <= most * (1 + 1e-9)
+
+
+@given(SIZES, SIZES, SIZES)
+def test_distances(a: int, b: int, c: int) -> None:
+    one, other = product(a, b, c), product(c, b, a)
+    assert form_distance(one, one) == 0 <= form_distance(one, other) == form_distance(other, one)
+    assert form_distance(one, one.replace("sum", "max")) == inf
+
+
+def test_the_tuner_learns_from_what_it_tunes(tmp_path: Path) -> None:
+    """In this run, and from the database in the next one."""
+    text, types = "L[i:32, j:24](sum[r:16](mul(x0[i, r], x1[r, j])))", ((32, 16), (16, 24))
+    kinds = tuple(TensorType("float32", shape) for shape in types)
+    scope = intern_scope(parse(text, {x.name: x for x in input_tensors(kinds)}))
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, Machine.here(), "native", ships=False)
+        form = tuner.reduction_form(scope, kinds, ())
+        assert form is not None and tuner.histories.expected_seconds(form) == 0.0
+        tuner.best_schedule(scope, kinds, TensorType("float32", (32, 24)), 0.1)
+        expected, measured = tuner.histories.expected_seconds(form), tuner.measured_schedules(scope, kinds)
+        assert isclose(expected, kernel_speeds.OPTIMISM * measured[0].seconds)
+        other = ReductionForm(form.text.replace("[32", "[40"), form.roles)
+        assert 0 < tuner.histories.expected_seconds(other) != expected
+        tuner.close()
+        again = Tuner(database, Machine.here(), "native", ships=False)
+        assert isclose(again.histories.expected_seconds(form), expected)
