@@ -11,14 +11,14 @@ import onnxruntime as ort
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from op_samples import info
+from op_samples import Sample, info, samples
 
 from tensaurus.expr.evaluate.fields import Field, PrimeField, Reals
 from tensaurus.expr.evaluate.interpret import interpret
 from tensaurus.expr.ir.scope import Body, Scope, Table, Tensor, call, compute, fold, lift, look, where, within
 from tensaurus.expr.ir.walk import replace_tensors, tensors
 from tensaurus.expr.sizes.size import floordiv, mod
-from tensaurus.graph.ir.node import Node, apply, source
+from tensaurus.graph.ir.node import CONSTANT, Node, apply, constant, source
 from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.ir.program_text import format_program, parse_program
 from tensaurus.graph.lower import expression_lowering as standard_
@@ -26,6 +26,8 @@ from tensaurus.graph.lower.expression_lowering import lower_node
 from tensaurus.graph.onnx.onnx_export import export_model
 from tensaurus.graph.onnx.onnx_frame import Frame
 from tensaurus.ops import TensorType, registry
+from tensaurus.rules.language.match import make_expander
+from tensaurus.rules.language.rule import library
 from tensaurus.runtimes.backends.reference import evaluate
 from tensaurus.runtimes.price.operation_counts import elements
 
@@ -223,3 +225,46 @@ def test_windows_are_not_copied_for_each_of_their_places(monoid: str) -> None:
     same(found, interpret(scope, {x: Reals().lift(values[x])}, Reals()), 1e-6)
     small = compute((7, 7), lambda i, j: fold(monoid, (5,), lambda r: x.padded(0)[r, i + r - 2, j]))
     assert len(topological_order((lower_node(program_of(small, [x])[1]),))) < len(inner)
+
+
+OLD = 13  # an opset that many models have
+
+
+def program_of_sample(sample: Sample) -> Program:
+    """The operator alone in a model of the opset OLD; integers are constants, as axes are."""
+    args = [
+        None if kind is None or value is None
+        else constant(value) if value.dtype.kind == "i"
+        else source(f"x{place}", kind)
+        for place, (kind, value) in enumerate(zip(sample.types, sample.values, strict=True))
+    ]  # fmt: skip
+    node = apply(sample.op, args, sample.example.attrs)
+    shell = onnx.ModelProto(ir_version=8)
+    shell.opset_import.add(domain="", version=OLD)
+    shell.graph.name = "one"
+    inputs = tuple(arg for arg in args if arg is not None and arg.op is not CONSTANT)
+    declared = tuple(info(arg.attribute("name"), arg.tensor) for arg in inputs)
+    frame = Frame(shell, declared, (info("y", node.tensor),))
+    return Program(inputs, (("y", node),), frame=frame)
+
+
+NEWER = [
+    sample
+    for sample in samples()
+    if sample.op.since > OLD
+    and len(sample.op.types(sample.types, sample.attrs)) == 1
+    and all(kind is None or kind.dtype in ("float32", "int64") for kind in sample.types)
+]
+
+
+@pytest.mark.parametrize("sample", NEWER, ids=str)
+def test_what_an_opset_lacks_is_written_by_its_expression(sample: Sample) -> None:
+    """A rewrite may use Swish in a model of an old opset: it is a product there."""
+    program = program_of_sample(sample)
+    model = export_model(program, expand=make_expander(library()))
+    assert all(node.op_type != sample.op.name for node in model.graph.node)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {f"x{k}": value for k, value in enumerate(sample.values) if value is not None}
+    names = {given.name for given in session.get_inputs()}
+    (found,) = session.run(None, {name: value for name, value in feeds.items() if name in names})
+    same(found, sample.real()[0], 1e-5)

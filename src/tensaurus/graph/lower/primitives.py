@@ -119,7 +119,10 @@ def _find_function(fn: str, dtypes: tuple[str, ...]) -> tuple[Op, tuple[tuple[st
     ]
     if not fitting:
         raise Untypable(f"no operator of ONNX computes {fn} of {' and '.join(dtypes)}")
-    operator, attrs = min(fitting, key=lambda pair: (pair[0].is_variadic, pair[0].since, pair[0].name))
+    # without attributes if possible: ReduceL1 over no axes computes abs, too, but only in newer opsets
+    operator, attrs = min(
+        fitting, key=lambda pair: (pair[0].is_variadic, len(pair[1]), pair[0].since, pair[0].name)
+    )
     return operator, tuple(attrs.items())
 
 

@@ -99,7 +99,7 @@ def lower_program(
                 expansion = _find_expansion(rebuilt, opset, expand)
             except TensaurusError as reason:
                 raise TensaurusError(f"{error}: {reason}", node=program.names.get(node)) from error
-            if expansion is None or expansion is rebuilt:
+            if expansion is rebuilt:
                 raise TensaurusError(
                     f"{error}, and it has no expansion into ONNX operators", node=program.names.get(node)
                 ) from error
@@ -132,12 +132,10 @@ def _pack_arguments(node: Node, kernel: Kernel, build: BuildNode) -> Node:
     return apply(eop, args, {"scope": kernel.scope})
 
 
-def _find_expansion(node: Node, opset: int, expand: Expand | None) -> Node | None:
-    """Return the expansion of an operator; one that ONNX lacks is expanded by its expression if need be."""
+def _find_expansion(node: Node, opset: int, expand: Expand | None) -> Node:
+    """Return the expansion of an operator that the opset lacks: by a rule, else by its expression."""
     found = expand(node, opset) if expand is not None else None
-    if found is None and isinstance(node.op, Op) and node.op.domain not in ONNX_DOMAINS:
-        return lower_node(node)
-    return found
+    return lower_node(node) if found is None else found
 
 
 def can_export(nodes: Iterable[Node], opset: int, expand: Expand | None) -> bool:
