@@ -139,6 +139,29 @@ def test_a_form_needs_less_tuning_the_more_is_known(tmp_path: Path, shipped: Pat
         tuner.close()
 
 
+@pytest.mark.parametrize(("times", "is_tuned_on"), [(0.9, False), (1.1, True)])
+def test_a_form_is_tuned_on_only_in_much_more_time(
+    tmp_path: Path, shipped: Path, monkeypatch: pytest.MonkeyPatch, times: float, is_tuned_on: bool
+) -> None:
+    """Other kernels gain more by it; `tune_on`, which makes the schedules that ship, does tune on."""
+    monkeypatch.setattr(reduction_histories, "MIN_TRIES", 1)
+    scope, twice = product_scope(), "L[i:32, j:24](add(x2[j], sum[r:16](mul(x0[i, r], x1[r, j]))))"
+    twice_types = (*TYPES, TensorType("float32", (24,)))
+    twice_scope = intern_scope(parse_scope(twice, {x.name: x for x in input_tensors(twice_types)}))
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, Machine.here(), "native")
+        assert tuner.best_schedule(scope, TYPES, OUT, 0.001) is not None
+        form = tuner.reduction_form(scope, TYPES, ())
+        assert form is not None
+        seconds = times * reduction_histories.RETUNING_FACTOR * tuner.histories.of(form).seconds
+        tried = tuner.tried_count
+        tuner.best_schedule(twice_scope, twice_types, OUT, seconds)
+        assert (tuner.tried_count > tried + 1) == is_tuned_on
+        tuner.tune_on(twice_scope, twice_types, OUT, seconds, ())
+        assert tuner.tried_count > tried + 2 or is_tuned_on
+        tuner.close()
+
+
 def test_a_shipped_schedule_that_does_not_fit_is_passed_over(shipped: Path, tmp_path: Path) -> None:
     scope, machine = product_scope(), Machine.here()
     with Database(tmp_path / "db.sqlite") as database:

@@ -22,9 +22,12 @@ __all__ = ["KernelSpeeds", "form_distance"]
 
 NEIGHBOURS = 3  # nearest forms of which an expected speed is the mean
 MIN_DISTANCE = 0.2  # added to distances, so that forms of nearly the same sizes count about alike
-# An expectation is multiplied by this: it is rather too low than too high, as a kernel that is expected to be
-# slow is never tuned.  Of NUMBER kernels that models used 10 % were faster than this.
-OPTIMISM = 0.85
+# Expectations are multiplied by these: as a kernel that is expected to be slow is never tuned, they are
+# rather too low.  A form that was timed on this machine is expected to take at least OPTIMISM of that time,
+# others less by OPTIMISM_PER_DISTANCE for the distance of the nearest form that was, and what only other
+# machines timed MIN_OPTIMISM.  In runs of 14 models 10 % of 177 kernels were faster than 0.64 of what the
+# run's others led to expect, and, of those at a distance below 1, than 0.85.
+OPTIMISM, OPTIMISM_PER_DISTANCE, MIN_OPTIMISM = 0.9, 0.1, 0.6
 _EXTENT = re.compile(r"(?<!\*)\b\d+\b(?!\*)")  # a number that is no part of 2*1, which is 2 times axis 1
 
 
@@ -33,10 +36,12 @@ class _Family:
     """The forms of one family that were tuned.
 
     multiples  by the form's text: its seconds, divided by those at the machine's peaks
+    timed      the forms that were timed on this machine
     expected   answers for forms by their texts, until one more form is learnt
     """
 
     multiples: dict[str, float] = field(default_factory=dict)
+    timed: set[str] = field(default_factory=set)
     expected: dict[str, float] = field(default_factory=dict)
 
 
@@ -52,13 +57,14 @@ class KernelSpeeds:
         self._families: dict[str, _Family] = {}
 
     def learn(self, form: str, seconds: float) -> None:
-        """Learns the seconds of a tuned kernel by the text of its form."""
+        """Learns the seconds of a kernel that was tuned on this machine, by the text of its form."""
         at_peaks = self._peak_seconds(form)
         if 0 < at_peaks < inf and 0 < seconds < inf:
             self.learn_multiple(form, seconds / at_peaks)
+            self._family(form).timed.add(form)
 
     def learn_multiple(self, form: str, multiple: float) -> None:
-        """Learns how many times as long as at the peaks a tuned kernel took, on any machine of this kind."""
+        """Learns how many times as long as at the peaks a kernel took on another machine of this kind."""
         family = self._family(form)
         family.multiples[form] = multiple
         family.expected.clear()
@@ -71,6 +77,7 @@ class KernelSpeeds:
         """Forgets what was learnt of a form."""
         family = self._family(form)
         family.multiples.pop(form, None)
+        family.timed.discard(form)
         family.expected.clear()
 
     def least_seconds(self, form: str) -> float:
@@ -84,14 +91,14 @@ class KernelSpeeds:
         return family.expected[form]
 
     def _expect(self, form: str, family: _Family) -> float:
-        pairs = ((form_distance(form, known), multiple) for known, multiple in family.multiples.items())
-        nearest = nsmallest(NEIGHBOURS, pairs)
-        if nearest[0][0] == 0:  # the form itself was tuned
-            nearest = nearest[:1]
-        weights = [1 / (MIN_DISTANCE + apart) for apart, _ in nearest]
-        logarithms = (weight * log(multiple) for weight, (_, multiple) in zip(weights, nearest, strict=True))
-        multiple = exp(sum(logarithms) / sum(weights))
-        return OPTIMISM * multiple * self._peak_seconds(form)
+        """Returns the peak seconds times the mean multiple of the nearest forms, or of the form itself."""
+        known = [form] if form in family.multiples else family.multiples
+        nearest = nsmallest(NEIGHBOURS, ((form_distance(form, other), other) for other in known))
+        weights = {other: 1 / (MIN_DISTANCE + distance) for distance, other in nearest}
+        logarithm = sum(weight * log(family.multiples[other]) for other, weight in weights.items())
+        timed = [distance for distance, other in nearest if other in family.timed]
+        optimism = max(MIN_OPTIMISM, OPTIMISM - OPTIMISM_PER_DISTANCE * min(timed, default=inf))
+        return optimism * exp(logarithm / sum(weights.values())) * self._peak_seconds(form)
 
     def _peak_seconds(self, form: str) -> float:
         """Returns the seconds of a form at the machine's peaks."""

@@ -20,6 +20,7 @@ __all__ = [
     "KEPT_SCHEDULES",
     "MIN_TUNING_SECONDS",
     "REDUCTION_ROWS",
+    "RETUNING_FACTOR",
     "ReductionHistories",
     "ReductionHistory",
 ]
@@ -30,6 +31,9 @@ MIN_TRIES = 12  # fewer trials count as none: the machine may have been slow dur
 # schedules as fast as the shipped ones for 35 forms that were taken out of them (1.002 in the mean), and 0.84
 # as fast for five forms without others of their kind.
 MIN_TUNING_SECONDS, REUSE_SECONDS = 0.6, 0.15
+# A form is tuned on only in this many times the seconds that its tuning took.  Three kernels of Res2Net-50
+# read a part of one tensor each: of one form, each was tuned for two seconds, to gain 1 to 3 %.
+RETUNING_FACTOR = 8.0
 REDUCTION_ROWS = "loops of "  # prefix of the database's rows of reduction forms
 
 

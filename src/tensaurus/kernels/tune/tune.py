@@ -46,6 +46,7 @@ from tensaurus.kernels.tune.reduction_histories import (
     KEPT_SCHEDULES,
     MIN_TUNING_SECONDS,
     REDUCTION_ROWS,
+    RETUNING_FACTOR,
     ReductionHistories,
     ReductionHistory,
 )
@@ -173,15 +174,16 @@ class Tuner:
     ) -> Schedule | None:
         """Returns the known schedule, or the fastest found in `seconds`; None where none is right.
 
-        In 0 seconds only the fastest schedule of the expression's reduction form is compiled and checked;
-        below 0 not even that.  `is_constant` says which inputs are constants, so that they may be packed.
+        In 0 seconds only the fastest schedule of the expression's reduction form is compiled and checked, and
+        so where the form was tuned for long; below 0 not even that.  `is_constant`
+        says which inputs are constants, so that they may be packed.
         """
         known = self.known_schedule(scope, types, is_constant)
         if known is not None or seconds < 0:
             return known
         if seconds == 0 and self.least_seconds(scope, types, is_constant) > 0:
             return None
-        return self.tune_on(scope, types, output, seconds, is_constant)
+        return self.tune_on(scope, types, output, seconds, is_constant, RETUNING_FACTOR)
 
     def least_seconds(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> float:
         """Returns how long an expression must be tuned at least to get a good schedule."""
@@ -225,10 +227,12 @@ class Tuner:
         output: TensorType,
         seconds: float,
         is_constant: Sequence[bool],
+        retuning_factor: float = 1.0,
     ) -> Schedule | None:
         """Tries schedules, stores the times of the finalists, and returns the fastest that is right.
 
-        What earlier tuning found comes first, and other schedules only if it took less time.
+        What earlier tuning found comes first.  Other schedules are tried only if `retuning_factor` times the
+        seconds that it took are less than `seconds`.
         """
         self.timer.set_expression(show_scope(scope), types, output)
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
@@ -238,7 +242,7 @@ class Tuner:
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
-        if known and (seconds == 0 or history.has_spent(seconds)):
+        if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
             self.tried_count += 1
             times = self._time_finalists(request, known[:1], pools)
             known = []  # if the known schedule fails here, tune as usual
