@@ -64,6 +64,8 @@ def test_a_form_that_was_tuned_is_expected_to_take_about_as_long() -> None:
     speeds = told((form, 1.5), (product(64, 48, 16), 9.0))
     assert isclose(speeds.multiple(form), 1.5)
     assert isclose(speeds.least_seconds(form), OPTIMISM * 1.5 * peak_seconds(form))
+    speeds.learn(form, 1.7 * peak_seconds(form))  # a kernel of the form that computes more
+    assert isclose(speeds.multiple(form), 1.5)
     speeds.forget(form)
     speeds.learn_multiple(form, 1.5)  # of another machine of the kind
     assert isclose(speeds.least_seconds(form), MIN_OPTIMISM * 1.5 * peak_seconds(form))

@@ -57,11 +57,15 @@ class KernelSpeeds:
         self._families: dict[str, _Family] = {}
 
     def learn(self, form: str, seconds: float) -> None:
-        """Learns the seconds of a kernel that was tuned on this machine, by the text of its form."""
-        at_peaks = self._peak_seconds(form)
+        """Learns the seconds of a kernel that was tuned on this machine, by the text of its form.
+
+        The fastest kernel of a form counts: others compute more before and after the reduction.
+        """
+        family, at_peaks = self._family(form), self._peak_seconds(form)
         if 0 < at_peaks < inf and 0 < seconds < inf:
-            self.learn_multiple(form, seconds / at_peaks)
-            self._family(form).timed.add(form)
+            before = family.multiples[form] if form in family.timed else inf
+            self.learn_multiple(form, min(before, seconds / at_peaks))
+            family.timed.add(form)
 
     def learn_multiple(self, form: str, multiple: float) -> None:
         """Learns how many times as long as at the peaks a kernel took on another machine of this kind."""
