@@ -17,6 +17,7 @@ from resource import RUSAGE_SELF, getrusage
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tensaurus.system.child import die_with_parent
 from tensaurus.system.errors import TensaurusError
 
 if TYPE_CHECKING:
@@ -94,7 +95,9 @@ def answered(work: Callable[[str], Row], name: str, seconds: float = inf) -> Row
 
 
 def _answer(there: Connection, work: Callable[[str], Any], name: str) -> None:
-    """The other side: nothing as it begins, then an error or a row."""
+    """The other side: nothing as it begins, then an error or a row; it ends with a bench that is killed."""
+    if not die_with_parent(os.getppid()):
+        return
     faulthandler.register(signal.SIGUSR1)
     there.send(None)
     try:
