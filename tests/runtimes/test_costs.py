@@ -13,7 +13,7 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.runtimes.measure.observe import Observation
-from tensaurus.runtimes.price.costs import NEGLIGIBLE_SHARE, Costs, Prices
+from tensaurus.runtimes.price.costs import NEGLIGIBLE_SHARE, TYPICAL_MULTIPLE, Costs, Prices
 from tensaurus.runtimes.price.estimates import NEAR_ESTIMATE, OPTIMISM, SAME_PRODUCT_SHARE
 from tensaurus.runtimes.price.in_context_costs import PlacedChoice
 from tensaurus.runtimes.price.operation_counts import product_operations
@@ -237,6 +237,23 @@ def test_a_measurement_shows_which_others_save_nothing() -> None:
     prices.update()  # what follows from the measurement is the estimate now
     assert isclose(prices.standalone[0], 10 * OPTIMISM * estimate(small))
     assert not prices.has_lost_gain(0, -1.0, 1)
+
+
+def test_what_is_measured_next_follows_from_what_kernels_like_it_took() -> None:
+    """Of two kernels that seem to save as much, the one of a slow kind comes last; operators come first."""
+    shapes = [TensorType("float32", (n, 64)) for n in (60, 64, 68)]
+    slow, new, fast = (Piece.of(kernel(source("z", kind), Y)) for kind in shapes)
+    pieces = [slow, new, fast, Piece.of(node("Relu", X))]
+    told = Told(kernels={slow.text: 3 * PRODUCT_SECONDS, fast.text: 1e-3 * PRODUCT_SECONDS})
+    prices = Prices(Costs(told), Listed(pieces))  # type: ignore[arg-type]
+    assert prices.keys_to_measure({0: 1.0, 1: 2.0, 3: 0.5}) == {0: 1.0, 1: 2.0, 3: 0.5}
+    gains, places = dict.fromkeys(range(4), PRODUCT_SECONDS), dict.fromkeys(range(4), 2)
+    ranked = prices.rank_by_expected_gain(gains, places)
+    assert [*ranked] == [3, 1, 2, 0]
+    assert ranked[1] == ranked[2] == ranked[3] == PRODUCT_SECONDS
+    loss = 2 * (TYPICAL_MULTIPLE - 1) * 3 * PRODUCT_SECONDS
+    assert isclose(ranked[0], PRODUCT_SECONDS - loss)
+    assert [*prices.rank_by_expected_gain({0: 9 * PRODUCT_SECONDS, 1: PRODUCT_SECONDS}, places)] == [0, 1]
 
 
 def test_a_program_with_an_untuned_kernel_is_not_known() -> None:

@@ -351,7 +351,7 @@ class SaturatingSearch:
         return None if selection is None or dag_cost(problem, selection) == inf else selection
 
     def _pieces_to_measure(self, choices: Choices, selection: Selection, prices: Prices) -> dict[int, float]:
-        """Return the unmeasured pieces of a program, {piece number: seconds it may save}, the best first."""
+        """Return the unmeasured pieces of a program, {piece number: seconds it may save}."""
         # the savings at true prices: the round's factor for kernels must not count
         problem = choices.problem(prices.of_choices(kernel_cost_factor=1))
         return prices.keys_to_measure(measurement_gains(problem, selection, prices.measured_choices))
@@ -359,18 +359,17 @@ class SaturatingSearch:
     def _measure(self, prices: Prices, unmeasured: Mapping[int, float], selection: Selection) -> bool:
         """Measure those of the pieces that still promise a gain; return False if the time ends."""
         places = Counter(prices.choices.keys[number] for number in selection.values())
-        waiting = {prices.choices.pieces[key]: gain for key, gain in unmeasured.items()}
-        for key in unmeasured:
-            self.config.plan_measuring(waiting)
+        waiting, pieces = dict(unmeasured), prices.choices.pieces
+        while waiting:
+            ranked = prices.rank_by_expected_gain(waiting, places)
+            self.config.plan_measuring({pieces[key]: gain for key, gain in ranked.items()})
             if self._has_no_time():
                 return False
-            piece, began = prices.choices.pieces[key], monotonic()
-            if prices.has_lost_gain(key, unmeasured[key], places[key]):
-                del waiting[piece]
-                continue
-            prices.measure(key)
-            self.finder_runner.measuring_seconds += monotonic() - began if piece.has_eoperators else 0.0
-            del waiting[piece]
+            key, began = next(iter(ranked)), monotonic()
+            if not prices.has_lost_gain(key, waiting.pop(key), places[key]):
+                prices.measure(key)
+                spent = monotonic() - began
+                self.finder_runner.measuring_seconds += spent if pieces[key].has_eoperators else 0.0
         if unmeasured:
             prices.update()
         return True

@@ -28,6 +28,8 @@ __all__ = ["StandaloneCosts", "PricedChoices", "Costs", "Prices"]
 
 # To tune an eOperator (an expression whose kernel is generated) takes as long as this many measurements.
 TUNING_COST = 20
+# A kernel typically takes this many times the least seconds that kernels like it lead to expect.
+TYPICAL_MULTIPLE = 1.33
 # Shares of an observed program's time: its costliest operators up to CALIBRATED_SHARE are measured alone,
 # too, but no more than MAX_CALIBRATED, and beyond these the costliest of each kind that takes more than
 # MIN_SHARE.
@@ -228,16 +230,33 @@ class Prices:
         return [key < 0 or self.is_measured[key] for key in self.choices.keys]
 
     def keys_to_measure(self, gains: Mapping[int, float]) -> dict[int, float]:
-        """Return the keys of unmeasured choices with the sums of their gains, the best to measure first.
+        """Return the keys of unmeasured choices, each with the sum of its choices' gains.
 
-        `gains` are the seconds that each choice saves a program.  The order is by gain per effort.
+        `gains` are the seconds that each choice saves a program.
         """
         gain_of_key: dict[int, float] = {}
         for number, gain in gains.items():
             key = self.choices.keys[number]
             gain_of_key[key] = gain_of_key.get(key, 0.0) + gain
-        effort = {key: TUNING_COST if self.choices.pieces[key].has_eoperators else 1 for key in gain_of_key}
-        return dict(sorted(gain_of_key.items(), key=lambda pair: -pair[1] / effort[pair[0]]))
+        return gain_of_key
+
+    def rank_by_expected_gain(
+        self, gains: Mapping[int, float], places: Mapping[int, int]
+    ) -> dict[int, float]:
+        """Return unmeasured keys with their expected gains, the best gain per effort first.
+
+        `gains` follow from estimates, which are optimistic.  A kernel is expected to be about as slow as
+        others of its kind, at each of its `places`; of a kind that nobody tuned, the estimate is expected.
+        So such kernels come early, and what they turn out to take orders the others.
+        """
+        expected = {key: gain - places[key] * self._optimistic_part(key) for key, gain in gains.items()}
+        effort = {key: TUNING_COST if self.choices.pieces[key].has_eoperators else 1 for key in gains}
+        return dict(sorted(expected.items(), key=lambda pair: -pair[1] / effort[pair[0]]))
+
+    def _optimistic_part(self, key: int) -> float:
+        """Return by how many seconds the estimate of a kernel is below what it is expected to take."""
+        kernel_seconds = self._costs.standalone.kernel_seconds(self.choices.pieces[key])
+        return max(0.0, TYPICAL_MULTIPLE * kernel_seconds - self.standalone[key])
 
     def keys_to_calibrate(self, selection: Mapping[int, int]) -> list[int]:
         """Return the keys of an observed program that are to be measured alone, too, the costliest first.
