@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -44,7 +45,14 @@ from tensaurus.kernels.halide.pipeline import build_pipeline, schedulable_stages
 from tensaurus.kernels.halide.schedule import MAX_TASKS
 from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.stages.loop_nest import find_nests
-from tensaurus.kernels.stages.sketch import BlockedBand, BlockSketch, FlatSketch, nest_sketches
+from tensaurus.kernels.stages.sketch import (
+    BlockedBand,
+    BlockSketch,
+    FlatSketch,
+    format_schedule,
+    nest_sketches,
+    parse_schedule,
+)
 from tensaurus.kernels.tune.guard_pages import PAGE_BYTES, guarded_array
 from tensaurus.kernels.tune.schedule_space import candidate_bands, rank_sketches
 from tensaurus.kernels.tune.target_core import TargetCore
@@ -130,6 +138,49 @@ def test_infinities_and_nan_of_elementwise_operators(tmp_path: Path) -> None:
         return found and f"{cases[place].name}: {found} {schedule} {cpu}"
 
     assert [found for found in in_a_process(work, firsts(cases), tmp_path) if found] == []
+
+
+# Expressions whose vectors gather an operand; sizes below and above vectors, and of none a multiple.
+GATHERS = [
+    ("f32[3,5,16]", "L[c:48, i:5](x0[c // 16, i, c % 16])"),  # out of blocks of channels
+    ("f32[48,7]", "L[c:3, i:7, l:16](x0[16*c + l, i])"),  # into blocks of channels
+    ("f32[37,19]", "L[i:19, j:37](x0[j, i])"),
+    ("f32[37,3]", "L[i:3, j:37](exp(x0[j, i]))"),
+    ("f32[17,5,4]", "L[i:4, j:5, k:17](x0[k, j, i])"),  # two axes within a cache line
+    ("f32[2,33,18]", "L[h:2, i:18, j:33](add(x0[h, j, i], x0[h, j - 1, i + 1] | 2))"),
+    ("f32[33,18] f32[18,33]", "L[i:18, j:33](add(x0[j, i], x1[i, j]))"),
+    ("f32[33,40]", "L[i:18, j:33](x0[j, 2*i + 3])"),
+    ("i64[20,17]", "L[i:17, j:20](mul(x0[j, i], 3))"),
+    ("bool[20,17]", "L[i:17, j:20](x0[j, i])"),
+]
+
+
+@pytest.mark.parametrize(("inputs", "text"), GATHERS)
+def test_what_vectors_gather_is_unrolled_beside_them(inputs: str, text: str, tmp_path: Path) -> None:
+    """Every such sketch computes the right numbers, and touches nothing beyond an array."""
+    example = parse_example(inputs)
+    types = tuple(kind for kind in example.types if kind is not None)
+    arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
+    scope = intern_scope(parse(text, {x.name: x for x in input_tensors(types)}))
+    stages, _ = schedulable_stages(scope, input_tensors(types))
+    for core, cpu in CORES:
+        (pool,) = rank_sketches(stages, core)
+        beside = [(sketch,) for sketch in pool if isinstance(sketch, FlatSketch) and sketch.beside]
+        assert beside and all(parse_schedule(format_schedule(schedule)) == schedule for schedule in beside)
+        most = replace(beside[0][0], beside=tuple((place, 99) for place, _ in beside[0][0].beside))
+        less = replace(beside[0][0], beside=tuple((place, 3) for place, _ in beside[0][0].beside), unroll=2)
+        tried = [*beside, (most,), (less,)]
+        case = Case(text, scope, types, arrays)
+        found = [*in_a_process(lambda s, case=case, cpu=cpu: wrong(case, s, cpu), tried, tmp_path)]
+        assert found == [""] * len(tried), dict(zip(map(format_schedule, tried), found, strict=True))
+
+
+def test_only_gathering_vectors_have_axes_beside_them() -> None:
+    for text, shape in (("L[i:40, j:33](x0[i, j])", (40, 33)), ("L[i:40, j:33](x0[i])", (40,))):
+        x = Tensor("x0", shape)
+        stages, _ = schedulable_stages(intern_scope(parse(text, {"x0": x})), [x])
+        (pool,) = rank_sketches(stages, TargetCore(512, 32, 2))
+        assert pool and not any(isinstance(sketch, FlatSketch) and sketch.beside for sketch in pool)
 
 
 @pytest.mark.nightly

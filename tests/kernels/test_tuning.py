@@ -74,7 +74,9 @@ blocks = st.builds(
 sketches = st.one_of(
     blocks,
     st.builds(RowSketch, st.integers(1, 16), st.integers(1, 128), st.integers(0, 3)),
-    st.builds(FlatSketch, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3)),
+    st.builds(
+        FlatSketch, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3), pairs
+    ),
 )
 packings = st.builds(PackedInput, st.sampled_from(["x1", "x10"]), small, st.integers(2, 16))
 blockings = st.builds(BlockedBand, st.sampled_from(["s0", "s10"]), small, st.integers(2, 16))
@@ -102,6 +104,8 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
         (FlatSketch(16, 1, 0), 2, 1.0),
         (FlatSketch(16, 1, 1), 2, 4 / 7),
         (FlatSketch(16, 1, 2), 3, 12 / 35),
+        (FlatSketch(16, 1, 1, beside=((0, 2),)), 2, 0.5),
+        (FlatSketch(16, 1, 1, beside=((1, 2),)), 2, 4 / 7),
         (BlockSketch(1, 16, tile=((0, 4),), parallel=1), 2, 0.5),
         (BlockSketch(1, 16, tile=((0, 7),), parallel=1), 2, 1.0),
         (RowSketch(16, 64, 1), 8, 1 / 7),

@@ -217,12 +217,21 @@ def schedule_flat(
             width = sketch.lanes
         block_loops = loops.split(last, width)
         vector_loops = loops.split(last, sketch.lanes) if width > sketch.lanes else []
-        inside = list(zip(axes, sizes, strict=True))[outer_axes:-1]
+        counts = dict(sketch.beside)
+        if not all(outer_axes <= place < last for place in counts):
+            raise ValueError("an axis beside the vectors is a loop of another nest")
+        for place in range(outer_axes, last):
+            if place in counts:
+                blocks = loops.split(place, counts[place])
+                inside += [(loop, -(-sizes[place] // counts[place])) for loop in blocks]
+            else:
+                inside.append((axes[place], sizes[place]))
+        beside = [loops.axes[place] for place in counts]
         inside += [(loop, -(-sizes[last] // width)) for loop in block_loops]
-        around_vectors = [*vector_loops, *(loop for loop, _ in reversed([*outside, *inside]))]
+        around_vectors = [*vector_loops, *beside, *(loop for loop, _ in reversed([*outside, *inside]))]
         func.reorder(loops.axes[last], *around_vectors)
         loops.vectorize(last, sketch.lanes)
-        for loop in vector_loops:
+        for loop in (*vector_loops, *beside):
             func.unroll(loop)
     else:
         func.reorder(*reversed(axes))

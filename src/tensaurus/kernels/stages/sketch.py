@@ -3,6 +3,7 @@
     block(v=2*16x2, u=0:7, t=1:8, k=2!1!0., c=x0@1, p=1)     a register block of an output
     row(w=64/16, p=1)                                        partial results of a reduction along a row
     flat(u=4*16, p=1)                                        one vector after the other
+    flat(u=1*16, b=0:16, p=1)                                the same, 16 rows of a gathered operand at once
     transform(v=16x2, u=1:14, t=7:14, c=16, k=4, p=1)        a bilinear chain
     pack(x1=0/16)                                            a constant input in blocks, packed ahead of time
     band(s0=1/16)                                            a banded product in blocks of rows
@@ -76,18 +77,22 @@ class FlatSketch:
     """Computes vectors along the last axis, `unroll` of them side by side, without a register block.
 
     Other nests are computed in the loops over the first `around` axes; 0 stands for all axes that nests
-    share.
+    share.  `beside` has (axis, count) of other axes that are unrolled around the vectors, b=0:16: where a
+    vector gathers its elements, the next step along such an axis finds its own in the same cache lines.
     """
 
     lanes: int
     unroll: int = 1
     parallel: int = 0
     around: int = 0
+    beside: tuple[tuple[int, int], ...] = ()
 
     @property
     def text(self) -> str:
-        around = f", r={self.around}" if self.around else ""
-        return f"flat(u={self.unroll}*{self.lanes}{around}, p={self.parallel})"
+        parts = [f"u={self.unroll}*{self.lanes}"]
+        parts += [f"r={self.around}"] if self.around else []
+        parts += [f"b={_format_pairs(self.beside)}"] if self.beside else []
+        return f"flat({', '.join([*parts, f'p={self.parallel}'])})"
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,8 @@ def _parse_sketch(text: str) -> NestChange | Sketch:
     parallel = int(values["p"])
     if match[1] == "flat":
         unroll, lanes = values["u"].split("*")
-        return FlatSketch(int(lanes), int(unroll), parallel, int(values.get("r", 0)))
+        beside = _parse_pairs(values.get("b", ""))
+        return FlatSketch(int(lanes), int(unroll), parallel, int(values.get("r", 0)), beside)
     if match[1] == "row":
         width, lanes = values["w"].split("/")
         return RowSketch(int(lanes), int(width), parallel)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil, log, prod
 
 from tensaurus.expr.ir.scope import Call, Read, Scope, axis
-from tensaurus.expr.ir.walk import bodies, replace_axes
+from tensaurus.expr.ir.walk import axes_in, bodies, replace_axes
 from tensaurus.expr.sizes.size import Axis, polynomial
 from tensaurus.kernels.stages.band_blocks import find_banded_products
 from tensaurus.kernels.stages.loop_nest import Nest, count_shared_axes, find_nests
@@ -112,7 +112,7 @@ def _sketch_separate_nest(nest: Nest, core: TargetCore, computed: Mapping[str, i
     lanes = core.lanes(nest.output.tensor.dtype)
     parallel = count_parallel_loops([extent(a) for a in nest.output.axes], core.threads)
     if nest.main is None:
-        return [*_flat_sketches(nest, lanes, parallel)]
+        return [*_gathering_sketches(nest, lanes, core.threads), *_flat_sketches(nest, lanes, parallel)]
     blocks = rank_blocks(nest.main, core, lanes, computed=computed)
     # vectors along the output come first: vectors along the reduction must be combined at the end
     return [*blocks, *_row_sketches(nest.main, lanes, parallel)]
@@ -184,6 +184,44 @@ def _restrict_to_chunk(main: Stage, shared: int) -> Stage:
 def _flat_sketches(nest: Nest, lanes: int, parallel: int) -> list[FlatSketch]:
     size = extent(nest.output.axes[-1]) if nest.output.axes else 1
     return [FlatSketch(lanes, u, parallel) for u in (4, 2, 1, 8) if u == 1 or u * lanes <= size]
+
+
+def _gathering_sketches(nest: Nest, lanes: int, threads: int) -> Iterator[FlatSketch]:
+    """Yields sketches of a nest whose vectors gather an operand that is dense along another axis.
+
+    In x[c, i] -> y[i, c] a vector along c reads 16 cache lines; the next 15 steps along i read the same.
+    """
+    sizes = [extent(a) for a in nest.output.axes]
+    for beside in _axes_beside_vectors(nest.output, lanes):
+        counts = dict(beside)
+        steps = [-(-n // counts.get(place, 1)) for place, n in enumerate(sizes)]
+        for unroll in (1, 2):
+            if unroll == 1 or unroll * lanes <= sizes[-1]:
+                yield FlatSketch(lanes, unroll, count_parallel_loops(steps, threads), beside=beside)
+
+
+def _axes_beside_vectors(stage: Stage, lanes: int) -> list[tuple[tuple[int, int], ...]]:
+    """Returns for each operand that vectors gather the axes, with counts, that move within its cache lines.
+
+    These move along its last dimensions: in x[i, j, k] -> y[k, i, j:4] 4 steps along j and 4 along i.
+    """
+    found: dict[tuple[tuple[int, int], ...], None] = {}
+    for operand in operand_accesses(stage):
+        *_, last = stage.axes
+        moving = [axes_in(index) for index in reversed(operand.read.indices)]
+        if not moving or last in moving[0] or not any(last in axes for axes in moving):
+            continue
+        beside: list[tuple[int, int]] = []
+        remaining = lanes
+        for axes in moving:  # of one dimension after the other, from the last on
+            moved = [place for place, a in enumerate(stage.axes) if a in axes]
+            if len(moved) != 1 or last in axes or remaining < 2:
+                break
+            count = min(remaining, extent(stage.axes[moved[0]]))
+            beside += [(moved[0], count)] if count > 1 else []
+            remaining //= count
+        found |= {tuple(beside): None} if beside else {}
+    return [*found]
 
 
 def _row_sketches(main: Stage, lanes: int, parallel: int) -> Iterator[RowSketch]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
 
-from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, Sketch
+from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, FlatSketch, Sketch
 
 # Threads may compute the transformed data of a chain together, and then read from other cores' caches; or
 # each thread computes its own data, and then all threads read all weights. How far away other cores and
@@ -58,7 +58,8 @@ def busiest_share(sketch: Sketch, shape: NestShape, threads: int) -> float:
         counts = [-(-shape.extents[a] // n) for a, n in sketch.tile if n < shape.extents[a]]
         tasks = prod(counts[: sketch.parallel])
     else:
-        tasks = prod(shape.extents[: sketch.parallel])
+        steps = dict(sketch.beside) if isinstance(sketch, FlatSketch) else {}
+        tasks = prod(-(-n // steps.get(k, 1)) for k, n in enumerate(shape.extents[: sketch.parallel]))
     return -(-tasks // threads) / tasks
 
 
