@@ -174,9 +174,9 @@ class Tuner:
     ) -> Schedule | None:
         """Returns the known schedule, or the fastest found in `seconds`; None where none is right.
 
-        In 0 seconds only the fastest schedule of the expression's reduction form is compiled and checked, and
-        so where the form was tuned for long; below 0 not even that.  `is_constant`
-        says which inputs are constants, so that they may be packed.
+        In 0 seconds only the fastest schedule of the expression's reduction form is compiled and checked; so,
+        too, where the form was tuned for at least an eighth of the seconds.  Below 0 not even that is done.
+        `is_constant` says which inputs are constants, so that they may be packed.
         """
         known = self.known_schedule(scope, types, is_constant)
         if known is not None or seconds < 0:
