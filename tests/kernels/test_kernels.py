@@ -176,7 +176,12 @@ def test_what_vectors_gather_is_unrolled_beside_them(inputs: str, text: str, tmp
 
 
 def test_only_gathering_vectors_have_axes_beside_them() -> None:
-    for text, shape in (("L[i:40, j:33](x0[i, j])", (40, 33)), ("L[i:40, j:33](x0[i])", (40,))):
+    for text, shape in (
+        ("L[i:40, j:33](x0[i, j])", (40, 33)),
+        ("L[i:40, j:33](x0[i])", (40,)),
+        ("L[i:40](x0[()])", ()),
+        ("L[()](x0[3])", (40,)),
+    ):
         x = Tensor("x0", shape)
         stages, _ = schedulable_stages(intern_scope(parse(text, {"x0": x})), [x])
         (pool,) = rank_sketches(stages, TargetCore(512, 32, 2))
@@ -247,6 +252,7 @@ MENDED = [
     ("f32[9] i64[3]<4", "L[i:3](sum[r:2](x0[2*look(x1[i], 0, 3) + r]))"),
     ("bool[3,9]", "L[i:3](max[r:9](x0[i, r]))"),
     ("f32[1,1]", "L[()](sum[r:1](x0[r, 0]))"),
+    ("f32[5]", "L[()](add(x0[0] | 2, x0[2]))"),
 ]
 
 

@@ -206,8 +206,8 @@ def _axes_beside_vectors(stage: Stage, lanes: int) -> list[tuple[tuple[int, int]
     These move along its last dimensions: in x[i, j, k] -> y[k, i, j:4] 4 steps along j and 4 along i.
     """
     found: dict[tuple[tuple[int, int], ...], None] = {}
-    for operand in operand_accesses(stage):
-        *_, last = stage.axes
+    for operand in operand_accesses(stage) if stage.axes else ():
+        last = stage.axes[-1]
         moving = [axes_in(index) for index in reversed(operand.read.indices)]
         if not moving or last in moving[0] or not any(last in axes for axes in moving):
             continue
