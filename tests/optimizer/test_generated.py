@@ -560,7 +560,8 @@ def test_kernels_like_it_tell_what_a_kernel_takes(tmp_path: Path, model_bytes: i
             )  # fmt: skip
 
         weights = 4 * 8 * costs("x", 0.0).roofline.streamed if model_bytes else 0.0
-        assert isclose(costs("x", 1e-4).kernel_seconds(kernel), 1e-4 + weights)
+        for seconds in (1e-4, 1e-12):  # fetching may take longer than computing, which goes on meanwhile
+            assert isclose(costs("x", seconds).kernel_seconds(kernel), max(seconds, weights))
         assert costs("x", 0.0).kernel_seconds(kernel) == 0.0  # nothing like it was tuned
         assert costs("x", 1e-4).kernel_seconds(plain) == 0.0
         assert costs("", 1e-4).kernel_seconds(kernel) == 0.0  # no kernels are generated

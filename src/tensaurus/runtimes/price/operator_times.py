@@ -161,12 +161,15 @@ class OperatorCosts:
         return seconds
 
     def kernel_seconds(self, piece: Piece) -> float:
-        """Return the seconds that its kernels take at least, by kernels like them that were tuned; else 0."""
+        """Return the seconds that its kernels take at least, by kernels like them that were tuned; else 0.
+
+        A kernel may compute with the first of its weights while it fetches the next.
+        """
         if not piece.has_eoperators:
             return 0.0
         sized = self._at_sizes(piece)
         seconds = sum(self.expected_seconds(node) for node in sized.inner if self._has_kernel(node))
-        return seconds + self._weight_seconds(sized) if seconds > 0 else 0.0
+        return max(seconds, self._weight_seconds(sized)) if seconds > 0 else 0.0
 
     def known(self, piece: Piece) -> float | None:
         """Return the seconds measured before; None where the piece was not measured, or cannot be."""
