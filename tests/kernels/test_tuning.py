@@ -51,12 +51,10 @@ from tensaurus.kernels.tune.target_core import (
     exchange_seconds,
 )
 from tensaurus.kernels.tune.timing_processes import TimingProcesses
-from tensaurus.kernels.tune.trial_process import Trials
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.system.child import ChildError
 from tensaurus.system.deadline import Overdue
 
 small = st.integers(0, 9)
@@ -419,31 +417,3 @@ def test_a_reused_schedule_that_fails_is_no_schedule(
     tried = tuner.tried_count
     assert tuner.best_schedule(scope_of(ADDED, *kinds), kinds, OUT, 0.3) is not None
     assert tuner.tried_count > tried + 1
-
-
-def test_times_are_those_at_the_machines_best_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core that is taken away doubles the times of the reference, too, before and after."""
-    answers: list[float] = []
-    processes = TimingProcesses("native", 2)
-    monkeypatch.setattr(processes, "_ask", lambda *words, patience=0.0: answers.pop(0))
-
-    def timed(before: float, spent: float, after: float) -> float:
-        answers[:] = [before, spent, after]
-        return processes.time_on_all_threads("flat(u=1*1, p=0)", 0.1)
-
-    assert timed(1.0, 5.0, 1.0) == 5.0
-    assert timed(2.0, 10.0, 2.0) == 5.0
-    assert timed(2.0, 10.0, 1.0) == timed(1.0, 10.0, 2.0) == 10.0  # only a part of the time was slow
-    assert timed(0.5, 4.0, 0.5) == 4.0 and timed(1.0, 8.0, 1.0) == 4.0
-
-    def fail(*words: object, patience: float = 0.0) -> float:
-        raise ChildError("died")
-
-    monkeypatch.setattr(processes, "_ask", fail)
-    assert processes.time_on_all_threads("flat(u=1*1, p=0)", 0.1) == inf
-
-
-def test_the_reference_leaves_the_expression_alone() -> None:
-    trials = Trials("native")
-    assert trials.time_reference() > 0 and trials.time_reference() > 0
-    assert trials.output.shape == (1,) and not trials.find_error("flat(u=1*1, p=0)")

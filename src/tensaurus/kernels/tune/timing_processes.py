@@ -31,7 +31,6 @@ class TimingProcesses:
         self._thread_counts = [*([1] * threads), *([threads] if threads > 1 else [])]
         self._children: list[Child | None] = [None] * len(self._thread_counts)
         self._expression: tuple[object, ...] = ()
-        self._least_reference = inf  # seconds of the reference product at the machine's best speed so far
         self._expression_of: WeakKeyDictionary[Child, tuple[object, ...]] = WeakKeyDictionary()
 
     def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
@@ -86,24 +85,11 @@ class TimingProcesses:
             self._ask("compile", schedule, patience=patience)
 
     def time_on_all_threads(self, schedule: str, seconds: float, patience: float = 0.0) -> float:
-        """Returns the seconds of a run of the schedule on all threads; infinite where it fails.
-
-        A virtual machine may lose a core to others for seconds or minutes.  A matrix product, timed before
-        and after, tells: the seconds are those at the machine's best speed so far.
-        """
+        """Returns the seconds of a run of the schedule on all threads; infinite where it fails."""
         try:
-            before = self._time_reference()
-            spent = float(self._ask("time", schedule, seconds, patience=patience))  # type: ignore[arg-type]
-            slowdown = min(before, self._time_reference()) / self._least_reference
-            return spent / slowdown
+            return float(self._ask("time", schedule, seconds, patience=patience))  # type: ignore[arg-type]
         except ChildError:
             return inf
-
-    def _time_reference(self) -> float:
-        """Returns the seconds of the reference product now, and keeps the least."""
-        seconds = float(self._ask("time_reference"))  # type: ignore[arg-type]
-        self._least_reference = min(self._least_reference, seconds)
-        return seconds
 
     def find_error(self, schedule: str) -> str:
         """Returns what is wrong with the schedule's results, "" where they are right."""

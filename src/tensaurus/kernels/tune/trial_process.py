@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import CDLL
 from time import perf_counter
@@ -28,11 +28,6 @@ KEPT_BYTES = 1 << 25  # freed memory up to this size stays with the process, as 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of glibc's mallopt
 MIN_RUNS, MAX_RUNS = 3, 400  # runs of a kernel in one timing
 _ONE_FLOAT = TensorType("float32", (1,))
-# The reference product, of about 0.1 ms, and how long it is timed.
-REFERENCE = "L[i:128, j:512](sum[r:128](mul(x0[r, j], x1[i, r])))"
-REFERENCE_TYPES = TensorType("float32", (128, 512)), TensorType("float32", (128, 128))
-REFERENCE_SCHEDULE = "block(v=1*16x2, u=0:8, t=0:32, k=0., p=1)"
-REFERENCE_SECONDS = 0.004
 # Largest error of a schedule, as a fraction of the largest magnitude: it only finds wrong schedules, as the
 # check of the whole model decides about accuracy.
 RELATIVE_TOLERANCE = 1e-4
@@ -48,7 +43,6 @@ class Trials:
 
     def __init__(self, cpu: str) -> None:
         self.cpu = cpu
-        self._reference: Callable[[], None] | None = None
         with suppress(AttributeError, OSError):  # no glibc
             allocator = CDLL(None)
             allocator.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
@@ -79,17 +73,17 @@ class Trials:
 
     def time(self, schedule: str, seconds: float) -> float:
         """Returns the seconds of one run: the lower quartile of several. Raises LoweringError."""
-        return _time_runs(self._kernel_of(schedule)(self.arrays, self.result), seconds)
-
-    def time_reference(self) -> float:
-        """Returns the seconds of a fixed matrix product, which tell how fast the machine is at the moment."""
-        if self._reference is None:
-            scope = intern_scope(parse_scope(REFERENCE, {x.name: x for x in input_tensors(REFERENCE_TYPES)}))
-            kernel = jit(scope, REFERENCE_TYPES, parse_schedule(REFERENCE_SCHEDULE), self.cpu)
-            rng = np.random.default_rng(0)
-            arrays = [_random_array(kind, rng) for kind in REFERENCE_TYPES]
-            self._reference = kernel(arrays, aligned_array((128, 512), np.float32))
-        return _time_runs(self._reference, REFERENCE_SECONDS)
+        run = self._kernel_of(schedule)(self.arrays, self.result)
+        run()
+        start = perf_counter()
+        run()
+        first = perf_counter() - start
+        samples = []
+        for _ in range(max(MIN_RUNS, min(MAX_RUNS, int(seconds / max(first, 1e-7))))):
+            start = perf_counter()
+            run()
+            samples.append(perf_counter() - start)
+        return sorted(samples)[len(samples) // 4]
 
     def find_error(self, schedule: str) -> str:
         """Returns what is wrong with the kernel's results, "" where they are right."""
@@ -117,20 +111,6 @@ class Trials:
         scale = float(np.max(np.abs(expected[finite]), initial=1e-30))
         error = float(np.max(np.abs(expected[finite] - result[finite]), initial=0.0)) / scale
         return "" if error <= RELATIVE_TOLERANCE else f"an error of {error:.2g} of the largest magnitude"
-
-
-def _time_runs(run: Callable[[], None], seconds: float) -> float:
-    """Returns the seconds of one run: the lower quartile of several that take about `seconds`."""
-    run()
-    start = perf_counter()
-    run()
-    first = perf_counter() - start
-    samples = []
-    for _ in range(max(MIN_RUNS, min(MAX_RUNS, int(seconds / max(first, 1e-7))))):
-        start = perf_counter()
-        run()
-        samples.append(perf_counter() - start)
-    return sorted(samples)[len(samples) // 4]
 
 
 def _number_shape(kind: TensorType) -> tuple[int, ...]:
