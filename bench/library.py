@@ -212,8 +212,9 @@ def main() -> None:
         except KeyboardInterrupt:
             print("interrupted", flush=True)
         finally:
-            forms = with_quiet_speeds(tuner.histories.tuned_forms(), database, tuner)
-            write_schedules(file, tuner.machine.key, tuner.backend, with_known_forms(forms, file))
+            timed = with_quiet_speeds(tuner.histories.tuned_forms(), database, tuner)
+            forms = with_known_forms(timed, file)
+            write_schedules(file, tuner.machine.key, tuner.backend, forms)
             print(f"wrote {len(forms)} forms to {file}")
             tuner.close()
 
