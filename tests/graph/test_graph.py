@@ -761,6 +761,7 @@ def test_random_programs_survive_text(program: Program) -> None:
 @settings(max_examples=150)
 @given(programs())
 def test_random_programs_survive_onnx(program: Program) -> None:
+    from tensaurus.graph.lower.program_lowering import lower_program
     from tensaurus.graph.onnx.onnx_frame import Frame
     from tensaurus.system.errors import TensaurusError
 
@@ -783,6 +784,8 @@ def test_random_programs_survive_onnx(program: Program) -> None:
         return  # of our own, an operator is written as others
     assert [n.type for _, n in found.outputs] == [n.type for _, n in program.outputs]
     assert format_program(import_model(export_model(found, folded=False))) == format_program(found)
+    if lower_program(framed, 22, None).roots != framed.roots:
+        return  # what this opset lacks is written by its expression
     if all(len(node.types) == 1 for node in program.nodes):  # outputs that nobody reads may be left out
         assert found == program
     assert fold_constants(fold_constants(found)) == fold_constants(found)

@@ -98,6 +98,16 @@ def test_a_time_that_is_none_tells_nothing(seconds: float) -> None:
     assert speeds.multiple(form) == speeds.least_seconds(form) == 0.0
 
 
+@pytest.mark.parametrize(
+    "text", ["", "sum[9 over 4]", "float99 sum[9 over 4] of o0[9:1*0], with 0 dear functions"]
+)
+def test_a_text_of_another_version_tells_nothing(text: str) -> None:
+    """A database may have rows that an earlier version wrote."""
+    speeds = told((product(64, 48, 32), 1.5))
+    speeds.learn(text, 1.0)
+    assert speeds.multiple(text) == speeds.least_seconds(text) == 0.0
+
+
 SIZES = st.integers(1, 5000)
 
 

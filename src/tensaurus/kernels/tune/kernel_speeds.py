@@ -105,10 +105,13 @@ class KernelSpeeds:
         return optimism * exp(logarithm / sum(weights.values())) * self._peak_seconds(form)
 
     def _peak_seconds(self, form: str) -> float:
-        """Returns the seconds of a form at the machine's peaks."""
+        """Returns the seconds of a form at the machine's peaks; 0 for a text of another version."""
         if self._roofline is None:
             self._roofline = self._read_roofline()
-        return self._roofline.seconds(*count_form_work(form))
+        try:
+            return self._roofline.seconds(*count_form_work(form))
+        except (ValueError, TypeError):
+            return 0.0
 
     def _family(self, form: str) -> _Family:
         return self._families.setdefault(_EXTENT.sub("#", form), _Family())
