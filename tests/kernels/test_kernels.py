@@ -88,6 +88,15 @@ def chosen(case: Case) -> tuple[Any, str]:
     return rng.choice(schedules(case, core, rng, 2)), cpu
 
 
+def case_of(inputs: str, text: str) -> Case:
+    """An expression in words, with elements for its inputs."""
+    example = parse_example(inputs)
+    types = tuple(kind for kind in example.types if kind is not None)
+    arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
+    scope = intern_scope(parse(text, {x.name: x for x in input_tensors(types)}))
+    return Case(text, scope, types, arrays)
+
+
 def in_a_process(work: Callable[[Any], Any], messages: list[Any], folder: Path) -> Iterator[Any]:
     servant = Servant(lambda message, _: work(message), folder / "log", 60.0, 4 << 30)
     try:
@@ -158,11 +167,8 @@ GATHERS = [
 @pytest.mark.parametrize(("inputs", "text"), GATHERS)
 def test_what_vectors_gather_is_unrolled_beside_them(inputs: str, text: str, tmp_path: Path) -> None:
     """Every such sketch computes the right numbers, and touches nothing beyond an array."""
-    example = parse_example(inputs)
-    types = tuple(kind for kind in example.types if kind is not None)
-    arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
-    scope = intern_scope(parse(text, {x.name: x for x in input_tensors(types)}))
-    stages, _ = schedulable_stages(scope, input_tensors(types))
+    case = case_of(inputs, text)
+    stages, _ = schedulable_stages(case.scope, input_tensors(case.types))
     for core, cpu in CORES:
         (pool,) = rank_sketches(stages, core)
         beside = [(sketch,) for sketch in pool if isinstance(sketch, FlatSketch) and sketch.beside]
@@ -170,8 +176,7 @@ def test_what_vectors_gather_is_unrolled_beside_them(inputs: str, text: str, tmp
         most = replace(beside[0][0], beside=tuple((place, 99) for place, _ in beside[0][0].beside))
         less = replace(beside[0][0], beside=tuple((place, 3) for place, _ in beside[0][0].beside), unroll=2)
         tried = [*beside, (most,), (less,)]
-        case = Case(text, scope, types, arrays)
-        found = [*in_a_process(lambda s, case=case, cpu=cpu: wrong(case, s, cpu), tried, tmp_path)]
+        found = [*in_a_process(lambda s, cpu=cpu: wrong(case, s, cpu), tried, tmp_path)]
         assert found == [""] * len(tried), dict(zip(map(format_schedule, tried), found, strict=True))
 
 
@@ -258,11 +263,7 @@ MENDED = [
 
 @pytest.mark.parametrize(("inputs", "text"), MENDED)
 def test_mended(inputs: str, text: str, tmp_path: Path) -> None:
-    example = parse_example(inputs)
-    types = tuple(kind for kind in example.types if kind is not None)
-    arrays = [np.asarray(value) for value in example.values(np.random.default_rng(0))]
-    scope = intern_scope(parse(text, {x.name: x for x in input_tensors(types)}))
-    case = Case(text, scope, types, arrays)
+    case = case_of(inputs, text)
     work = lambda place: list(findings(case, [(place, 2, False)], Random(0)))  # noqa: E731
     assert [
         f for found in in_a_process(work, [0, 1], tmp_path) for f in found if f.verdict != "refused"

@@ -46,25 +46,19 @@ class TunedKernels:
 
     def seconds_of(self, node: Node) -> float:
         """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
-        types = tuple(kind for kind in node.arg_types() if kind is not None)
-        is_constant = tuple(arg is not None and arg.static for arg in node.args)
-        rows = self.tuner.measured_schedules(node.attribute("scope"), types, is_constant)
+        rows = self.tuner.measured_schedules(*_tuned_expression(node))
         return rows[0].seconds if rows else inf
 
     def least_seconds(self, node: Node) -> float:
         """Returns how long an eOperator must be tuned at least; 0 where a schedule of its form is known."""
         if node not in self._least_seconds:
-            types = tuple(kind for kind in node.arg_types() if kind is not None)
-            is_constant = tuple(arg is not None and arg.static for arg in node.args)
-            self._least_seconds[node] = self.tuner.least_seconds(node.attribute("scope"), types, is_constant)
+            self._least_seconds[node] = self.tuner.least_seconds(*_tuned_expression(node))
         return self._least_seconds[node]
 
     def expected_seconds(self, node: Node) -> float:
         """Returns the seconds that an eOperator's kernel takes at least; 0 where none like it was tuned."""
         if node not in self._forms:
-            types = tuple(kind for kind in node.arg_types() if kind is not None)
-            is_constant = tuple(arg is not None and arg.static for arg in node.args)
-            self._forms[node] = self.tuner.reduction_form(node.attribute("scope"), types, is_constant)
+            self._forms[node] = self.tuner.reduction_form(*_tuned_expression(node))
         form = self._forms[node]
         return 0.0 if form is None else self.tuner.histories.expected_seconds(form)
 
@@ -72,12 +66,10 @@ class TunedKernels:
         """Returns the kernel for the node's types; None for symbolic sizes and other operators."""
         if node.op is not eop:
             return None
-        types = tuple(kind for kind in node.arg_types() if kind is not None)
+        scope, types, is_constant = _tuned_expression(node)
         if not all(isinstance(n, int) for kind in (*types, node.tensor) for n in kind.shape):
             return None
-        scope = node.attribute("scope")
         key = scope, types
-        is_constant = tuple(arg is not None and arg.static for arg in node.args)
         if (key, is_constant) not in self._known:
             kernel = self._known[key, is_constant] = self._make_kernel(scope, types, is_constant, node.tensor)
             if kernel is not None and kernel.scope is not None:
@@ -105,3 +97,9 @@ class TunedKernels:
         except (ValueError, TensaurusError) as error:
             self.dropped[str(error).splitlines()[0]] = None
             return None
+
+
+def _tuned_expression(node: Node) -> tuple[Scope, tuple[TensorType, ...], tuple[bool, ...]]:
+    """Returns what a tuner is asked of an eOperator: its scope, the inputs' types, and which are constant."""
+    types = tuple(kind for kind in node.arg_types() if kind is not None)
+    return node.attribute("scope"), types, tuple(arg is not None and arg.static for arg in node.args)
