@@ -77,7 +77,7 @@ class _ChainScheduler:
     def schedule_all(self) -> None:
         loops = self.schedule_output()
         self.schedule_output_combinations(loops)
-        self.schedule_products(loops.result_blocks)
+        self.schedule_products(loops)
         self.schedule_input_combinations(loops.tile_blocks)
 
     def schedule_output(self) -> _OutputLoops:
@@ -189,12 +189,15 @@ class _ChainScheduler:
         end = len(variables) - len(self.chain.tiles)
         return variables[:end], variables[end:], lane
 
-    def schedule_products(self, result_block_loop: Any) -> None:
+    def schedule_products(self, output_loops: _OutputLoops) -> None:
         """Schedules the products: a register block of tiles and results inside loops over points."""
         sketch, stage = self.sketch, self.layout.products[-1]
         func, sums = self.func(stage), self.lowered.accumulators[stage.tensor.name]
         around, tiles, lane = self.product_variables(stage)
-        func.compute_at(self.func(self.layout.output), result_block_loop)
+        if sketch.by_points:
+            self.place_in_tile_blocks(func, output_loops.tile_blocks)
+        else:
+            func.compute_at(self.func(self.layout.output), output_loops.result_blocks)
         loops = FuncLoops(func, self.variables(stage), [extent(a) for a in stage.axes])
         outer: list[Any] = []
         for place, size in enumerate(sketch.block, len(around)):
@@ -205,6 +208,9 @@ class _ChainScheduler:
         for variable in inner:
             func.unroll(variable)
         sums.compute_at(func, (around + outer)[-1]).store_in(hl.MemoryType.Register)
+        if sketch.by_points and sketch.parallel == 2:
+            (fused,) = loops.fuse(around[: len(self.chain.point_places)][::-1])
+            func.parallel(fused)
         reduction_loop = self.schedule_sums(stage)
         for group in self.layout.products[:-1]:  # where channels are in groups, each group is summed inside
             group_sums = self.lowered.accumulators[group.tensor.name]
@@ -217,6 +223,13 @@ class _ChainScheduler:
         point_bytes = prod(sketch.tile) * sketch.lanes * sketch.vectors * 4  # of one point's products
         if tiles and point_bytes % CACHE_SET_BYTES == 0:  # pad, so that points fall into different sets
             func.align_storage(tiles[0], sketch.tile[0] + 1)
+
+    def place_in_tile_blocks(self, func: Any, tile_block_loop: Any) -> None:
+        """Computes a function for each block of tiles."""
+        if tile_block_loop is None:
+            func.compute_root()
+        else:
+            func.compute_at(self.func(self.layout.output), tile_block_loop)
 
     def schedule_sums(self, stage: Stage) -> Any:
         """Schedules the accumulators of a register block; returns the innermost loop of the reduction."""
@@ -231,17 +244,13 @@ class _ChainScheduler:
 
         The last combination is stored for a whole block of tiles; those before it for one tile at a time.
         """
-        out = self.func(self.layout.output)
         last = self.layout.input_combinations[-1]
         func = self.func(last)
         count = len(self.chain.input_combinations)
         *variables, lane = self.variables(last)
         # the order of axes is that of `ChainLayout.input_combinations`: `block` goes over blocks of channels
         points, block, others = variables[:count], variables[count], variables[count + 1 :]
-        if tile_block_loop is None:
-            func.compute_root()
-        else:
-            func.compute_at(out, tile_block_loop)
+        self.place_in_tile_blocks(func, tile_block_loop)
         func.reorder(lane, *reversed(points), *reversed(others), block).vectorize(lane)
         for variable in points:
             func.unroll(variable)

@@ -105,6 +105,8 @@ class ChainSketch:
     channel_lanes   channels in one vector of the input combinations
     unrolled        channels whose products are unrolled
     parallel        1: the loop over blocks of tiles is parallel; 2: that over blocks of results; 0: none
+    by_points       whether products are computed point by point, each for all results, so that the data and
+                    weights of a point are read once; else block by block of results; m=1
     """
 
     lanes: int
@@ -114,11 +116,13 @@ class ChainSketch:
     channel_lanes: int
     unrolled: int = 4
     parallel: int = 0
+    by_points: bool = False
 
     @property
     def text(self) -> str:
         parts = [f"v={self.lanes}x{self.vectors}"]
         parts += [f"u={':'.join(map(str, self.block))}", f"t={':'.join(map(str, self.tile))}"]
+        parts += ["m=1"] if self.by_points else []
         parts += [f"c={self.channel_lanes}", f"k={self.unrolled}", f"p={self.parallel}"]
         return f"transform({', '.join(parts)})"
 
@@ -214,7 +218,10 @@ def _parse_sketch(text: str) -> NestChange | Sketch:
         lanes, vectors = values["v"].split("x")
         block, tile = (tuple(map(int, filter(None, values[key].split(":")))) for key in "ut")
         channel_lanes, unrolled = int(values["c"]), int(values["k"])
-        return ChainSketch(int(lanes), int(vectors), block, tile, channel_lanes, unrolled, parallel)
+        by_points = values.get("m") == "1"
+        return ChainSketch(
+            int(lanes), int(vectors), block, tile, channel_lanes, unrolled, parallel, by_points
+        )
     vector, shape = values["v"].split("*")
     lanes, vectors = shape.split("x")
     order = re.findall(r"(\d+)([!.])", values.get("k", ""))

@@ -13,7 +13,7 @@ from math import ceil, prod
 from tensaurus.expr.sizes.size import Axis
 from tensaurus.kernels.stages.stage import Stage, extent
 from tensaurus.kernels.tune.operand_access import OperandAccess, condition_axes, operand_accesses, window_axes
-from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, L1_BYTES, L2_BYTES, NestShape, TargetCore
+from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, NestShape, TargetCore
 
 __all__ = ["BlockedReduction", "RegisterBlock"]
 
@@ -100,7 +100,7 @@ class BlockedReduction:
                         times *= (n + extent(r) - 1) / (n * extent(r))
             along = prod(extent(r) for r in self.main.reduced if operand.dimensions_moved_by(r))
             panel = registers.vectors * self.lanes * times * along * ELEMENT_BYTES
-            far = 1.0 if panel <= L1_BYTES else 1.5 if panel <= L2_BYTES else 3.0
+            far = 1.0 if panel <= self.core.l1_bytes else 1.5 if panel <= self.core.l2_bytes else 3.0
             loads += registers.vectors * times * far * (1.5 if self.window_axes[v] else 1.0)
         return loads, scalars
 
@@ -140,7 +140,7 @@ class BlockedReduction:
             far = bool(moved) and (moved != last or operand.last_dimension_step(v) not in (0, 1))
             times = 1 if self.is_copied_at_root(operand, registers.vector) else rounds
             # a copy larger than the cache is written to memory and read again
-            is_large = ELEMENT_BYTES * elements > L2_BYTES
+            is_large = ELEMENT_BYTES * elements > self.core.l2_bytes
             cycles += elements * times * ((2.0 if far else 0.3) + (0.5 if is_large else 0.0))
         return cycles
 

@@ -20,7 +20,6 @@ from tensaurus.kernels.stages.stage import extent, source_name
 from tensaurus.kernels.tune.register_blocks import MAX_WASTE
 from tensaurus.kernels.tune.target_core import (
     ELEMENT_BYTES,
-    L2_BYTES,
     SPARE_REGISTERS,
     NestShape,
     TargetCore,
@@ -88,7 +87,9 @@ def _chain_shape(chain: BilinearChain, weight_elements: int) -> NestShape:
     counts = tuple(map(_tile_count, chain.tiles))
     tiles = prod(counts) * _extent_of(chain, chain.phase_places)
     data = _extent_of(chain, chain.point_places) * _channel_count(chain) * tiles * ELEMENT_BYTES
-    return NestShape((*counts, blocks), chain.products.points, {"": data}, ELEMENT_BYTES * weight_elements)
+    products = prod(map(extent, chain.products.axes)) * ELEMENT_BYTES
+    weights = weight_elements * ELEMENT_BYTES
+    return NestShape((*counts, blocks), chain.products.points, {"": data}, weights, products)
 
 
 def _block_widths(size: int, lanes: int) -> Iterator[tuple[int, int]]:
@@ -132,10 +133,14 @@ def _chain_sketches(
         return
     unrolled = next(n for n in (4, 3, 2, 1) if channels_per_vector(channels, channel_lanes) % n == 0)
     accumulators = (core.registers - SPARE_REGISTERS) // vectors
+    blocks = _extent_of(chain, [k for k in chain.result_places if k != chain.lane_place])
     for tile in product(*(_tile_block_sizes(chain, tile) for tile in chain.tiles)):
         for block in _register_blocks(tile, accumulators):
             for parallel in _parallel_choices(counts, tile, core.threads):
-                yield ChainSketch(lanes, vectors, block, tile, channel_lanes, unrolled, parallel)
+                for by_points in (False, True) if blocks > 1 else (False,):
+                    yield ChainSketch(
+                        lanes, vectors, block, tile, channel_lanes, unrolled, parallel, by_points
+                    )
 
 
 def _tile_block_sizes(chain: BilinearChain, tile: Tile) -> list[int]:
@@ -193,13 +198,18 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
     if sketch.lanes * ELEMENT_BYTES * 8 < core.bits:
         step *= 0.75  # half vectors are as fast, and processors may compute two at once
     cycles = tiles * points * reduced * (results / sketch.lanes / sketch.vectors) * step
-    # reads from caches: each block of tiles reads all weights, and data beyond L2 for each block of results
+    # reads from caches: each block of tiles reads all weights, and data beyond L2 for each block of results;
+    # by points it reads data once, but writes and reads the products of all results
     weights = points * reduced * results * ELEMENT_BYTES
     data_bytes = points * channel_count * prod(sketch.tile) * ELEMENT_BYTES
-    fits = weights + data_bytes <= L2_BYTES
+    product_bytes = points * results * prod(sketch.tile) * ELEMENT_BYTES
+    fits = weights + data_bytes <= core.l2_bytes
     cycles += tile_blocks * weights * (L2_CYCLES_PER_BYTE if fits else MEMORY_CYCLES_PER_BYTE)
-    if data_bytes > L2_BYTES:
-        cycles += tile_blocks * shape.extents[-1] * data_bytes * MEMORY_CYCLES_PER_BYTE
+    if data_bytes > core.l2_bytes:
+        rounds = 1 if sketch.by_points else shape.extents[-1]
+        cycles += tile_blocks * rounds * data_bytes * MEMORY_CYCLES_PER_BYTE
+    if sketch.by_points and product_bytes > core.l2_bytes:
+        cycles += tile_blocks * 2 * product_bytes * MEMORY_CYCLES_PER_BYTE
     # blocks of tiles in parallel have data of their own
     held_bytes = data_bytes * (core.threads if sketch.parallel == 1 else 1)
     from_memory = data_bytes * min(held_bytes / MEMORY_DATA_BYTES, 1.0)

@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -30,7 +31,10 @@ def guarded_array(
     """
     size = prod(shape) * np.dtype(dtype).itemsize
     inside = -(-size // PAGE_BYTES) * PAGE_BYTES
-    memory = np.frombuffer(mmap.mmap(-1, inside + 2 * PAGE_BYTES), np.uint8)  # keeps the mapping
+    mapping = mmap.mmap(-1, inside + 2 * PAGE_BYTES)
+    with suppress(AttributeError, OSError):  # huge pages for large arrays, as library/shim.c has them
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapping, np.uint8)  # keeps the mapping
     for page in (0, PAGE_BYTES + inside):
         if _protect(memory.ctypes.data + page, PAGE_BYTES, NO_ACCESS):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -21,7 +21,7 @@ from tensaurus.kernels.stages.split_phases import split_phases
 from tensaurus.kernels.stages.stage import Stage, build_stages, extent
 from tensaurus.kernels.tune.operand_access import operand_accesses
 from tensaurus.kernels.tune.register_blocks import MAX_WASTE, count_parallel_loops, rank_blocks
-from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, L2_BYTES, TargetCore
+from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, TargetCore
 from tensaurus.ops import TensorType
 
 __all__ = ["candidate_bands", "candidate_packs", "rank_sketches"]
@@ -146,7 +146,7 @@ def _sketch_outer_nest(nests: Sequence[Nest], core: TargetCore, shared: int) -> 
     # register blocks in loops over chunks of a shared axis
     chunked_axis = _last_long_axis(sizes)
     row_bytes = sum(ELEMENT_BYTES * prod(map(extent, nest.output.axes[shared:])) for nest in nests[:-1])
-    chunks = _chunk_sizes(sizes[chunked_axis], row_bytes)
+    chunks = _chunk_sizes(sizes[chunked_axis], row_bytes, core.l2_bytes)
     tiled: list[Sketch] = []
     one_thread = replace(core, threads=1)
     restricted = _restrict_to_chunk(last.main, shared)
@@ -165,11 +165,11 @@ def _last_long_axis(sizes: Sequence[int]) -> int:
     return max(range(len(sizes)), key=lambda k: (sizes[k] > 1, k))
 
 
-def _chunk_sizes(size: int, row_bytes: int) -> list[int]:
+def _chunk_sizes(size: int, row_bytes: int, l2_bytes: int) -> list[int]:
     """Returns chunks of an axis, the one first of which the other nests' outputs half fill the L2 cache."""
     chunks = [n for n in CHUNK_SIZES if n < size and ceil(size / n) * n <= size * MAX_WASTE]
     chunks += [size] if size <= CHUNK_SIZES[-1] else []
-    return sorted(chunks, key=lambda n: abs(log(n * row_bytes / (L2_BYTES / 2))))
+    return sorted(chunks, key=lambda n: abs(log(n * row_bytes / (l2_bytes / 2))))
 
 
 def _restrict_to_chunk(main: Stage, shared: int) -> Stage:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil, prod
+from pathlib import Path
 
 from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, FlatSketch, Sketch
 
@@ -17,16 +19,31 @@ SHARED_WEIGHT_SECONDS_PER_BYTE = 0.015e-9  # for reading weights beyond the L2 c
 PARALLEL_LOOP_SECONDS = 5e-6  # that threads wait for each other at the end of a parallel loop
 ELEMENT_BYTES = 4  # of float32, which estimates assume
 SPARE_REGISTERS = 4  # vector registers that hold operands instead of accumulators
-L1_BYTES, L2_BYTES = 32 << 10, 512 << 10  # typical cache sizes of one core
+L1_BYTES, L2_BYTES = 32 << 10, 512 << 10  # cache sizes of one core where the system does not tell them
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
 
 
 @dataclass(frozen=True)
 class TargetCore:
-    """The processor that a schedule is ranked for: bits of a vector, number of vector registers, threads."""
+    """The processor that a schedule is ranked for.
+
+    bits                of a vector
+    registers           number of vector registers
+    threads             that compute a kernel
+    l1_bytes, l2_bytes  sizes of the data caches of one core
+    """
 
     bits: int
     registers: int
     threads: int
+    l1_bytes: int = L1_BYTES
+    l2_bytes: int = L2_BYTES
+
+    @classmethod
+    def here(cls, has_wide_vectors: bool, threads: int) -> TargetCore:
+        """Describes this machine's processor: with vectors of 512 bits, or of 256, and its caches."""
+        sizes = (_read_cache_bytes(1, L1_BYTES), _read_cache_bytes(2, L2_BYTES))
+        return cls(512, 32, threads, *sizes) if has_wide_vectors else cls(256, 16, threads, *sizes)
 
     def lanes(self, dtype: str) -> int:
         """Returns the number of elements in a vector; narrow types are computed in 32 bits."""
@@ -34,20 +51,32 @@ class TargetCore:
         return self.bits // max(size, 32)
 
 
+def _read_cache_bytes(level: int, typical: int) -> int:
+    """Reads the size of a core's data cache; returns the `typical` size where the system does not tell it."""
+    for folder in sorted(CACHES.glob("index*")):
+        with suppress(OSError, ValueError):
+            described = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+            if described[0] == str(level) and described[1] in ("Data", "Unified"):
+                return int(described[2].removesuffix("K")) << 10
+    return typical
+
+
 @dataclass(frozen=True)
 class NestShape:
     """The size of a nest.
 
-    extents  of the axes of its output; of a chain: the tiles along each axis, then the blocks of results
-    points   how often its body is computed
-    copied   bytes of tensors that threads may compute together: copies by name, "" for a chain's data
-    weights  bytes of weights, which all threads read
+    extents   of the axes of its output; of a chain: the tiles along each axis, then the blocks of results
+    points    how often its body is computed
+    copied    bytes of tensors that threads may compute together: copies by name, "" for a chain's data
+    weights   bytes of weights, which all threads read
+    products  bytes of a chain's products
     """
 
     extents: tuple[int, ...]
     points: int
     copied: Mapping[str, int] = field(default_factory=dict, hash=False)
     weights: int = 0
+    products: int = 0
 
 
 def busiest_share(sketch: Sketch, shape: NestShape, threads: int) -> float:
@@ -69,13 +98,15 @@ def exchange_seconds(sketch: Sketch, shape: NestShape, threads: int) -> float:
         return 0.0
     if isinstance(sketch, ChainSketch) and sketch.parallel == 1:
         return (threads - 1) * max(0, shape.weights - L2_BYTES) * SHARED_WEIGHT_SECONDS_PER_BYTE
-    loops, names = 0, list[str]()
-    if isinstance(sketch, ChainSketch):  # the input combinations and the results, for each block of tiles
-        loops, names = 2 * _tile_blocks(sketch, shape), [""]
+    loops, names, moved = 0, list[str](), 0
+    if isinstance(sketch, ChainSketch):
+        # for each block of tiles the input combinations, the results, and by points the products before these
+        loops, names = (2 + sketch.by_points) * _tile_blocks(sketch, shape), [""]
+        moved = shape.products if sketch.by_points else 0
     elif isinstance(sketch, BlockSketch):
         names = [name for name, level in sketch.copies if level == 0]
         loops = len(names)
-    moved = sum(shape.copied.get(name, 0) for name in names)
+    moved += sum(shape.copied.get(name, 0) for name in names)
     return (threads - 1) / threads * moved * EXCHANGE_SECONDS_PER_BYTE + loops * PARALLEL_LOOP_SECONDS
 
 

@@ -19,6 +19,8 @@ __all__ = ["TimingProcesses"]
 
 TRIAL_TIMEOUT = 3.0  # seconds that compiling and timing a schedule may take, plus the caller's `patience`
 START_TIMEOUT = 30.0  # additional seconds until a new process has imported Halide and taken the expression
+# glibc from 2.35 on asks for huge pages where it allocates scratch memory, as library/shim.c does
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 CHECK_TIMEOUT = 120.0  # additional seconds for evaluating the expression by the interpreter
 
 
@@ -147,7 +149,7 @@ class TimingProcesses:
             "tensaurus.kernels.tune.trial_process:Trials",
             self.cpu,
             timeout=TRIAL_TIMEOUT,
-            environment={"HL_NUM_THREADS": str(self._thread_counts[number])},
+            environment={"HL_NUM_THREADS": str(self._thread_counts[number]), **HUGE_PAGES},
         )
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class Tuner:
         words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)
         self.processor_class = processor_class(machine.processor, 512 if wide else 256)
-        self.core = TargetCore(512 if wide else 256, 32 if wide else 16, machine.threads)
+        self.core = TargetCore.here(wide, machine.threads)
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
         self.object_compiler = ObjectCompiler(cpu)
