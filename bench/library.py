@@ -22,6 +22,8 @@ from pathlib import Path
 from statistics import median
 from time import monotonic
 
+from form_expressions import write_expression
+
 from tensaurus.app.zoo.selection import Subject, select_models
 from tensaurus.expr.ir.expression_text import parse, show
 from tensaurus.expr.ir.scope import Scope
@@ -32,6 +34,7 @@ from tensaurus.kernels.stages.sketch import format_schedule
 from tensaurus.kernels.tune import shipped_schedules
 from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds
 from tensaurus.kernels.tune.reduction_histories import KEPT_SCHEDULES
+from tensaurus.kernels.tune.schedule_reuse import count_form_work
 from tensaurus.kernels.tune.shipped_schedules import TunedForm, write_schedules
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
@@ -57,6 +60,8 @@ REFERENCE_SECONDS, KERNEL_SECONDS, PATIENCE = 0.01, 0.03, 7.0
 TURNS, MAX_SLOWDOWN = 3, 1.1  # timings of a kernel, and up to which slowdown one counts
 # Seconds to tune a kernel again, by the seconds that one run of it takes.
 RETUNING = ((1e-4, 6.0), (2e-5, 4.0), (0.0, 2.0))
+# Seconds to tune a kernel with another processor's schedules to begin with, by its operations.
+FORM_SECONDS = ((2e7, 3.0), (1e6, 2.0), (0.0, 1.0))
 
 
 def search_model(subject: Subject, seconds: float, database: Path) -> None:
@@ -125,6 +130,24 @@ def tune_again(kernel: Kernel, tuner: Tuner) -> float:
     return tuner.measured_schedules(kernel.scope, kernel.types, kernel.is_constant)[0].seconds
 
 
+def tune_forms(file: Path, tuner: Tuner) -> None:
+    """Tune the forms of another class's file that the database lacks, those of most operations first."""
+    texts = [json.loads(line)[0] for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    known = {form.text for form in tuner.histories.tuned_forms()}
+    missing = sorted((text for text in texts if text not in known), key=lambda text: -count_form_work(text)[0])
+    count = 0
+    for text in missing:
+        if (made := write_expression(text, tuner)) is None:
+            continue
+        leaves = [source(f"x{k}", kind) for k, kind in enumerate(made.types)]
+        output = apply(eop, leaves, {"scope": made.scope}).tensor
+        operations = count_form_work(text)[0]
+        seconds = next(seconds for least, seconds in FORM_SECONDS if operations >= least)
+        found = tuner.tune_on(made.scope, made.types, output, seconds, made.is_constant)
+        count += found is not None
+        print(f"{count} of {len(missing)} forms: {text.splitlines()[0][:80]}: {found is not None}", flush=True)
+
+
 class Clock:
     """Times kernels at the machine's best speed, which a matrix product tells before and after."""
 
@@ -191,12 +214,15 @@ def main() -> None:
     parser.add_argument("--search", type=float, default=45.0)
     parser.add_argument("--retune", type=float, default=1800.0)
     parser.add_argument("--file", type=Path)
+    parser.add_argument("--forms", type=Path)
     options = parser.parse_args()
     with Database(options.db) as database:
         tuner = Tuner(database, Machine.here(None), "native")
         file = options.file or SCHEDULES / f"{tuner.processor_class}.jsonl"
         try:
-            for subject in select_models(options.models or MODELS):
+            if options.forms:
+                tune_forms(options.forms, tuner)
+            for subject in select_models(options.models or MODELS) if options.search else ():
                 try:
                     search_model(subject, options.search, options.db)
                 except TensaurusError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -113,7 +114,8 @@ def test_schedules_of_a_chain_compute_it(name: str) -> None:
         (*packed, sketch)
         for core in CORES
         for packed, pool, _ in rank_chain_schedules(scope, types, [False, True, True], core)
-        for sketch in _spread(pool, 2)
+        for by_points in (False, True)
+        for sketch in _spread([sketch for sketch in pool if sketch.by_points == by_points], 1)
     ]
     assert schedules
     for schedule in schedules[:: max(len(schedules) // 5, 1)]:
@@ -325,6 +327,8 @@ def test_packs_and_loops_of_a_transform() -> None:
     assert select_packs(schedule) == (PackedInput("x1", 2, 32),)
     assert nest_sketches(schedule) == (ChainSketch(16, 2, (1, 7), (7, 14), 16, 4, 1),)
     assert parse_schedule("transform(v=8x1, u=, t=, c=8, k=4, p=0)") == (ChainSketch(8, 1, (), (), 8),)
+    by_points = replace(nest_sketches(schedule)[0], by_points=True)
+    assert parse_schedule(format_schedule((by_points,))) == (by_points,)
 
 
 def _value(item: int | Sum, columns: list[Fraction]) -> Fraction:

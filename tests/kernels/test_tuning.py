@@ -117,22 +117,23 @@ def test_the_busiest_thread_has_its_tasks_of_all(
     assert busiest_share(sketch, NestShape((7, 5), 35), threads) == pytest.approx(wanted)
 
 
-SHAPE = NestShape((4, 4, 2), 1 << 20, {"": 1 << 20, "x0": 1 << 18}, 1 << 22)
-LARGER = replace(SHAPE, copied={"": 1 << 22, "x0": 1 << 20}, weights=1 << 24)
+SHAPE = NestShape((4, 4, 2), 1 << 20, {"": 1 << 20, "x0": 1 << 18}, 1 << 22, 1 << 21)
+LARGER = replace(SHAPE, copied={"": 1 << 22, "x0": 1 << 20}, weights=1 << 24, products=1 << 23)
 
 
 def test_threads_lose_time_by_what_they_share() -> None:
     """Data that they make together, or weights that all of them read; one thread shares with nobody."""
     chained = ChainSketch(16, 2, (1, 4), (2, 4), 16, 4, 2)
     copied = BlockSketch(1, 16, tile=((0, 2),), copies=(("x0", 0), ("x1", 1)), parallel=1)
-    apart = replace(chained, parallel=1)
-    for sketch in (chained, copied, apart):
+    apart, by_points = replace(chained, parallel=1), replace(chained, by_points=True)
+    for sketch in (chained, copied, apart, by_points):
         assert exchange_seconds(sketch, SHAPE, 1) == 0.0
         assert 0.0 < exchange_seconds(sketch, SHAPE, 2) < exchange_seconds(sketch, LARGER, 2)
         assert exchange_seconds(replace(sketch, parallel=0), SHAPE, 2) == 0.0
     assert exchange_seconds(chained, SHAPE, 2) > exchange_seconds(
         replace(chained, tile=(4, 4)), SHAPE, 2
     )  # fewer rounds
+    assert exchange_seconds(by_points, SHAPE, 2) > exchange_seconds(chained, SHAPE, 2)  # products, too
     assert (
         exchange_seconds(apart, replace(SHAPE, weights=L2_BYTES), 2) == 0.0
     )  # which lie in each core's cache

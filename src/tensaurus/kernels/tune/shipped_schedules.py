@@ -9,8 +9,8 @@ names, the fastest first:
     {"machine": "AMD EPYC, ..., 2 cores, 2 threads", "compiler": "halide 21.0.0 r12 avx ..."}
     ["float32 sum[16,288 over 40] of ...", 5.2, ["block(v=1*16x3, u=0:4, t=1:48, k=0., p=1)"]]
 
-The tuner takes schedules of this processor's class as its own: they need a compilation but no trials.  It
-only begins with those of another vendor's processors of the same vector width.
+The tuner takes schedules of this processor's class as its own: they need a compilation but no trials.  For
+forms that its class lacks it begins with those of another vendor's processors of the same vector width.
 """
 
 from __future__ import annotations
@@ -59,19 +59,20 @@ def read_shipped_schedules(wanted: str, revision: str) -> Mapping[str, TunedForm
     out, with a warning.
     """
     width = wanted.partition("-")[0]
-    shipped = sorted(files(__package__).joinpath("schedules").iterdir(), key=lambda file: file.name)
-    alike = [file for file in shipped if file.name.startswith(f"{width}-")]
-    of_class = [file for file in alike if file.name == f"{wanted}.jsonl"]
-    for file in (*of_class, *alike)[:1]:
+    found: dict[str, TunedForm] = {}
+    folder, own_name = files(__package__).joinpath("schedules"), f"{wanted}.jsonl"
+    of_width = [file for file in folder.iterdir() if file.name.startswith(f"{width}-")]
+    # where several files have a form, that of the wanted class counts
+    for file in sorted(of_width, key=lambda file: (file.name != own_name, file.name)):
         try:
             compiler, forms = _parse(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, TypeError, KeyError) as error:
             warnings.warn(f"the shipped schedules in {file} cannot be read: {error!r}", stacklevel=2)
-            break
-        if of_class and revision in compiler.split():
-            return forms
-        return {text: replace(form, seconds=0.0, peak_multiple=0.0) for text, form in forms.items()}
-    return {}
+            continue
+        is_known = file.name == own_name and revision in compiler.split()
+        for text, form in forms.items():
+            found.setdefault(text, form if is_known else replace(form, seconds=0.0, peak_multiple=0.0))
+    return found
 
 
 def _parse(text: str) -> tuple[str, dict[str, TunedForm]]:

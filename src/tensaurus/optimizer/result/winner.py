@@ -87,9 +87,11 @@ def choose_winner(run: OptimizationRun, measured: MeasuredModels) -> Winner:
     max_seconds = (1 - MIN_GAIN) * measured.original_seconds
     faster = [model for model in measured.models if model.penalized_seconds < max_seconds]
     faster.sort(key=lambda model: model.penalized_seconds)
-    checking_seconds, refusals = 0.0, 0
+    checking_seconds, refusals, refuted = 0.0, 0, 0
     for number, model in enumerate(faster):
-        if number and limit is not None and not limit.has_time_for_another:  # the first is always tried
+        # the first is always tried; after it was refuted one more, even a little late
+        has_time = limit is None or limit.has_time_for_another
+        if number and not has_time and not (limit and refuted == 1 and limit.has_time_for_second_check):
             progress.note(format_skipped(len(faster) - number, "faster rewritten program", "checked"))
             break
         # 1. pairs of runs with the original must show the gain
@@ -131,6 +133,7 @@ def choose_winner(run: OptimizationRun, measured: MeasuredModels) -> Winner:
             )
         reason = replay.detail if verdict.passed else verdict.detail
         progress.note(f"dropped a faster program: {reason}")
+        refuted += 1
     seconds = measured.original_seconds
     return Winner(run.source, seconds, seconds, checking_seconds=checking_seconds)
 

@@ -31,6 +31,7 @@ FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has 
 # turns and one before the pairs, a round of turns, and a few pairs.
 MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
 COMPARING_SLACK = 0.1  # of the time limit, by which a comparison that is not yet decided may take longer
+SECOND_CHECK_SHARE = 0.3  # of the time limit, by which a second check may end late
 LATE_SECONDS = 5.0  # by which processes may be late on a busy machine
 LONG_RUN_SECONDS = 1.0  # models that run faster are always measured: a few runs cost little
 MIN_SEARCH_SHARE = 0.5  # of the time limit, which the search has however long the check takes
@@ -155,3 +156,12 @@ class TimeLimit:
     def has_time_for_another(self) -> bool:
         """Whether one more candidate can be compared and checked."""
         return self._remaining >= self.comparing_seconds
+
+    @property
+    def has_time_for_second_check(self) -> bool:
+        """Whether one more candidate can be compared and checked, and be ready a little late.
+
+        Where the check refutes the fastest candidate, often by a rounding error beyond the bound, without a
+        second check the whole search was for nothing.
+        """
+        return self._remaining + SECOND_CHECK_SHARE * self.seconds >= self.comparing_seconds
