@@ -134,9 +134,8 @@ def tune_forms(file: Path, tuner: Tuner) -> None:
     """Tune the forms of another class's file that the database lacks, those of most operations first."""
     texts = [json.loads(line)[0] for line in file.read_text(encoding="utf-8").splitlines()[1:]]
     known = {form.text for form in tuner.histories.tuned_forms()}
-    missing = sorted((text for text in texts if text not in known), key=lambda text: -count_form_work(text)[0])
-    count = 0
-    for text in missing:
+    count, missing = 0, [text for text in texts if text not in known]
+    for text in sorted(missing, key=lambda text: -count_form_work(text)[0]):
         if (made := write_expression(text, tuner)) is None:
             continue
         leaves = [source(f"x{k}", kind) for k, kind in enumerate(made.types)]
@@ -145,7 +144,7 @@ def tune_forms(file: Path, tuner: Tuner) -> None:
         seconds = next(seconds for least, seconds in FORM_SECONDS if operations >= least)
         found = tuner.tune_on(made.scope, made.types, output, seconds, made.is_constant)
         count += found is not None
-        print(f"{count} of {len(missing)} forms: {text.splitlines()[0][:80]}: {found is not None}", flush=True)
+        print(f"{count} of {len(missing)} forms are tuned; {text.splitlines()[0][:70]}", flush=True)
 
 
 class Clock:

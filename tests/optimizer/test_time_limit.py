@@ -119,7 +119,10 @@ def test_what_a_check_took_is_what_the_next_one_is_expected_to_take(clock: Clock
     limit.last_check_seconds = 30.0
     assert limit.check_seconds == 30.0 and limit.has_time_for_another
     clock.now += 9.0
-    assert not limit.has_time_for_another  # one more would be ready too late
+    assert not limit.has_time_for_another  # one more would be ready too late,
+    assert limit.has_time_for_second_check  # but little enough for one after the first was refuted
+    clock.now += 12.0
+    assert not limit.has_time_for_second_check
 
 
 def test_people_are_told_where_the_search_has_less_than_it_needs(clock: Clock) -> None:

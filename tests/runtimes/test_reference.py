@@ -398,3 +398,26 @@ def test_an_empty_tensor_is_tiled(sizes: tuple[int, int], fixed: bool) -> None:
     (tiled,) = Session(program).run(None, {"x": x})
     assert all(node.is_declared for node in program.nodes if node.op not in (INPUT, CONSTANT))
     assert np.array_equal(tiled, np.tile(x, (2, 3)))
+
+
+@pytest.mark.parametrize("room", [0, 100, 1 << 20])
+def test_constants_are_kept_for_further_runs(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later runs equal the first, also between rounded runs; and no more is kept than there is room for."""
+    text = """net (float[n, 4] x) => (float[n, 3] y, float[3, 4] z) {
+        t = Transpose (w) h = Mul (t, third) p = MatMul (x, h) y = Add (p, b) z = Transpose (h)
+    }"""
+    drawn = {"w": RNG.standard_normal((3, 4)), "third": RNG.standard_normal(1), "b": RNG.standard_normal(3)}
+    weights = {name: w.astype(np.float32) for name, w in drawn.items()}
+    made = program(text, **weights)
+    monkeypatch.setattr("tensaurus.system.child.available_memory", lambda: 4 * room)
+    kept = Session(made)
+    for rows in (2, 5, 2):
+        x = RNG.standard_normal((rows, 4)).astype(np.float32)
+        for rounded in (False, True, False):
+            fresh = Session(made).run(None, {"x": x}, rounded=rounded)
+            for one, other in zip(kept.run(None, {"x": x}, rounded=rounded), fresh, strict=True):
+                assert np.array_equal(one, other)
+        assert np.allclose(fresh[0], x @ (weights["w"].T * weights["third"]) + weights["b"])
+    assert kept._constants is not None
+    held = sum(value.nbytes for value in kept._constants.values.values())
+    assert held == room - kept._constants.bytes_left and (held > 0) == (room > 0)

@@ -371,7 +371,13 @@ class Evaluation:
         """Return whether the part is a read of finite numbers, so that zero times it is zero."""
         if not isinstance(part, Read) or part.outside is not None and part.outside.value in (inf, -inf):
             return False
-        return self.field.kind != "f" or bool(np.isfinite(self.source(part.source)).all())
+        return self.field.kind != "f" or _are_finite(self.source(part.source))
+
+
+def _are_finite(numbers: Array) -> bool:
+    """Return whether all numbers are finite: surely if their sum is, which takes a fourth of the time."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(numbers.sum())) or bool(np.isfinite(numbers).all())
 
 
 def _integer_dtype(args: Sequence[Body], values: Sequence[LabelledArray]) -> str:

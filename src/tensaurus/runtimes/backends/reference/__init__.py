@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tensaurus.graph.ir.node import Node, Type
     from tensaurus.graph.ir.program import Program
     from tensaurus.runtimes.backends.reference.evaluation import Token, evaluate, evaluate_all
+    from tensaurus.runtimes.backends.reference.kept_constants import KeptConstants
 
 __all__ = ["BACKEND", "Session", "Token", "evaluate", "evaluate_all"]
 
@@ -30,11 +31,15 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.evaluation"), name)
 
 
-@dataclass(frozen=True)
+KEPT_SHARE = 0.25  # of the memory available at the first run, for weights that stay in float64
+
+
+@dataclass
 class Session:
-    """An imported model in float64."""
+    """An imported model in float64; its weights are converted in the first run."""
 
     program: Program
+    _constants: KeptConstants | None = None
 
     def get_inputs(self) -> Sequence[Port]:
         return self._ports()[0]
@@ -62,6 +67,8 @@ class Session:
 
         from tensaurus.expr.evaluate.fields import Reals
         from tensaurus.runtimes.backends.reference.evaluation import evaluate, lift_value
+        from tensaurus.runtimes.backends.reference.kept_constants import KeptConstants
+        from tensaurus.system.child import available_memory
 
         names = [name for name, _ in self.program.outputs]
         wanted = names if output_names is None else list(output_names)
@@ -71,11 +78,15 @@ class Session:
         if strange := [name for name in feeds if name not in inputs]:
             raise BackendError(f"reference: no input {strange[0]!r}; the model has {', '.join(inputs)}")
         given = {t.name: numpy_helper.to_array(t) for t in self.program.frame.defaults} | dict(feeds)
+        if self._constants is None:
+            self._constants = KeptConstants(int(KEPT_SHARE * available_memory()))
+        # in another field, or rounded, constants have other values
+        constants = self._constants if field is None and not rounded else None
         field = Reals() if field is None else field
         for name, value in given.items():
             _require_type(name, inputs[name], value)
         values = {name: lift_value(v, field) for name, v in given.items()}
-        found = evaluate(self.program, values, field, taken=taken, rounded=rounded)
+        found = evaluate(self.program, values, field, taken=taken, rounded=rounded, constants=constants)
         types = {name: node.types[0] for name, node in self.program.outputs}
         return [_to_model_type(found[name], types[name]) for name in wanted]
 

@@ -29,6 +29,7 @@ from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.backends import Array, BackendError
 from tensaurus.runtimes.backends.reference.alone import run_alone
+from tensaurus.runtimes.backends.reference.kept_constants import KeptConstants
 
 # How many nodes of bodies one loop may evaluate, those of inner loops included.  Over the reals the limit is
 # higher: evaluation has a process with a time limit of its own, and nothing else can give the answer.
@@ -56,15 +57,19 @@ def evaluate(
     cache: MutableMapping[Node, Value] | None = None,
     taken: set[tuple[Node, bool]] | None = None,
     rounded: bool = False,
+    constants: KeptConstants | None = None,
 ) -> dict[str, Value]:
     """Return every output by name, in the field.  `feeds` are arrays of elements, ints or bools.
 
     Values are freed after their last use.  With a `cache`, values in it are not computed again and all
-    computed values are kept in it: as nodes are interned, a second program shares them.  Each If that is
-    evaluated is added to `taken`, with its condition.  With `rounded`, floats are rounded to the type of each
-    node.  Raises BackendError for a node that cannot be evaluated.
+    computed values are kept in it: as nodes are interned, a second program shares them.  With `constants`,
+    only what inputs do not change is kept.  Each If that is evaluated is added to `taken`, with its
+    condition.  With `rounded`, floats are rounded to the type of each node.  Raises BackendError for a node
+    that cannot be evaluated.
     """
-    return evaluate_all([program], feeds, field, cache=cache, taken=taken, rounded=rounded)[0]
+    return evaluate_all(
+        [program], feeds, field, cache=cache, taken=taken, rounded=rounded, constants=constants
+    )[0]
 
 
 class _LoopTooLong(BackendError):
@@ -80,6 +85,7 @@ def evaluate_all(
     taken: set[tuple[Node, bool]] | None = None,
     rounded: bool = False,
     sizes: Mapping[Symbol, int] = MappingProxyType({}),
+    constants: KeptConstants | None = None,
 ) -> list[dict[str, Value]]:
     """Evaluate several programs at once, see `evaluate`: shared nodes are computed once and freed early.
 
@@ -88,6 +94,7 @@ def evaluate_all(
     held: dict[Node, Value] = {}
     evaluation = _Evaluation(field, next((p.frame for p in programs if p.frame is not None), None), programs)
     evaluation.taken, evaluation.rounded = set() if taken is None else taken, rounded
+    evaluation.constants = constants
     evaluation.sizes.update(sizes)
     for program in programs:
         for node in program.inputs:
@@ -120,6 +127,7 @@ class _Evaluation:
         self.labels: dict[Node, Any] = {} if outer is None else outer.labels
         self.taken: set[tuple[Node, bool]] = set() if outer is None else outer.taken
         self.rounded: bool = outer is not None and outer.rounded
+        self.constants: KeptConstants | None = None  # of the program itself, not of its bodies
         for program in programs:
             others = {n for other in programs if other is not program for n in other.nodes}
             effects = [n for n in program.nodes if any(key == "identity" for key, _ in n.attrs)]
@@ -137,7 +145,11 @@ class _Evaluation:
             self.check_type(node.types[0], value, node)
         if cache is not None:
             held.update(cache)
+        if self.constants is not None:
+            held.update(self.constants.values)
         order = list(_order(roots, held))
+        # constants that something else reads; not those that are only steps on the way to them
+        kept = {arg for node in order if not node.static for arg in _needed_args(node) if arg.static}
         # how often each value is still to be read; a root is read once more, for the result
         reads_left = Counter(arg for node in order for arg in _needed_args(node))
         reads_left.update(roots)
@@ -145,6 +157,8 @@ class _Evaluation:
             held[node] = value = self.evaluate_node(node, held)
             if cache is not None:
                 cache[node] = value
+            if self.constants is not None and node in kept:
+                self.constants.keep(node, value)
             for arg in set(_needed_args(node)):
                 reads_left[arg] -= _needed_args(node).count(arg)
                 if not reads_left[arg]:
