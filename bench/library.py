@@ -61,7 +61,7 @@ TURNS, MAX_SLOWDOWN = 3, 1.1  # timings of a kernel, and up to which slowdown on
 # Seconds to tune a kernel again, by the seconds that one run of it takes.
 RETUNING = ((1e-4, 6.0), (2e-5, 4.0), (0.0, 2.0))
 # Seconds to tune a kernel with another processor's schedules to begin with, by its operations.
-FORM_SECONDS = ((2e7, 3.0), (1e6, 2.0), (0.0, 1.0))
+FORM_SECONDS = ((2e7, 1.5), (1e6, 0.8), (0.0, 0.4))
 
 
 def search_model(subject: Subject, seconds: float, database: Path) -> None:
