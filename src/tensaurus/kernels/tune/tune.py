@@ -241,6 +241,7 @@ class Tuner:
         history = ReductionHistory() if form is None else self.histories.of(form)
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
+        known = [schedule for schedule in known if _has_sketch_for_each_nest(schedule, pools)]
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
         if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
             self.tried_count += 1
@@ -374,6 +375,16 @@ def _sketches_with_shapes(
     """Returns the sketches with their nests' shapes; none if the pools lack the schedule's changes."""
     shapes = next((pool.shapes for pool in pools if pool.changes == nest_changes(schedule)), ())
     return list(zip(nest_sketches(schedule), shapes, strict=bool(shapes)))
+
+
+def _has_sketch_for_each_nest(schedule: Schedule, pools: Sequence[SchedulePool]) -> bool:
+    """Whether the schedule has as many sketches as the nests that its changes leave.
+
+    Expressions of one form may differ in their nests: what is computed before or after a reduction may need
+    one of its own.
+    """
+    counts = {len(pool.shapes) for pool in pools if pool.changes == nest_changes(schedule)}
+    return not counts or len(nest_sketches(schedule)) in counts
 
 
 def _is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
