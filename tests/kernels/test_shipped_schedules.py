@@ -172,14 +172,24 @@ def test_a_form_is_tuned_on_only_in_much_more_time(
         tuner.close()
 
 
-def test_a_shipped_schedule_that_does_not_fit_is_passed_over(shipped: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [
+        ("block(v=7*16x3, u=0:4, p=1)", 0.3),  # an axis that there is not
+        ("block(v=1*16x1, k=0., p=0); flat(u=1*16, p=1)", 0.3),  # of an expression with one nest more
+        ("flat(u=1*16, p=1); block(v=1*16x1, k=0., p=0); flat(u=1*16, p=1)", 0.0),
+    ],
+)
+def test_a_shipped_schedule_that_does_not_fit_is_passed_over(
+    shipped: Path, tmp_path: Path, schedule: str, seconds: float
+) -> None:
     scope, machine = product_scope(), Machine.here()
     with Database(tmp_path / "db.sqlite") as database:
         tuner = Tuner(database, machine, "native")
         form = tuner.reduction_form(scope, TYPES, ())
         assert form is not None
-        wrong = TunedForm(form.text, 99.0, 1.0, ("block(v=7*16x3, u=0:4, p=1)",))
+        wrong = TunedForm(form.text, 99.0, 1.0, (schedule,))
         write_schedules(shipped / f"{tuner.processor_class}.jsonl", "here", tuner.backend, [wrong])
         read_shipped_schedules.cache_clear()
-        assert tuner.best_schedule(scope, TYPES, OUT, 0.3) is not None
+        assert tuner.best_schedule(scope, TYPES, OUT, seconds) is not None
         tuner.close()

@@ -235,13 +235,16 @@ class Tuner:
         seconds that it took are less than `seconds`.
         """
         self.timer.set_expression(show_scope(scope), types, output)
-        request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         # the history of the reduction form, and its fastest schedules with names in place of roles
         form = self.reduction_form(scope, types, is_constant)
         history = ReductionHistory() if form is None else self.histories.of(form)
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
-        known = [schedule for schedule in known if _has_sketch_for_each_nest(schedule, pools)]
+        fitting = [schedule for schedule in known if _has_sketch_for_each_nest(schedule, pools)]
+        if known and not fitting:  # then the form counts as one that was not tuned
+            seconds = max(seconds, MIN_TUNING_SECONDS)
+        known = fitting
+        request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
         if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
             self.tried_count += 1
@@ -378,10 +381,9 @@ def _sketches_with_shapes(
 
 
 def _has_sketch_for_each_nest(schedule: Schedule, pools: Sequence[SchedulePool]) -> bool:
-    """Whether the schedule has as many sketches as the nests that its changes leave.
+    """Whether the schedule has as many sketches as its changes leave nests.
 
-    Expressions of one form may differ in their nests: what is computed before or after a reduction may need
-    one of its own.
+    Expressions of one form may differ in these: what is computed around a reduction may need one of its own.
     """
     counts = {len(pool.shapes) for pool in pools if pool.changes == nest_changes(schedule)}
     return not counts or len(nest_sketches(schedule)) in counts
