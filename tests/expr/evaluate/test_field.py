@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tensaurus.expr.evaluate import prime_field
 from tensaurus.expr.evaluate.fields import Array, P, Polynomials, PrimeField, Rationals, Reals, Z3Terms
 from tensaurus.expr.evaluate.interpret import interpret
+from tensaurus.expr.evaluate.two_point_field import PrimeFieldPairs, unpack_halves
 from tensaurus.expr.ir.scope import Scope, Tensor, call, compute
 
 GF = PrimeField(7)
@@ -33,6 +35,36 @@ def test_matmul_by_limbs_equals_big_integers(shape: tuple[int, int, int], extrem
         a[...], b[...] = P - 1, P - 1
     exact = np.matmul(a.astype(object), b.astype(object)) % P
     assert (GF.matmul(a, b).astype(object) == exact).all()
+
+
+SHAPES_OF_PRODUCTS = [
+    ((7, 5), (5, 9)),
+    ((3, 7, 5), (5, 9)),
+    ((7, 5), (3, 5, 9)),
+    ((1, 5), (5, 40)),
+    ((40, 5), (5, 1)),
+    ((2, 1, 4, 30), (3, 30, 2)),
+    ((0, 5), (5, 3)),
+    ((4, 0), (0, 3)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES_OF_PRODUCTS)
+@pytest.mark.parametrize("part", [1, 4, 64, 1 << 18])
+def test_products_in_parts_are_exact_at_both_points(
+    left: tuple[int, ...], right: tuple[int, ...], part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever operand is larger, and whichever is of weights, which are the same at both points."""
+    monkeypatch.setattr(prime_field, "PART_ELEMENTS", part)
+    rng, pairs = np.random.default_rng(2), PrimeFieldPairs(3)
+    for has_weights in ((False, False), (True, False), (False, True), (True, True)):
+        a, b = (
+            pairs.lift(rng.standard_normal(shape).astype(np.float32)) if fixed else pairs.random(shape, rng)
+            for shape, fixed in zip((left, right), has_weights, strict=True)
+        )
+        found = unpack_halves(pairs.matmul(a, b))
+        for got, x, y in zip(found, unpack_halves(a), unpack_halves(b), strict=True):
+            assert (got.astype(object) == np.matmul(x.astype(object), y.astype(object)) % P).all()
 
 
 def test_matmul_of_long_rows_is_cut_before_float64_loses_a_bit() -> None:

@@ -182,9 +182,16 @@ class PrimeFieldPairs(PrimeField):
             total = np.add.reduce(scramble_words(data ^ state), axis=axes)
             return self._random_pairs(scramble_words(np.asarray(total * _MULTIPLIER + state)))
 
-    def matmul(self, a: Array, b: Array) -> Array:
+    def _multiply(self, a: Array, b: Array) -> Array:
         (a1, a2), (b1, b2) = unpack_halves(a), unpack_halves(b)
-        return pack_halves(super().matmul(a1, b1), super().matmul(a2, b2))
+        # weights are the same at both points: one product by the other operand's halves side by side
+        if np.array_equal(a1, a2):
+            both = super()._multiply(a1, np.concatenate([b1, b2], axis=-1))
+            return pack_halves(both[..., : b.shape[-1]], both[..., b.shape[-1] :])
+        if np.array_equal(b1, b2):
+            both = super()._multiply(np.concatenate([a1, a2], axis=-2), b1)
+            return pack_halves(both[..., : a.shape[-2], :], both[..., a.shape[-2] :, :])
+        return pack_halves(super()._multiply(a1, b1), super()._multiply(a2, b2))
 
     def _cast(self, target: str, data: Array, dtype: str) -> Array:
         if target == "bool" and self.has_elements(data) and not self.laws.order:
