@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tensaurus.expr.ir.expression_text import parse
 from tensaurus.expr.normal.intern import intern_scope
+from tensaurus.graph.ir.node import apply, source
 from tensaurus.kernels.halide.compile import input_tensors
 from tensaurus.kernels.tune.kernel_speeds import (
     LOSS,
@@ -19,9 +20,12 @@ from tensaurus.kernels.tune.kernel_speeds import (
     KernelSpeeds,
     form_distance,
 )
+from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, count_form_work
 from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops import TensorType
+from tensaurus.ops.eop import eop
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.roofline import Roofline
@@ -147,3 +151,22 @@ def test_the_tuner_learns_from_what_it_tunes(tmp_path: Path) -> None:
         tuner.close()
         again = Tuner(database, Machine.here(), "native", ships=False)
         assert isclose(again.histories.expected_seconds(form), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_expression_that_no_kernel_computes_has_no_form(tmp_path: Path, dtype: str) -> None:
+    """A model of such elements is priced without kernels: half precision has none."""
+    types = TensorType(dtype, (8, 16)), TensorType(dtype, (16, 4))
+    tensors = {x.name: x for x in input_tensors(types)}
+    scope = intern_scope(parse("L[i:8, j:4](sum[r:16](mul(x0[i, r], x1[r, j])))", tensors))
+    output = TensorType(dtype, (8, 4))
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, Machine.here(), "native")
+        kernels = TunedKernels(tuner, lambda least: 0.1)
+        leaves = [source(f"x{k}", kind) for k, kind in enumerate(types)]
+        node = apply(eop, leaves, {"scope": scope})
+        assert node.tensor == output and tuner.reduction_form(scope, types, ()) is None
+        assert kernels.expected_seconds(node) == 0.0
+        assert kernels.least_seconds(node) == MIN_TUNING_SECONDS
+        assert kernels(node) is None and any(dtype in reason for reason in kernels.dropped)
+        tuner.close()

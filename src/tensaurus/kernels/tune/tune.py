@@ -25,6 +25,7 @@ from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.sizes.size import product
 from tensaurus.kernels.halide.compile import halide_features, input_tensors, kernel_interface
+from tensaurus.kernels.halide.lowering_errors import LoweringError
 from tensaurus.kernels.halide.pipeline import schedulable_stages
 from tensaurus.kernels.stages.bilinear_chain import has_combinations
 from tensaurus.kernels.stages.loop_nest import Nest, find_nests
@@ -187,9 +188,8 @@ class Tuner:
 
     def least_seconds(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> float:
         """Returns how long an expression must be tuned at least to get a good schedule."""
-        if not all(isinstance(n, int) for kind in types for n in kind.shape):
-            return MIN_TUNING_SECONDS
-        form = self.reduction_form(scope, types, is_constant)
+        has_sizes = all(isinstance(n, int) for kind in types for n in kind.shape)
+        form = self.reduction_form(scope, types, is_constant) if has_sizes else None
         return MIN_TUNING_SECONDS if form is None else self.histories.least_seconds(form)
 
     def _workload(self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]) -> str:
@@ -240,10 +240,8 @@ class Tuner:
         history = ReductionHistory() if form is None else self.histories.of(form)
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
-        fitting = [schedule for schedule in known if _has_sketch_for_each_nest(schedule, pools)]
-        if known and not fitting:  # then the form counts as one that was not tuned
-            seconds = max(seconds, MIN_TUNING_SECONDS)
-        known = fitting
+        if known and not (known := [s for s in known if _has_sketch_for_each_nest(s, pools)]):
+            seconds = max(seconds, MIN_TUNING_SECONDS)  # the form counts as one that was not tuned
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
         if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
@@ -341,7 +339,11 @@ class Tuner:
     def reduction_form(
         self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
     ) -> ReductionForm | None:
-        stages, _ = schedulable_stages(scope, input_tensors(types))
+        """Returns the form of an expression; None where it reduces nothing, or no kernel computes it."""
+        try:
+            stages, _ = schedulable_stages(scope, input_tensors(types))
+        except LoweringError:  # such as elements of float16
+            return None
         return reduction_form(stages, frozenset(f"x{k}" for k, known in enumerate(is_constant) if known))
 
     def _estimate_on_all_threads(
@@ -357,8 +359,8 @@ class Tuner:
 
     def _waiting_seconds(self, schedule: Schedule, pools: Sequence[SchedulePool]) -> float:
         """Estimates the seconds in which threads wait for each other."""
-        pairs = _sketches_with_shapes(schedule, pools)
-        return sum(exchange_seconds(*pair, self.machine.threads) for pair in pairs)
+        threads = self.machine.threads
+        return sum(exchange_seconds(*pair, threads) for pair in _sketches_with_shapes(schedule, pools))
 
     def close(self) -> None:
         """Ends the processes that time and compile schedules."""
@@ -381,12 +383,9 @@ def _sketches_with_shapes(
 
 
 def _has_sketch_for_each_nest(schedule: Schedule, pools: Sequence[SchedulePool]) -> bool:
-    """Whether the schedule has as many sketches as its changes leave nests.
-
-    Expressions of one form may differ in these: what is computed around a reduction may need one of its own.
-    """
-    counts = {len(pool.shapes) for pool in pools if pool.changes == nest_changes(schedule)}
-    return not counts or len(nest_sketches(schedule)) in counts
+    """Whether the schedule has a sketch for each nest, of which expressions of one form may have more."""
+    shapes = [pool.shapes for pool in pools if pool.changes == nest_changes(schedule)]
+    return not shapes or len(nest_sketches(schedule)) == len(shapes[0])
 
 
 def _is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
