@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import count
 from math import ceil
 
 from tensaurus.expr.ir.expression_text import parse
@@ -23,12 +22,12 @@ from tensaurus.finders.bilinear import best_algorithm
 from tensaurus.finders.bilinear.fast_convolution import Convolution, fast_scope
 from tensaurus.finders.bilinear.tiling import ConvolutionAxis
 from tensaurus.kernels.halide.compile import input_tensors
+from tensaurus.kernels.tune.schedule_reuse import FORM_LINE
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.ops import TensorType
 
 __all__ = ["FormExpression", "write_expression"]
 
-LINE = re.compile(r"(\w+) (\w+)\[([\d,]*) over ([\d,]*)\] of (.*), with 0 dear functions")
 OPERAND = re.compile(r"(\w+)\[([^]]*)\](\|?)")
 
 
@@ -52,6 +51,8 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _Line:
+    """One reduction of a form: its extents, those that it reduces, and the operands that the form names."""
+
     dtype: str
     monoid: str
     extents: tuple[int, ...]
@@ -74,7 +75,7 @@ def write_expression(form: str, tuner: Tuner) -> FormExpression | None:
 
 def _parse_line(line: str) -> _Line | None:
     """Parse a line of a form; None for one with indices that are not affine, or with dear functions."""
-    if (match := LINE.fullmatch(line)) is None or "?" in line:
+    if (match := FORM_LINE.fullmatch(line)) is None or match[6] != "0" or "?" in line:
         return None
     extents, reduced = (tuple(map(int, filter(None, match[k].split(",")))) for k in (3, 4))
     operands = []
@@ -145,7 +146,5 @@ def _write_fast_convolution(lines: list[_Line]) -> FormExpression | None:
     convolution = Convolution(1, channels, filters, groups, tuple(axes), has_bias=True)
     scope = intern_scope(fast_scope(convolution, tuple(algorithms)))
     read = sorted(tensors(scope), key=lambda x: x.name)
-    if [x.name for x in read] != [f"x{k}" for k, _ in zip(count(), read, strict=False)]:
-        return None
     types = tuple(TensorType(x.dtype, tuple(x.shape)) for x in read)
     return FormExpression(scope, types, (False, *(True for _ in types[1:])))

@@ -7,7 +7,11 @@ matrix product, which tells when other virtual machines slow this one down: how 
 to be of a quiet moment.  The file kernels/tune/schedules/CLASS.jsonl gets the fastest schedules; forms that
 it has and that were not met now stay.  Ctrl-C keeps what was found; the same database goes on from there.
 
+With --forms, the forms of another class's file come first, as far as an expression of them can be written
+(`form_expressions`), so that a new class of processors has most of the library in half an hour.
+
     python bench/library.py --db schedules.sqlite [--search 45] [--retune 1800] [--file FILE] [MODEL ...]
+    python bench/library.py --db schedules.sqlite --forms 512-amd.jsonl --search 0 --retune 0
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import monotonic
@@ -138,11 +143,10 @@ def tune_forms(file: Path, tuner: Tuner) -> None:
     for text in sorted(missing, key=lambda text: -count_form_work(text)[0]):
         if (made := write_expression(text, tuner)) is None:
             continue
-        leaves = [source(f"x{k}", kind) for k, kind in enumerate(made.types)]
-        output = apply(eop, leaves, {"scope": made.scope}).tensor
+        kernel = Kernel(made.scope, made.types, made.is_constant, inf)
         operations = count_form_work(text)[0]
         seconds = next(seconds for least, seconds in FORM_SECONDS if operations >= least)
-        found = tuner.tune_on(made.scope, made.types, output, seconds, made.is_constant)
+        found = tuner.tune_on(kernel.scope, kernel.types, kernel.output, seconds, kernel.is_constant)
         count += found is not None
         print(f"{count} of {len(missing)} forms are tuned; {text.splitlines()[0][:70]}", flush=True)
 

@@ -28,7 +28,7 @@ from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_sch
 from tensaurus.kernels.stages.stage import Stage, extent
 from tensaurus.kernels.tune.operand_access import OperandAccess, operand_accesses
 
-__all__ = ["ReductionForm", "count_form_work", "reduction_form"]
+__all__ = ["FORM_LINE", "ReductionForm", "count_form_work", "reduction_form"]
 
 DECISIVE_OPERANDS = 2  # the largest operands of a reduction, which decide how it is scheduled
 
@@ -79,8 +79,8 @@ def reduction_form(stages: Sequence[Stage], constants: frozenset[str] = frozense
     return ReductionForm("\n".join(lines), roles) if lines else None
 
 
-# one line of a form, as `reduction_form` writes it: dtype, extents, reduced extents, operands
-_FORM_LINE = re.compile(r"(\w+) \w+\[([\d,]*) over ([\d,]*)\] of (.*), with \d+ dear functions")
+# a line of a form, as `reduction_form` writes: dtype, monoid, extents, reduced extents, operands, functions
+FORM_LINE = re.compile(r"(\w+) (\w+)\[([\d,]*) over ([\d,]*)\] of (.*), with (\d+) dear functions")
 _DIMENSION = re.compile(r"(\d+):")  # in the text of an operand
 
 
@@ -94,10 +94,10 @@ def count_form_work(text: str) -> tuple[int, int]:
     """
     operations = moved = 0
     for line in text.splitlines():
-        match = _FORM_LINE.fullmatch(line)
+        match = FORM_LINE.fullmatch(line)
         if match is None:
             raise ValueError(f"not the text of a form: {line}")
-        dtype, kept, reduced, operands = match.groups()
+        dtype, _, kept, reduced, operands, _ = match.groups()
         kept_count = prod(map(int, filter(None, kept.split(","))))
         reduced_count = prod(map(int, filter(None, reduced.split(","))))
         sizes = [prod(map(int, _DIMENSION.findall(operand))) for operand in operands.split(";")]

@@ -241,7 +241,7 @@ class Tuner:
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         pools = self._schedule_pools(scope, types, is_constant)
         if known and not (known := [s for s in known if _has_sketch_for_each_nest(s, pools)]):
-            seconds = max(seconds, MIN_TUNING_SECONDS)  # the form counts as one that was not tuned
+            seconds = max(seconds, MIN_TUNING_SECONDS)  # nothing known fits: it is tuned like an unknown form
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
         if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
@@ -383,7 +383,7 @@ def _sketches_with_shapes(
 
 
 def _has_sketch_for_each_nest(schedule: Schedule, pools: Sequence[SchedulePool]) -> bool:
-    """Whether the schedule has a sketch for each nest, of which expressions of one form may have more."""
+    """Whether the schedule has a sketch for each nest; expressions of one form may differ in their nests."""
     shapes = [pool.shapes for pool in pools if pool.changes == nest_changes(schedule)]
     return not shapes or len(nest_sketches(schedule)) == len(shapes[0])
 

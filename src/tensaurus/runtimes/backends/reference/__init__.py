@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ class Session:
     """An imported model in float64; its weights are converted in the first run."""
 
     program: Program
-    _constants: KeptConstants | None = None
+    _constants: KeptConstants | None = field(default=None, init=False, repr=False, compare=False)
 
     def get_inputs(self) -> Sequence[Port]:
         return self._ports()[0]

@@ -149,7 +149,8 @@ class _Evaluation:
             held.update(self.constants.values)
         order = list(_order(roots, held))
         # constants that something else reads; not those that are only steps on the way to them
-        kept = {arg for node in order if not node.static for arg in _needed_args(node) if arg.static}
+        readers = [node for node in order if not node.static] if self.constants is not None else []
+        kept = {arg for node in readers for arg in _needed_args(node) if arg.static}
         # how often each value is still to be read; a root is read once more, for the result
         reads_left = Counter(arg for node in order for arg in _needed_args(node))
         reads_left.update(roots)
