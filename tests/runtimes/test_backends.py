@@ -13,6 +13,7 @@ import pytest
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from tensaurus.graph.onnx.build import Build
+from tensaurus.ops.kernel_nodes import KERNEL_DOMAIN
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.backends import Bindable, Fusing, Profiling
 from tensaurus.runtimes.backends._kernels import Kernel, mean_of_middle_half
@@ -179,6 +180,31 @@ def test_conversions_are_charged_to_those_who_ask_for_them() -> None:
     assert charge_kernels(profile) == [(one, 1.0), (none, 4.0), (two, 16.0 + 32.0)]
     alone = [Kernel("only", "Op", ("x",), ("y",), none, True)]
     assert charge_kernels([(alone[0], 1.0)]) == [(none, 1.0)]
+
+
+def test_a_generated_kernel_pays_for_the_conversions_that_the_original_lacks() -> None:
+    """It is joined to one plain tensor of two; the blocked kernels before and after it pay the usual ones."""
+    made = [frozenset({name}) for name in "abcd"]
+    none = frozenset[str]()
+    kernels = [
+        Kernel("blocked", "Conv", ("x",), ("p",), made[0]),
+        Kernel("to plain", "ReorderOutput", ("p",), ("q",), none, True),
+        Kernel("generated", "eop", ("y",), ("r",), made[1], domain=KERNEL_DOMAIN),
+        Kernel("joined", "Concat", ("q", "r"), ("s",), made[2]),
+        Kernel("to blocked", "ReorderInput", ("s",), ("t",), none, True),
+        Kernel("blocked again", "Conv", ("t",), ("u",), made[3]),
+    ]
+    profile = list(zip(kernels, [1.0, 8.0, 2.0, 3.0, 8.0, 4.0], strict=True))
+    assert charge_kernels(profile) == [*zip(made, [1.0, 2.0, 3.0 + 8.0, 4.0 + 8.0], strict=True)]
+    assert charge_kernels(profile, 16.0) == charge_kernels(profile)
+    halved = [*zip(made, [1.0, 2.0 + 4.0 + 4.0, 3.0 + 4.0, 4.0 + 4.0], strict=True)]
+    assert charge_kernels(profile, 8.0) == halved
+    kernels[3] = Kernel("joined to another", "Concat", ("q", "z"), ("s",), made[2])
+    apart = [(kernel, seconds) for kernel, (_, seconds) in zip(kernels, profile, strict=True)]
+    assert charge_kernels(apart, 8.0) == charge_kernels(apart)
+
+
+def test_the_middle_half_counts_in_a_mean() -> None:
     assert (
         mean_of_middle_half([9.0, 1.0, 2.0, 3.0]) == 2.5
         and mean_of_middle_half([5.0]) == 5.0

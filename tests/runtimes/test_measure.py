@@ -389,11 +389,12 @@ def test_the_roofline_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
         return Peaks("AVX2", 4.0, 2.0, 0.5)
 
     monkeypatch.setattr(roofline, "measure_peaks", peaks)
+    monkeypatch.setattr(roofline, "measure_last_cache", lambda threads, repeats: 0.8)
     machines = [Machine.here(threads) for threads in (1, 1, 2)]
     with Database(tmp_path / "db.sqlite") as records:
         first, again, other = (Roofline.here(records, machine) for machine in machines)
     assert asked == [1, 2] and first == again and other.cache_bytes == 2 * first.cache_bytes
-    assert (first.operation, first.cached, first.streamed) == (0.25, 0.5, 2.0)
+    assert (first.operation, first.cached, first.streamed, first.shared) == (0.25, 0.5, 2.0, 1.25)
 
 
 def test_the_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:

@@ -173,12 +173,14 @@ def test_what_slows_everything_down_is_the_constants_price() -> None:
 
 
 def test_an_operator_in_a_kernel_of_several_costs_its_share() -> None:
-    """Where it was observed by itself, too, that counts."""
+    """Where it was observed by itself, or measured alone, that counts."""
     known = InContextCosts()
     relu, exp = (Piece.of(node(op, X)) for op in ("Relu", "Exp"))
     known.learn(Observation(2.0, ((placed(0, "Relu", 1.0).nodes, 2.0),)), [placed(0, "Relu", 1.0)])
     known.learn_shares([(exp, 3.0), (exp, 5.0), (relu, 9.0)])
-    assert known.costs_elsewhere([relu, exp], [1.0, 1.0]) == [2.0, 4.0]
+    assert known.observed_seconds(exp) == 4.0
+    assert known.costs_elsewhere([relu, exp], [1.0, 4.0]) == [2.0, 4.0]  # 4.0: known from the share alone
+    assert known.costs_elsewhere([exp], [3.0]) == [6.0]  # measured: as Relu, twice as long as alone
 
 
 def test_what_is_measured_after_the_run_is_compared_with_it() -> None:

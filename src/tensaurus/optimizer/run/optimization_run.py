@@ -58,7 +58,7 @@ MIN_EXTENSION_SHARE = 0.05  # of the time limit; a search is not extended by les
 PROBE_TIME_SHARE = 0.3  # of the search's time, for all programs that probe the accuracy of fast algorithms
 PROBE_LOADS = 3  # of the original, of its scores (`near_ties`), and of the candidate
 PROBE_RUNS = 15  # times a run of the original that one such probe takes, beside loading
-DERIVATION_SHARE = 0.1  # of the search's time, for derivations
+DERIVATION_SHARE = 0.06  # of the search's time, for derivations
 SMALL_CONSTANT_BYTES = 1 << 14  # axes, sizes and scales that a result may store beyond its memory limit
 FIRST_REFERENCE_SHARE, SECOND_REFERENCE_SHARE = 0.2, 0.1  # of the time limit, for two runs of the reference
 

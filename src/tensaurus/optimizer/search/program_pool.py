@@ -86,6 +86,12 @@ class ProgramPool:
         """Whether the original was run whole, which tells whether programs can be."""
         return self.original is not None and self.original.measured is not None
 
+    @property
+    def has_run_other(self) -> bool:
+        """Whether a program beside the original was run whole, or none can be."""
+        others = (one for one in self._all.values() if one is not self.original)
+        return not self.is_original_run or any(one.measured is not None for one in others)
+
     def has_gain(self, share: float) -> bool:
         """Return whether a program takes less time than the original, by this share at least.
 

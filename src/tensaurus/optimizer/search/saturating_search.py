@@ -263,6 +263,8 @@ class SaturatingSearch:
                 continue
             if best is None:
                 return None
+            if not self.pool.has_run_other and best.extracted.measured is None:
+                self._run_whole(best)  # the finders go by what it costs in context
             self._run_finders(best.extracted.program)
             if not self._learn_fusions(best.extracted.program) and self.finder_runner.unions == unions:
                 return best

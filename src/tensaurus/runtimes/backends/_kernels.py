@@ -21,6 +21,7 @@ class Kernel:
     tensors          tensors of the model that the kernel computes, inner ones too; none for a conversion, and
                      where they could not be traced
     conversion       whether the kernel only changes the layout of a tensor
+    domain           of the operator
     """
 
     name: str
@@ -29,6 +30,7 @@ class Kernel:
     outputs: tuple[str, ...]
     tensors: frozenset[str]
     conversion: bool = False
+    domain: str = ""
 
 
 def mean_of_middle_half(samples: Sequence[float]) -> float:

@@ -54,7 +54,8 @@ def trace_kernels(
             outputs = set[str]().union(*(ends[place].made for place in group)) & known
             tensors = trace_tensors(sorted(outputs), stops, makers, inputs)
         moves = not tensors and node.op_type in CONVERSIONS
-        kernels.append(Kernel(node.name, node.op_type, tuple(node.input), tuple(node.output), tensors, moves))
+        read, made = tuple(node.input), tuple(node.output)
+        kernels.append(Kernel(node.name, node.op_type, read, made, tensors, moves, node.domain))
     return kernels
 
 

@@ -15,13 +15,14 @@ from time import perf_counter
 
 import numpy as np
 
-__all__ = ["Peaks", "measure_peaks"]
+__all__ = ["Peaks", "measure_last_cache", "measure_peaks"]
 
 REPEATS = 8  # measurements of each rate, of which the best is the peak
 QUICK_REPEATS = 3  # enough to see whether the machine is at its peaks now
 SECONDS = 0.05  # about the time of one measurement
 CACHED_FLOATS = 64 * 1024  # copied within a second-level cache: 256 KiB read, and as much written
 STREAMED_FLOATS = 16 * 1024 * 1024  # copied through memory
+SHARED_FLOATS = 1024 * 1024  # copied within the last-level cache: 4 MiB read, and as much written
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def measure_peaks(threads: int, repeats: int = REPEATS) -> Peaks:
     )
     memory = _best_rate(threads, repeats, lambda: _copy_function(STREAMED_FLOATS, 1), 8 * STREAMED_FLOATS)
     return Peaks(instructions, flops, cache, memory)
+
+
+def measure_last_cache(threads: int, repeats: int = REPEATS) -> float:
+    """Measure the bytes a second that all threads copy within the last-level cache, beyond their own."""
+    return _best_rate(threads, repeats, lambda: _copy_function(SHARED_FLOATS, 16), 8 * SHARED_FLOATS * 16)
 
 
 def _best_rate(threads: int, repeats: int, make: Callable[[], Callable[[], object]], amount: float) -> float:

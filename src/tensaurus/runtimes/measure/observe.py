@@ -25,7 +25,7 @@ from tensaurus.runtimes.backends import Array
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.measure.measure import compare_timings, time_in_turns, warm_up
-from tensaurus.runtimes.measure.runtime_kernels import charge_kernels, fused_pieces
+from tensaurus.runtimes.measure.runtime_kernels import charge_kernels, conversion_seconds, fused_pieces
 from tensaurus.runtimes.measure.worker import Worker
 from tensaurus.system.errors import TensaurusError
 
@@ -34,7 +34,8 @@ __all__ = ["PROFILE", "Observation", "Observer"]
 ROUNDS = 6  # rounds in which a program and the first program each have a turn
 RUNS_PER_TURN = 40  # more or fewer where a turn would else not take between the two times below
 MIN_TURN_SECONDS, MAX_TURN_SECONDS = 0.02, 0.1
-PROFILE = "kernels (2) of model"  # how database keys of observations begin; 2 is the version of the method
+PROFILE = "kernels (3) of model"  # how database keys of observations begin; 3 is the version of the method
+CONVERSIONS = "conversions"  # the end of the key of the seconds of all layout conversions in an observed run
 TIME_SHARE = 0.3  # share of the time left for the rounds of one program
 PLACE_DIGITS = 6  # digits of a kernel's place in a workload's text
 
@@ -42,10 +43,15 @@ _Kernels: TypeAlias = Sequence[tuple[frozenset[str], float]]  # of each kernel: 
 
 
 class _FirstProgram(NamedTuple):
-    """The program that was observed first, and the seconds of a run: others run in turns with it."""
+    """The program that was observed first: others run in turns with it.
+
+    seconds             of a run
+    conversion_seconds  of the layout conversions in a run under the profiler
+    """
 
     build: Build
     seconds: float
+    conversion_seconds: float
 
 
 @dataclass(frozen=True)
@@ -115,11 +121,12 @@ class Observer:
         """Return the kernels that the database has of a build, one row each; [] where it has none."""
         text = self._workload_prefix(build)
         rows = self._database.beginning(text, self._machine.backend_key(self._backend), self._machine.key)
-        if rows and self._first is None:
-            self._first = _FirstProgram(build, sum(row.seconds for row in rows))
-        return [
-            (frozenset(json.loads(row.workload[len(text) + PLACE_DIGITS :])), row.seconds) for row in rows
-        ]
+        kernels = [(row.workload[len(text) + PLACE_DIGITS :], row.seconds) for row in rows]
+        conversions = sum(seconds for names, seconds in kernels if names == CONVERSIONS)
+        kernels = [pair for pair in kernels if pair[0] != CONVERSIONS]
+        if kernels and self._first is None:
+            self._first = _FirstProgram(build, sum(seconds for _, seconds in kernels), conversions)
+        return [(frozenset(json.loads(names)), seconds) for names, seconds in kernels]
 
     def _profile(self, build: Build) -> _Kernels:
         """Time a run, then the kernels in it, scale these to the run, and store them."""
@@ -129,16 +136,19 @@ class Observer:
         run = median(worker.time(MIN_TURN_SECONDS).samples)
         turn = min(MAX_TURN_SECONDS, max(MIN_TURN_SECONDS, RUNS_PER_TURN * run))
         seconds = self._time_beside_first(build, worker, turn, run)
-        charges = charge_kernels(worker.profile(build, self._feeds, 3 * turn) or [])
+        profile = worker.profile(build, self._feeds, 3 * turn) or []
+        conversions = conversion_seconds(profile)
+        if self._first is None:
+            self._first = _FirstProgram(build, seconds, conversions)
+        charges = charge_kernels(profile, self._first.conversion_seconds)
         if not charges:  # the program may take less than the runtime's clock resolves
             return ()
         kernels = _scale_to_run(charges, seconds)
         key, text = self._machine.backend_key(self._backend), self._workload_prefix(build)
+        rows = [(json.dumps(sorted(names)), spent) for names, spent in kernels]
         self._database.put_many(
-            Measurement(
-                f"{text}{place:0{PLACE_DIGITS}}{json.dumps(sorted(names))}", key, self._machine.key, "", spent
-            )
-            for place, (names, spent) in enumerate(kernels)
+            Measurement(f"{text}{place:0{PLACE_DIGITS}}{names}", key, self._machine.key, "", spent)
+            for place, (names, spent) in enumerate([*rows, (CONVERSIONS, conversions)])
         )
         return kernels
 
@@ -158,9 +168,8 @@ class Observer:
         if self._first is None:
             rounds = self._affordable_rounds(max(turn, run))
             (timing,) = time_in_turns(["the program"], [worker], rounds, turn, self.deadline)
-            self._first = _FirstProgram(build, timing.median)
             return timing.median
-        first, base = self._first
+        first, base, _ = self._first
         if self._first_worker is None or not self._first_worker.is_alive:
             self._first_worker = self._start_worker()
             warm_up(self._first_worker, first, self._feeds, turn)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+
+import networkx as nx
 
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Op
+from tensaurus.ops.kernel_nodes import KERNEL_DOMAIN
 from tensaurus.runtimes.backends import Kernel
 
-__all__ = ["charge_kernels", "fused_pieces", "nodes_of"]
+__all__ = ["charge_kernels", "conversion_seconds", "fused_pieces", "nodes_of"]
 
 MAX_OPERATORS = 12  # of one kernel; a larger set comes from a trace that went past the kernel's inputs
 
@@ -30,7 +34,14 @@ def nodes_of(names: Iterable[str], nodes: Mapping[str, Node]) -> set[Node]:
     return {node for node in inner if not node.static and node.op not in (INPUT, CONSTANT)}
 
 
-def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozenset[str], float]]:
+def conversion_seconds(profile: Sequence[tuple[Kernel, float]]) -> float:
+    """Return the seconds of all layout conversions in a run."""
+    return sum(seconds for kernel, seconds in profile if kernel.conversion)
+
+
+def charge_kernels(
+    profile: Sequence[tuple[Kernel, float]], usual: float = inf
+) -> list[tuple[frozenset[str], float]]:
     """Return for each kernel the model's tensors that it computes, and the seconds that it is charged with.
 
     The time of a layout conversion is charged to the kernels that read its result, as they need the layout;
@@ -38,6 +49,11 @@ def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozen
     its own time.
 
     [(reorder, 2 us), (conv of the reordered x, 10 us)]   ->   [(tensors of the conv, 12 us)]
+
+    Generated kernels compute on plain tensors.  One among operators on a blocked layout causes conversions:
+    of its own tensors or, beyond a Concat, of others.  The `usual` seconds are those of the conversions in
+    the original.  Where a run has more, the share of each conversion that is beyond them is charged to the
+    generated kernels that tensors connect with the conversion, if there are any.
     """
     kernels, charges = [kernel for kernel, _ in profile], [seconds for _, seconds in profile]
     makers = {name: place for place, kernel in enumerate(kernels) for name in kernel.outputs if name}
@@ -46,6 +62,14 @@ def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozen
         for name in kernel.inputs:
             if name in makers:
                 readers[makers[name]].add(place)
+    total = conversion_seconds(profile)
+    if total > usual:
+        causes = _causes_of_conversions(kernels, readers)
+        for place, causing in causes.items():
+            moved = charges[place] * (1 - usual / total)
+            charges[place] -= moved
+            for cause in causing:
+                charges[cause] += moved / len(causing)
     for place, kernel in enumerate(kernels):  # in order: a chain of conversions passes its time on
         if kernel.conversion and readers[place]:
             for reader in readers[place]:
@@ -59,6 +83,31 @@ def charge_kernels(profile: Sequence[tuple[Kernel, float]]) -> list[tuple[frozen
                 charges[maker] += charges[place] / len(made)
             charges[place] = 0.0
     return [(kernel.tensors, cost) for kernel, cost in zip(kernels, charges, strict=True) if cost > 0.0]
+
+
+def _causes_of_conversions(kernels: Sequence[Kernel], readers: Sequence[set[int]]) -> dict[int, list[int]]:
+    """Return the generated kernels in the regions beside each conversion; conversions without are left out.
+
+    Kernels are in one region if tensors connect them without a conversion in between.
+    """
+    regions: nx.Graph[int] = nx.Graph()
+    regions.add_nodes_from(place for place, kernel in enumerate(kernels) if not kernel.conversion)
+    beside: dict[int, set[int]] = {place: set() for place, kernel in enumerate(kernels) if kernel.conversion}
+    for place, kernel in enumerate(kernels):
+        for reader in readers[place]:
+            if not kernel.conversion and not kernels[reader].conversion:
+                regions.add_edge(place, reader)
+            elif not kernel.conversion:
+                beside[reader].add(place)
+            elif not kernels[reader].conversion:
+                beside[place].add(reader)
+    generated_beside: dict[int, list[int]] = {}
+    for region in nx.connected_components(regions):
+        generated = [place for place in region if kernels[place].domain == KERNEL_DOMAIN]
+        for conversion, neighbours in beside.items():
+            if generated and neighbours & region:
+                generated_beside.setdefault(conversion, []).extend(generated)
+    return generated_beside
 
 
 def _piece_of(names: frozenset[str], nodes: Mapping[str, Node]) -> Piece | None:

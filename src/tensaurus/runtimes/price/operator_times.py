@@ -272,7 +272,9 @@ class OperatorCosts:
                 seconds = self._measure_copies(piece) if seconds is None else seconds
         self.measured += 1
         value = inf if seconds is None else seconds
-        record("operator", took_ms=value * 1e3, measuring_seconds=monotonic() - now, operator=piece.text)
+        expected = {"peak_ms": 1e3 * self.estimate(piece), "least_ms": 1e3 * self.kernel_seconds(piece)}
+        spent = monotonic() - now
+        record("operator", took_ms=value * 1e3, measuring_seconds=spent, **expected, operator=piece.text)
         # a refusal is stored, too, but no time limit or crash: the next run may be luckier
         if value < inf or not (measuring.ended or self.stopwatch.ended):
             self.database.put(Measurement(workload, self.backend, self.device, "", value))
@@ -298,10 +300,11 @@ class OperatorCosts:
         return seconds + self._weight_seconds(piece) + activation_seconds
 
     def _weight_seconds(self, piece: Piece) -> float:
-        """Return the seconds to fetch a kernel's weights, if the model's do not stay in the caches."""
-        if self.weight_bytes <= CACHED_BYTES:
+        """Return the seconds to fetch a kernel's weights from where the model's stay between two runs."""
+        if self.weight_bytes <= self.roofline.cache_bytes:
             return 0.0
-        return _weight_bytes(piece) * self.roofline.streamed
+        is_in_cache = self.weight_bytes <= CACHED_BYTES
+        return _weight_bytes(piece) * (self.roofline.shared if is_in_cache else self.roofline.streamed)
 
     def _measure_copies(self, piece: Piece) -> float | None:
         """Return the seconds of a piece, measured in several copies or in one; None where it does not run."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.measure.machine_peaks import QUICK_REPEATS, measure_peaks
+from tensaurus.runtimes.measure.machine_peaks import QUICK_REPEATS, measure_last_cache, measure_peaks
 from tensaurus.runtimes.price.operation_counts import bytes_of, operations
 
 __all__ = ["ONE_CORE", "Roofline", "estimate"]
 
-CACHE_BYTES = 1 << 20  # bytes of a piece's tensors that are taken to stay in the caches of one core
+CACHE_BYTES = 1 << 20  # bytes of tensors that are taken to stay in the caches of one core
 OPERATIONS = "one float32 operation at the peak"
 BYTES = "one byte copied, {}"
 
@@ -22,29 +22,33 @@ class Roofline:
     """The peaks of a machine, as seconds for one unit of work.  The defaults are roughly those of one core.
 
     operation    seconds of one float32 operation
-    cached       seconds of one byte that stays in the caches
+    cached       seconds of one byte that stays in the cores' own caches
     streamed     seconds of one byte that goes through memory
-    cache_bytes  bytes that the caches hold
+    cache_bytes  bytes that the cores' own caches hold
+    shared       seconds of one byte in the last-level cache, which all cores share
     """
 
     operation: float = 1 / 2.0e10
     cached: float = 1 / 5.0e9
     streamed: float = 1 / 5.0e9
     cache_bytes: int = CACHE_BYTES
+    shared: float = 1 / 5.0e9
 
     @classmethod
     def here(cls, database: Database, machine: Machine) -> Roofline:
         """Return this machine's roofline, from the database or measured now, which takes about a second."""
-        texts = (OPERATIONS, BYTES.format("within a cache"), BYTES.format("through memory"))
+        places = "within a cache", "through memory", "within the last-level cache"
+        texts = (OPERATIONS, *map(BYTES.format, places))
         stored = [database.get(text, "peaks", machine.key) for text in texts]
         if all(entry is not None for entry in stored):
-            operation, cached, streamed = (entry.seconds for entry in stored if entry is not None)
+            operation, cached, streamed, shared = (entry.seconds for entry in stored if entry is not None)
         else:
             peaks = measure_peaks(machine.threads, QUICK_REPEATS)
             operation, cached, streamed = 1 / peaks.flops, 1 / peaks.cache, 1 / peaks.memory
-            rows = zip(texts, (operation, cached, streamed), strict=True)
+            shared = 1 / measure_last_cache(machine.threads, QUICK_REPEATS)
+            rows = zip(texts, (operation, cached, streamed, shared), strict=True)
             database.put_many(Measurement(text, "peaks", machine.key, "", s) for text, s in rows)
-        return cls(operation, cached, streamed, CACHE_BYTES * machine.threads)
+        return cls(operation, cached, streamed, CACHE_BYTES * machine.threads, shared)
 
     def seconds(self, operations: float, moved: float) -> float:
         """Return the larger of the times of `operations` and of `moved` bytes."""
