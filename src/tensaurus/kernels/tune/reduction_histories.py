@@ -107,7 +107,7 @@ class ReductionHistories:
         return [schedule for schedule in found if schedule is not None]
 
     def expected_seconds(self, form: ReductionForm) -> float:
-        """Returns the seconds that a kernel of this form takes at least; 0 where none like it was tuned."""
+        """Returns the seconds that a kernel of this form takes at least."""
         self.of(form)  # reads what is known
         return self.speeds.least_seconds(form.text)
 

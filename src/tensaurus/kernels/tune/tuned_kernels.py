@@ -56,7 +56,7 @@ class TunedKernels:
         return self._least_seconds[node]
 
     def expected_seconds(self, node: Node) -> float:
-        """Returns the seconds that an eOperator's kernel takes at least; 0 where none like it was tuned."""
+        """Returns the seconds that an eOperator's kernel takes at least; 0 where it has none."""
         if node not in self._forms:
             self._forms[node] = self.tuner.reduction_form(*_tuned_expression(node))
         form = self._forms[node]

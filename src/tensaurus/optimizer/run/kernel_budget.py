@@ -131,7 +131,7 @@ class KernelBudget:
         return inf if self._kernels is None else self._kernels.seconds_of(node)
 
     def expected_seconds(self, node: Node) -> float:
-        """Seconds that the node's kernel takes at least; 0 where none like it was tuned."""
+        """Seconds that the node's kernel takes at least; 0 where it has none."""
         return 0.0 if self._kernels is None else self._kernels.expected_seconds(node)
 
     def tuned_seconds(self, node: Node) -> float | None:

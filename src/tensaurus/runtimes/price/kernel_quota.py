@@ -44,7 +44,7 @@ class KernelQuota:
         return self.standalone.product_seconds(piece)
 
     def kernel_seconds(self, piece: Piece) -> float:
-        """Return the seconds that kernels take at least, by kernels like them that were tuned; else 0."""
+        """Return the seconds that kernels take at least, by kernels that were tuned; 0 without kernels."""
         return self.standalone.kernel_seconds(piece)
 
     def note_observed(self, piece: Piece, seconds: float) -> None:

@@ -92,8 +92,7 @@ class OperatorCosts:
         roofline          the machine's
         kernel_cpu        the processor for which kernels of eOperators are compiled; "" where none are
         tuned_seconds     tunes the kernel of an eOperator and returns its seconds; None where it has none
-        expected_seconds  returns the seconds that the kernel of an eOperator takes at least; 0 where no
-                          kernel like it was tuned
+        expected_seconds  returns the seconds that the kernel of an eOperator takes at least
         """
         self.database, self.stopwatch = database, stopwatch
         self.backend, self.device = machine.backend_key(backend), machine.key
@@ -161,7 +160,7 @@ class OperatorCosts:
         return seconds
 
     def kernel_seconds(self, piece: Piece) -> float:
-        """Return the seconds that its kernels take at least, by kernels like them that were tuned; else 0.
+        """Return the seconds that its kernels take at least, by kernels that were tuned; 0 without kernels.
 
         A kernel may compute with the first of its weights while it fetches the next.
         """
