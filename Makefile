@@ -62,6 +62,7 @@ lint: .venv/.installed
 # Everything runs, whatever fails before it.
 nightly: .venv/.installed
 	@mkdir -p $(NIGHTLY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[ray]'
 	@status=0; \
 	$(BIN)/python -m pytest -q -n $(WORKERS) --nightly -m nightly > $(NIGHTLY)/tests.txt || \
 	  { status=1; git log --oneline -20 | tee -a $(NIGHTLY)/tests.txt; }; \

@@ -90,7 +90,7 @@ def test_other_sizes_are_expected_to_be_as_far_from_the_peaks() -> None:
 
 
 def test_another_family_tells_nothing() -> None:
-    """Another stride reads memory otherwise, other functions compute more: the least of all kernels counts."""
+    """Another stride reads memory otherwise, others compute more: the least multiple of all counts."""
     speeds = told((product(64, 48, 32), 9.0))
     form = product(64, 48, 32, stride=2)
     assert isclose(speeds.least_seconds(form), LEAST_MULTIPLE * peak_seconds(form))

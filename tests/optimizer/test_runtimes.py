@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,12 +17,13 @@ from pretended_times import alike
 
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer import choose_runtime
-from tensaurus.optimizer.choose_runtime import optimize_on_fastest_runtime
+from tensaurus.optimizer.choose_runtime import compare_other_runtimes, optimize_on_fastest_runtime
 from tensaurus.optimizer.optimize import optimize
 from tensaurus.optimizer.result.result import Result
 from tensaurus.optimizer.result.summary import METADATA_KEY, AppliedRule, Summary
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
+from tensaurus.optimizer.run.time_limit import TimeLimit
 from tensaurus.runtimes import backends
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.end_to_end_times import time_model_pairs, time_models
@@ -229,6 +231,37 @@ def test_pairs_that_decide_nothing_are_measured_again(
     with Database(tmp_path / "steps.sqlite") as database:  # without a deadline two runs are to be alike
         found[:] = [undecided]
         assert [pair(inf) for _ in range(2)] == [undecided] * 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "ended_by", "times"),
+    [
+        pytest.param([4.0, 1.0], 60.0, "saturated", {A: 2.0, B: 0.5}, id="a faster one"),
+        pytest.param([2.0, 4.0], 60.0, "saturated", {A: 2.0, B: 4.0}, id="a slower one"),
+        pytest.param([2.0, inf], 60.0, "saturated", {}, id="one that refuses the model"),
+        pytest.param([4.0, 1.0], 5.0, "saturated", {}, id="no time for it"),
+        pytest.param([4.0, 1.0], 60.0, "interrupt", {}, id="the user waits"),
+    ],
+)
+def test_the_user_is_told_of_a_faster_runtime(
+    seconds: list[float],
+    limit: float,
+    ended_by: str,
+    times: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The original takes 2 ms where it was optimized; the machine may be at another speed by now."""
+    bench = Bench(monkeypatch, dict(zip([A, B], seconds, strict=True)), {})
+    run = SimpleNamespace(
+        backend=A, source=Build(b""), feeds={}, machine=MACHINE, database=None, progress=bench.said,
+        time_limit=TimeLimit(limit, monotonic(), load_seconds=0.5, run_seconds=0.002),
+    )  # fmt: skip
+    unchanged = Result.unchanged(bench.original, A, MACHINE, "")
+    summary = replace(unchanged.summary, original_ms=2.0, optimized_ms=2.0, ended_by=ended_by)
+    found = compare_other_runtimes(run, replace(unchanged, summary=summary))  # type: ignore[arg-type]
+    assert found.summary.runtimes_ms == times
+    said = [f"{B} runs the original in 0.5 ms, faster than the result"] if times.get(B) == 0.5 else []
+    assert [line.partition(":")[0] for line in bench.said.notes] == said
 
 
 def test_auto_as_a_whole(tmp_path: Path) -> None:

@@ -18,12 +18,16 @@ from tensaurus.egraph.extract.local_search import quick_extraction
 from tensaurus.egraph.extract.problem import Problem, Selection
 from tensaurus.egraph.match.fusion_patterns import fusion_patterns
 from tensaurus.egraph.match.saturate import Ruleset
-from tensaurus.graph.ir.node import Node, source
+from tensaurus.expr.ir.expression_text import parse
+from tensaurus.expr.ir.scope import Tensor
+from tensaurus.expr.normal.intern import intern_scope
+from tensaurus.graph.ir.node import Node, apply, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import Op, TensorType
+from tensaurus.ops.eop import eop
 from tensaurus.optimizer.search.saturation import Saturation
 from tensaurus.rules.language.match import make_expander
 from tensaurus.rules.language.rule import library
@@ -170,6 +174,28 @@ def test_what_slows_everything_down_is_the_constants_price() -> None:
     assert isclose(known.seconds_per_byte, (15.0 - 5.0) / 10)
     note(1.0, 1.5, 90)  # a calmer machine
     assert known.places == {(0,): 2.0, (1,): 3.0} and isclose(known.seconds_per_byte, 1.0)
+
+
+def test_kernels_pay_for_what_their_neighbours_lose() -> None:
+    """Exp takes 3 s more beside a kernel of 1 s, which so costs 4; without a kernel Exp itself costs more."""
+    relu, exp, tanh = (placed(place, op, 1.0) for place, op in enumerate(("Relu", "Exp", "Tanh")))
+    text, kind = "L[i:2, j:3](neg(x0[i, j]))", TensorType("float32", (2, 3))
+    scope = intern_scope(parse(text, {"x0": Tensor("x0", kind.shape, kind.dtype)}))
+    kernel = apply(eop, [X], {"scope": scope})
+    generated = PlacedChoice((2,), Piece.of(kernel), 1.0, frozenset([kernel]))
+
+    def learn(known: InContextCosts, last: PlacedChoice, *seconds: float) -> InContextCosts:
+        choices = [relu, exp, last]
+        parts = [(choice.nodes, spent) for choice, spent in zip(choices, seconds, strict=True)]
+        known.learn(Observation(sum(seconds), tuple(parts)), choices)
+        return known
+
+    first = InContextCosts()
+    learn(first, tanh, 4.0, 4.0, 8.0)
+    assert learn(first, generated, 4.0, 7.0, 1.0).places == {(0,): 4.0, (1,): 4.0, (2,): (8.0 + 4.0) / 2}
+    other = InContextCosts()
+    learn(other, tanh, 4.0, 4.0, 8.0)
+    assert learn(other, tanh, 4.0, 7.0, 8.0).places == {(0,): 4.0, (1,): 5.5, (2,): 8.0}
 
 
 def test_an_operator_in_a_kernel_of_several_costs_its_share() -> None:

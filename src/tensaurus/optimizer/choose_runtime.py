@@ -2,6 +2,8 @@
 
 The runtimes first run the original; those far behind are not tried.  The others share the time limit, and the
 fastest result must be faster than the original on the runtime that runs the original fastest.
+
+After a run for one runtime, `compare_other_runtimes` tells the user where another is faster than the result.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from pathlib import Path
 from time import monotonic
 
 from tensaurus.graph.onnx.build import Build
-from tensaurus.optimizer.result.candidate_models import needed_gain
+from tensaurus.optimizer.result.candidate_models import MIN_GAIN, needed_gain
 from tensaurus.optimizer.result.result import Result
 from tensaurus.optimizer.run.first_run import FirstRun
 from tensaurus.optimizer.run.kernel_budget import reason_without_kernels
+from tensaurus.optimizer.run.optimization_run import OptimizationRun
 from tensaurus.optimizer.run.options import Options
 from tensaurus.optimizer.run.original import Original
 from tensaurus.runtimes import backends
@@ -32,13 +35,14 @@ from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.progress import Progress
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["optimize_on_fastest_runtime"]
+__all__ = ["compare_other_runtimes", "optimize_on_fastest_runtime"]
 
 MAX_SLOWDOWN = 4.0  # of the original against the fastest runtime: no result is expected to make up for more
 KERNEL_TIME_WEIGHT = 3.0  # share of the time for a runtime that loads kernels, to tune them; 1 for another
 MIN_TRIAL_SECONDS = 30.0  # that each runtime has to run the model, however short the time limit is
 COMPARING_SHARE = 0.1  # of the time limit, reserved for comparing the runtimes
 COMPARING_TURNS = 60  # estimated turns of all builds in these comparisons
+OTHERS_SECONDS = 0.05  # seconds of one round of each runtime that was not optimized for
 
 OptimizeForOne = Callable[[Options, float], Result]
 """Optimizes for the runtime that the options name; the float is the monotonic time at which this began."""
@@ -90,6 +94,39 @@ def optimize_on_fastest_runtime(
         reason = f"no result is faster than the original on {fastest}"
         unchanged = Result.unchanged(original, fastest, contest.machine, reason)
         return unchanged.with_runtime_times(times[fastest], times)
+
+
+def compare_other_runtimes(run: OptimizationRun, result: Result) -> Result:
+    """Return the result with the original's times on the other installed runtimes, and note a faster one.
+
+    A model that is served on one runtime may run faster on another than any rewrite makes it.  Nothing is
+    measured where that takes more than a small part of the time limit, or where steps limit the run.
+    """
+    names = [run.backend, *(name for name in backends.targets() if name != run.backend)]
+    limit = run.time_limit
+    if limit is None or len(names) == 1 or not limit.has_time_for_runtimes(len(names)):
+        return result
+    if result.summary.ended_by == "interrupt":
+        return result
+    run.progress.phase("comparing with other runtimes")
+    try:
+        with signals.Interruptible():
+            entries = [(name, run.source) for name in names]
+            own, *others = time_models(
+                entries, run.feeds, run.machine, run.database, seconds=OTHERS_SECONDS
+            )
+    except (WorkerError, KeyboardInterrupt):
+        return result
+    # relative to the original in the same turns: the machine's speed may have changed since it was measured
+    original = result.summary.original_ms
+    times = {n: original * s / own for n, s in zip(names[1:], others, strict=True) if s < inf}
+    if not times:  # all refuse the model
+        return result
+    fastest = min(times, key=lambda name: times[name])
+    if times[fastest] < (1 - MIN_GAIN) * result.summary.optimized_ms:
+        told = f"{fastest} runs the original in {times[fastest]:.3g} ms, faster than the result"
+        run.progress.note(f"{told}: --backend auto optimizes for both, and keeps the faster")
+    return result.with_other_runtimes({run.backend: original, **times})
 
 
 def _build(result: Result, folder: Path) -> Build:

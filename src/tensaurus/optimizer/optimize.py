@@ -17,7 +17,7 @@ from typing import Any
 
 import onnx
 
-from tensaurus.optimizer.choose_runtime import optimize_on_fastest_runtime
+from tensaurus.optimizer.choose_runtime import compare_other_runtimes, optimize_on_fastest_runtime
 from tensaurus.optimizer.result.candidate_models import measure_candidates
 from tensaurus.optimizer.result.result import PhaseSeconds, Result
 from tensaurus.optimizer.result.winner import choose_winner
@@ -80,7 +80,7 @@ def _optimize(
             return Result.unchanged(original, options.first_backend, Machine.here(options.threads), why)
         optimize_for_one = partial(_optimize_for_one, original, rules, progress)
         if options.backend != AUTO:
-            return optimize_for_one(options, start)
+            return optimize_for_one(options, start, compares=True)
         try:
             return optimize_on_fastest_runtime(original, options, progress, start, optimize_for_one)
         except TooSlow as reason:
@@ -88,9 +88,17 @@ def _optimize(
 
 
 def _optimize_for_one(
-    original: Original, rules: Sequence[Rule], progress: Progress, options: Options, start: float
+    original: Original,
+    rules: Sequence[Rule],
+    progress: Progress,
+    options: Options,
+    start: float,
+    compares: bool = False,
 ) -> Result:
-    """Optimize for the backend of the options, in a run that began at `start` (monotonic time)."""
+    """Optimize for the backend of the options, in a run that began at `start` (monotonic time).
+
+    `compares` asks for the original's times on other runtimes as well.
+    """
     with ExitStack() as stack:
         seconds_to_prepare = max(MIN_PREPARING_SECONDS, options.time_limit)
         deadline = inf if options.steps is not None else start + seconds_to_prepare
@@ -114,7 +122,8 @@ def _optimize_for_one(
         winner = choose_winner(run, measured)
         checking = winner.checking_seconds
         seconds = PhaseSeconds(search_end - search_start, monotonic() - search_end - checking, checking)
-        return Result.of(run, outcome, measured, winner, seconds)
+        result = Result.of(run, outcome, measured, winner, seconds)
+        return compare_other_runtimes(run, result) if compares else result
 
 
 def _unchanged(original: Original, progress: Progress, options: Options, reason: TooSlow) -> Result:

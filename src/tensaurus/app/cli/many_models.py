@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,11 +21,11 @@ import typer
 
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["optimize_each", "plan_outputs"]
+__all__ = ["format_options", "optimize_each", "plan_outputs"]
 
 INTERRUPTED = 130  # exit status
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # that a model's process gets instead of this one
-OWN_OPTIONS = ("output", "json")  # that differ from model to model
+OWN_OPTIONS = ("output", "json", "ray")  # that differ from model to model, or are for all of them
 # The process of a model ends with this one, even where this one is killed.
 RUN_MODEL = (
     "import os; from tensaurus.system.child import die_with_parent; die_with_parent({pid});"
@@ -61,7 +61,7 @@ def optimize_each(
     for needed in (folder, json_folder):
         if needed is not None:
             needed.mkdir(parents=True, exist_ok=True)
-    options, failures = _format_options(context), dict[str, int]()
+    options, failures = format_options(context), dict[str, int]()
     for model, output in outputs.items():
         typer.echo(f"\n== {model}", err=True)
         command = [sys.executable, "-c", RUN_MODEL.format(pid=os.getpid()), "optimize", str(model)]
@@ -98,12 +98,12 @@ def _run(command: Sequence[str]) -> tuple[int, bool]:
     return (128 - status if status < 0 else status), bool(received)
 
 
-def _format_options(context: typer.Context) -> list[str]:
+def format_options(context: typer.Context, excluded: Collection[str] = ()) -> list[str]:
     """Return the options of a command as they were given, without those of `OWN_OPTIONS` and defaults."""
     words = list[str]()
     for parameter in context.command.params:
         value: Any = context.params.get(parameter.name or "")
-        if parameter.param_type_name != "option" or parameter.name in OWN_OPTIONS:
+        if parameter.param_type_name != "option" or parameter.name in (*OWN_OPTIONS, *excluded):
             continue
         if value is None or value == parameter.get_default(context):
             continue

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tensaurus.app.cli.app import Command, app
-from tensaurus.app.cli.many_models import optimize_each, plan_outputs
+from tensaurus.app.cli.many_models import format_options, optimize_each, plan_outputs
 from tensaurus.app.cli.options import (
     Cpu,
     DatabaseFile,
@@ -125,6 +125,13 @@ def optimize(
     ] = "like",
     seed: Seed = 0,
     database: DatabaseFile = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Optimize on the machines of a Ray cluster: host:port, auto (here), local.",
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary as JSON.")
@@ -134,6 +141,13 @@ def optimize(
 
     Ctrl-C ends the search: the best result so far is checked and written. A second Ctrl-C quits.
     """
+    if ray is not None:
+        from tensaurus.app.cli.cluster_models import optimize_on_cluster
+
+        outputs = plan_outputs(models, output) if len(models) > 1 or output.is_dir() else {models[0]: output}
+        given = format_options(context, excluded=("database",))
+        files = [*([] if inputs is None else [inputs]), *(rules or ())]
+        raise typer.Exit(optimize_on_cluster(outputs, given, files, database, json, ray))
     if len(models) > 1:
         raise typer.Exit(optimize_each(context, plan_outputs(models, output), output, json))
     (model,) = models

@@ -30,11 +30,23 @@ def load_model(path: str | Path) -> ModelProto:
     outside the model's folder, or refused by ONNX's checker.
     """
     file = Path(path)
+    model, raw = _read_message(file)
+    external = _load_external(model, file)
     try:
-        if file.exists() and not file.is_file() and not file.is_dir():
+        _run_checker(str(file) if external else raw, file)  # the checker finds external data only from a path
+    except TensaurusError:  # perhaps runtimes accept the model nevertheless
+        sort_nodes(model.graph)
+        check_model(normalize_model(model), file)
+    return model
+
+
+def _read_message(path: Path) -> tuple[ModelProto, bytes]:
+    """Return a model without its external data, and the bytes of its file."""
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
             reason = "cannot be read: it is not a regular file"
             raise TensaurusError(reason, file=path, remedy="Name an ONNX file.")
-        raw = file.read_bytes()
+        raw = path.read_bytes()
     except (OSError, ValueError) as error:
         words = error.strerror if isinstance(error, OSError) else error
         raise TensaurusError(f"cannot be read: {words}", file=path) from error
@@ -47,13 +59,7 @@ def load_model(path: str | Path) -> ModelProto:
         raise InvalidModel(NO_MODEL, file=path)
     if not all(isinstance(text, str) for text in _text_fields(model)):
         raise InvalidModel("has names that are not UTF-8", file=path)
-    external = _load_external(model, file)
-    try:
-        _run_checker(str(file) if external else raw, file)  # the checker finds external data only from a path
-    except TensaurusError:  # perhaps runtimes accept the model nevertheless
-        sort_nodes(model.graph)
-        check_model(normalize_model(model), file)
-    return model
+    return model, raw
 
 
 def check_model(model: ModelProto, file: str | Path | None = None) -> None:
@@ -108,6 +114,21 @@ def _text_fields(message: Message) -> Iterator[object]:
 
 
 # ------------------------------------------------------------------------------------ external data
+
+
+def external_files(file: Path) -> dict[str, Path]:
+    """Return the files that hold a model's external data, by their places in the model's folder.
+
+    Raises TensaurusError where the model or a file of it cannot be read.
+    """
+    model, _ = _read_message(file)
+    folder = file.absolute().parent.resolve()
+    found = (
+        _find_external_file(tensor, folder, file)
+        for tensor in tensors_of(model)
+        if tensor.data_location == TensorProto.EXTERNAL
+    )
+    return {str(path.relative_to(folder)): path for path in found}
 
 
 def _load_external(model: ModelProto, file: Path) -> bool:

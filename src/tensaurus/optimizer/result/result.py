@@ -122,6 +122,10 @@ class Result:
             original_ms=seconds * 1e3, optimized_ms=seconds * 1e3, runtimes_ms=_milliseconds(times)
         )
 
+    def with_other_runtimes(self, times: Mapping[str, float]) -> Result:
+        """Return the result with the milliseconds of the original on each runtime."""
+        return self._with_changes(runtimes_ms=dict(times))
+
     def _with_changes(self, **changes: Any) -> Result:
         summary = replace(self.summary, **changes)
         return replace(self, model=_embed_summary(self.model, summary), summary=summary)

@@ -32,6 +32,8 @@ FIRST_MEASURING_SHARE = 0.6  # of the measuring time; the first measurement has 
 MIN_RUNS = 2 * (2 + 1 + CERTAIN_PAIRS)
 COMPARING_SLACK = 0.1  # of the time limit, by which a comparison that is not yet decided may take longer
 SECOND_CHECK_SHARE = 0.3  # of the time limit, by which a second check may end late
+RUNTIMES_SHARE = 0.1  # of the time limit, by which comparing other runtimes may end late
+RUNTIME_RUNS, MIN_RUNTIME_SECONDS = 20, 0.02  # runs of the original on each of them; least seconds that count
 LATE_SECONDS = 5.0  # by which processes may be late on a busy machine
 LONG_RUN_SECONDS = 1.0  # models that run faster are always measured: a few runs cost little
 MIN_SEARCH_SHARE = 0.5  # of the time limit, which the search has however long the check takes
@@ -156,6 +158,11 @@ class TimeLimit:
     def has_time_for_another(self) -> bool:
         """Whether one more candidate can be compared and checked."""
         return self._remaining >= self.comparing_seconds
+
+    def has_time_for_runtimes(self, count: int) -> bool:
+        """Whether this number of runtimes can run the original in a small part of the time limit."""
+        seconds = count * (self.load_seconds + RUNTIME_RUNS * max(self.run_seconds, MIN_RUNTIME_SECONDS))
+        return seconds <= RUNTIMES_SHARE * self.seconds
 
     @property
     def has_time_for_second_check(self) -> bool:

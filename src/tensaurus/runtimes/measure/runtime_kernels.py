@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-import networkx as nx
-
 from tensaurus.graph.ir.node import CONSTANT, INPUT, ITEM, Node
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.ops import Op
@@ -90,24 +88,32 @@ def _causes_of_conversions(kernels: Sequence[Kernel], readers: Sequence[set[int]
 
     Kernels are in one region if tensors connect them without a conversion in between.
     """
-    regions: nx.Graph[int] = nx.Graph()
-    regions.add_nodes_from(place for place, kernel in enumerate(kernels) if not kernel.conversion)
-    beside: dict[int, set[int]] = {place: set() for place, kernel in enumerate(kernels) if kernel.conversion}
-    for place, kernel in enumerate(kernels):
-        for reader in readers[place]:
-            if not kernel.conversion and not kernels[reader].conversion:
-                regions.add_edge(place, reader)
-            elif not kernel.conversion:
-                beside[reader].add(place)
-            elif not kernels[reader].conversion:
-                beside[place].add(reader)
-    generated_beside: dict[int, list[int]] = {}
-    for region in nx.connected_components(regions):
-        generated = [place for place in region if kernels[place].domain == KERNEL_DOMAIN]
-        for conversion, neighbours in beside.items():
-            if generated and neighbours & region:
-                generated_beside.setdefault(conversion, []).extend(generated)
-    return generated_beside
+    neighbours: list[set[int]] = [set() for _ in kernels]
+    for place, reading in enumerate(readers):
+        for reader in reading:
+            neighbours[place].add(reader)
+            neighbours[reader].add(place)
+    causes: dict[int, list[int]] = {}
+    seen: set[int] = set()
+    for start, kernel in enumerate(kernels):
+        if kernel.domain != KERNEL_DOMAIN or start in seen:
+            continue
+        # walk over the region of a generated kernel, up to the conversions around it
+        generated, conversions, waiting = list[int](), set[int](), [start]
+        seen.add(start)
+        while waiting:
+            place = waiting.pop()
+            if kernels[place].domain == KERNEL_DOMAIN:
+                generated.append(place)
+            for other in neighbours[place] - seen:
+                if kernels[other].conversion:
+                    conversions.add(other)
+                else:
+                    seen.add(other)
+                    waiting.append(other)
+        for conversion in conversions:
+            causes.setdefault(conversion, []).extend(generated)
+    return causes
 
 
 def _piece_of(names: frozenset[str], nodes: Mapping[str, Node]) -> Piece | None:

@@ -42,7 +42,7 @@ class Peaks(Protocol):
         """Return the seconds of the sums of products; 0 where the piece has none."""
 
     def kernel_seconds(self, piece: Piece) -> float:
-        """Return the seconds that its kernels take at least, by kernels that were tuned; 0 without kernels."""
+        """Return the seconds that its kernels take at least, by those that were tuned; 0 without any."""
 
 
 @dataclass

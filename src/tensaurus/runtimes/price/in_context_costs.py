@@ -10,6 +10,9 @@ Reshape that takes 6 microseconds instead of 1 says nothing of a kernel of 20 ms
 A program whose constants no longer fit in the cache slows all operators down.  This slowdown must not be
 blamed on single choices: it is measured on the operators that the first program has, too, and divided out
 (`_slowdown`).  It gives a price to each byte of constants that kernels read beyond the first program's.
+
+A generated kernel also slows its neighbours down: among operators on a blocked layout it makes some run on
+plain tensors.  What the operators at the first program's places lose together is added to the kernels' times.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class InContextCosts:
     seconds_per_byte: float = 0.0
     first_seconds: float = 0.0
     _seconds_in_first: dict[str, float] = field(default_factory=dict)  # by text of a piece
+    _first_places: dict[Hashable, float] = field(default_factory=dict)  # seconds in the first program
     _first_read_bytes: int = 0  # bytes of constants that the first program's kernels read
     _visits: dict[Hashable, int] = field(default_factory=dict)  # in how many programs each place was
     _seconds_by_text: dict[str, list[float]] = field(default_factory=dict)  # by text of a piece
@@ -81,8 +85,10 @@ class InContextCosts:
         spent = self._divide_kernel_times(run, choices)
         self.first_seconds = self.first_seconds or run.seconds
         slowdown = self._slowdown(choices, spent, read_bytes)
-        for choice, slowed in zip(choices, spent, strict=True):
-            seconds = slowed / slowdown  # without the slowdown of the whole program
+        spent = [seconds / slowdown for seconds in spent]  # without the slowdown of the whole program
+        if not self._first_places:
+            self._first_places = {one.place: spent[k] for k, one in enumerate(choices)}
+        for choice, seconds in zip(choices, self._charge_losses(choices, spent), strict=True):
             visits = self._visits[choice.place] = self._visits.get(choice.place, 0) + 1
             mean = self.places.get(choice.place, 0.0)
             self.places[choice.place] = mean * (visits - 1) / visits + seconds / visits
@@ -91,6 +97,20 @@ class InContextCosts:
                 self._add_ratio(choice.piece, seconds, choice.standalone)
             else:
                 self._unpaired.setdefault(choice.piece.text, []).append(seconds)
+
+    def _charge_losses(self, choices: Sequence[PlacedChoice], spent: Sequence[float]) -> list[float]:
+        """Return the choices' seconds, with losses at the first program's places charged to the kernels."""
+        kept = [None if one.piece.has_eoperators else self._first_places.get(one.place) for one in choices]
+        lost = sum(now - before for now, before in zip(spent, kept, strict=True) if before is not None)
+        in_kernels = sum(now for now, one in zip(spent, choices, strict=True) if one.piece.has_eoperators)
+        if lost <= 0 or in_kernels <= 0:
+            return list(spent)
+        factor = 1 + lost / in_kernels
+        pairs = zip(spent, choices, kept, strict=True)
+        return [
+            now * factor if one.piece.has_eoperators else now if before is None else before
+            for now, one, before in pairs
+        ]
 
     def _divide_kernel_times(self, run: Observation, choices: Sequence[PlacedChoice]) -> list[float]:
         """Divide the time of each kernel among the choices whose nodes it computes; return that of each."""
