@@ -54,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Finished:
-    """What one machine answers: exit status, what the run printed, its files, and its measurements."""
+    """What one machine answers: exit status, what the run printed, its files, and measurements, if any."""
 
     status: int
     printed: str
@@ -89,7 +89,10 @@ class Worker:
             done = _run_tensaurus(["optimize", job.model, "--output", output, *own, *job.options], inputs)
             _run_tensaurus(["db", "export", str(folder / MEASUREMENTS), *own[:2]], inputs)
             made = {path.name: path.read_bytes() for path in sorted(outputs.iterdir()) if path.is_file()}
-            return Finished(done.returncode, done.stdout, made, (folder / MEASUREMENTS).read_bytes())
+            exported = folder / MEASUREMENTS
+            return Finished(
+                done.returncode, done.stdout, made, exported.read_bytes() if exported.exists() else b""
+            )
 
 
 def _run_tensaurus(arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -244,6 +247,8 @@ def _keep(finished: Finished, output: Path, database: Path | None, summaries: Pa
             target = summaries / f"{output.stem}.json" if summaries.is_dir() else summaries
         with replace_file(target) as beside:
             beside.write_bytes(content)
+    if not finished.measurements:
+        return
     with TemporaryDirectory() as folder, Database(database) as measurements:
         path = Path(folder) / MEASUREMENTS
         path.write_bytes(finished.measurements)

@@ -24,7 +24,7 @@ EXPLORING_SHARE = 0.15  # of the time left, in which the e-graph is filled
 MIN_EXPLORING_SECONDS = 2.0  # for it however little time is left, up to all of that
 # Largest e-graph for each second left: an extraction takes about 30 microseconds an e-node, and a search
 # has a dozen of them.  Exploring and extracting from ConvNeXt's 37,000 e-nodes took 24 of 45 seconds.
-ENODES_PER_SECOND = 250
+ENODES_PER_SECOND = 600
 MIN_GROWTH = 8  # an e-graph may grow to this multiple of the model's own e-nodes, however little time is left
 
 

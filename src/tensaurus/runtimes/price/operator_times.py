@@ -43,6 +43,8 @@ KERNEL_LIMIT_SECONDS = 12.0  # least time for a kernel, which is tuned and check
 MAX_FETCH_SHARE = 0.5
 # Bytes taken to stay in the last-level cache: a model with more weights reads them from memory in every run.
 CACHED_BYTES = 1 << 25
+# The least multiple of its time at the machine's peaks that a kernel takes: of 25 without sums one took less.
+LEAST_KERNEL_MULTIPLE = 1.3
 # Assumed for a piece that copies nothing.  Alone it would copy: runtimes copy an input that is an output.
 CALL_SECONDS = 1e-6
 
@@ -167,7 +169,9 @@ class OperatorCosts:
         if not piece.has_eoperators:
             return 0.0
         sized = self._at_sizes(piece)
-        seconds = sum(self.expected_seconds(node) for node in sized.inner if self._has_kernel(node))
+        kernels = [node for node in sized.inner if self._has_kernel(node)]
+        at_peaks = sum(estimate(Piece.of(node), self.roofline) for node in kernels)
+        seconds = max(LEAST_KERNEL_MULTIPLE * at_peaks, sum(map(self.expected_seconds, kernels)))
         return max(seconds, self._weight_seconds(sized)) if seconds > 0 else 0.0
 
     def known(self, piece: Piece) -> float | None:
