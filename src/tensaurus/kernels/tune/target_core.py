@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil, prod
+from pathlib import Path
 
 from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, FlatSketch, Sketch
-from tensaurus.runtimes.measure.machine import read_cache_bytes
 
 # Threads may compute the transformed data of a chain together, and then read from other cores' caches; or
 # each thread computes its own data, and then all threads read all weights. How far away other cores and
@@ -19,6 +20,7 @@ PARALLEL_LOOP_SECONDS = 5e-6  # that threads wait for each other at the end of a
 ELEMENT_BYTES = 4  # of float32, which estimates assume
 SPARE_REGISTERS = 4  # vector registers that hold operands instead of accumulators
 L1_BYTES, L2_BYTES = 32 << 10, 512 << 10  # cache sizes of one core where the system does not tell them
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes them
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,23 @@ class TargetCore:
     @classmethod
     def here(cls, has_wide_vectors: bool, threads: int) -> TargetCore:
         """Describes this machine's processor: with vectors of 512 bits, or of 256, and its caches."""
-        sizes = (read_cache_bytes(1, L1_BYTES), read_cache_bytes(2, L2_BYTES))
+        sizes = (_read_cache_bytes(1, L1_BYTES), _read_cache_bytes(2, L2_BYTES))
         return cls(512, 32, threads, *sizes) if has_wide_vectors else cls(256, 16, threads, *sizes)
 
     def lanes(self, dtype: str) -> int:
         """Returns the number of elements in a vector; narrow types are computed in 32 bits."""
         size = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
         return self.bits // max(size, 32)
+
+
+def _read_cache_bytes(level: int, typical: int) -> int:
+    """Reads the size of a core's data cache; returns the `typical` size where the system does not tell it."""
+    for folder in sorted(CACHES.glob("index*")):
+        with suppress(OSError, ValueError):
+            described = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
+            if described[0] == str(level) and described[1] in ("Data", "Unified"):
+                return int(described[2].removesuffix("K")) << 10
+    return typical
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,9 @@ __all__ = [
     "allowed_cores",
     "busy_seconds",
     "default_threads",
-    "read_cache_bytes",
     "usable_threads",
     "waited_seconds",
 ]
-
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")  # where Linux describes the caches of a core
 
 
 @dataclass(frozen=True)
@@ -56,16 +53,6 @@ class Machine:
     def backend_key(self, name: str) -> str:
         """Return the backend's name and version, its database key.  Raises KeyError if not installed."""
         return f"{name} {dict(self.versions)[name]}"
-
-
-def read_cache_bytes(level: int, typical: int) -> int:
-    """Read the size of a core's data cache; return the `typical` size where the system does not tell it."""
-    for folder in sorted(CACHES.glob("index*")):
-        with suppress(OSError, ValueError):
-            described = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
-            if described[0] == str(level) and described[1] in ("Data", "Unified"):
-                return int(described[2].removesuffix("K")) << 10
-    return typical
 
 
 def default_threads() -> int:

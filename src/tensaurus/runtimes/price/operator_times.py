@@ -263,6 +263,7 @@ class OperatorCosts:
 
     def _measure(self, piece: Piece, workload: str) -> float:
         self.before_measuring()
+        expected = {"peak_ms": 1e3 * self.estimate(piece), "least_ms": 1e3 * self.kernel_seconds(piece)}
         seconds: float | None = None
         now = monotonic()
         left = self.deadline - now
@@ -275,7 +276,6 @@ class OperatorCosts:
                 seconds = self._measure_copies(piece) if seconds is None else seconds
         self.measured += 1
         value = inf if seconds is None else seconds
-        expected = {"peak_ms": 1e3 * self.estimate(piece), "least_ms": 1e3 * self.kernel_seconds(piece)}
         spent = monotonic() - now
         record("operator", took_ms=value * 1e3, measuring_seconds=spent, **expected, operator=piece.text)
         # a refusal is stored, too, but no time limit or crash: the next run may be luckier
