@@ -58,6 +58,10 @@ class SearchClock:
         left = max(0.0, self.deadline - now)
         return DeadlineBlock(now + (share * left if left < inf else inf) + self.grace)
 
+    def has_time_for(self, seconds: float, share: float) -> bool:
+        """Return whether a step of these seconds takes no more than a share of the time left."""
+        return seconds <= share * (self.deadline - monotonic())
+
     @property
     def extraction_seconds(self) -> float:
         """Seconds that one extraction may take."""

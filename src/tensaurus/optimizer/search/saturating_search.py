@@ -51,16 +51,16 @@ from tensaurus.system.timeline import record
 __all__ = ["SaturatingSearch"]
 
 MEASURING_SHARE = 0.75  # share of the time left after the original was run in which pieces are measured
+EARLY_RUN_SHARE = 0.2  # of the time left, in which the first program can be run before finders see it
 LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
 
 
 class SaturatingSearch:
-    """The search of one program.  `saturation` calls its parts in order: `observe_original`, `explore`,
-    `extract_by_estimates`, `extract_by_measurements`, and at the end `outcome`.
+    """The search of one program.  `saturation` calls its parts in order, and at the end `outcome`.
 
-    `choices` are the e-nodes, and fused chains of them, of which an extraction chooses; `prices` their costs.
-    A `selection` is a program: {class: number of what was chosen there}.
+    `choices` are the e-nodes and fused chains of which an extraction chooses, `prices` their costs, a
+    `selection` is a program: {class: number of what was chosen there}.
     """
 
     def __init__(self, config: SaturationConfig, program: Program):
@@ -210,8 +210,7 @@ class SaturatingSearch:
                 if best is None or best.extracted.measured is not None or not self._run_whole(best):
                     break
         # 4. the same with what finders had no time for until now
-        deadline = self.config.deadline
-        while best is not None and self.finder_runner.run_deferred(best.extracted.program, deadline):
+        while best and self.finder_runner.run_deferred(best.extracted.program, self.config.deadline):
             best = self._extract_until_stable()
             if best is not None and best.extracted.measured is None:
                 self._run_whole(best)
@@ -263,7 +262,8 @@ class SaturatingSearch:
                 continue
             if best is None:
                 return None
-            if not self.pool.has_run_other and best.extracted.measured is None:
+            is_first = not self.pool.has_run_other and best.extracted.measured is None
+            if is_first and self.clock.has_time_for(self.longest_run, EARLY_RUN_SHARE):
                 self._run_whole(best)  # the finders go by what it costs in context
             self._run_finders(best.extracted.program)
             if not self._learn_fusions(best.extracted.program) and self.finder_runner.unions == unions:
