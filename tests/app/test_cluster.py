@@ -167,9 +167,14 @@ def test_without_ray_the_remedy_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert result.exit_code == 2 and "pip install 'tensaurus[ray]'" in " ".join(result.output.split())
 
 
+def graph_of(path: Path) -> bytes:
+    """Return the graph of a result without its summary, which has times."""
+    return onnx.load(path).graph.SerializeToString()
+
+
 @pytest.mark.nightly
 def test_two_nodes_give_the_results_of_one_machine(tmp_path: Path) -> None:
-    """On a cluster of two nodes on this machine; one is killed, and what it had begun is begun again."""
+    """On a cluster of two nodes on this machine, and after one of them is gone."""
     pytest.importorskip("ray", reason="the extra ray is not installed: make nightly installs it")
     from ray.cluster_utils import Cluster as LocalCluster
 
@@ -181,11 +186,11 @@ def test_two_nodes_give_the_results_of_one_machine(tmp_path: Path) -> None:
         outputs = {model: tmp_path / "out" / model.name for model in models}
         options = ["--steps", "2", "--no-custom-ops", "--threads", "1"]
         assert optimize_on_cluster(outputs, options, [], tmp_path / "db.sqlite", None, cluster.address) == 0
-        results = {output.read_bytes() for output in outputs.values()}
+        results = {graph_of(output) for output in outputs.values()}
         assert len(results) == 1
         cluster.remove_node(other)
         again = {model: tmp_path / "again" / model.name for model in models}
         assert optimize_on_cluster(again, options, [], tmp_path / "db.sqlite", None, cluster.address) == 0
-        assert {output.read_bytes() for output in again.values()} == results
+        assert {graph_of(output) for output in again.values()} == results
     finally:
         cluster.shutdown()

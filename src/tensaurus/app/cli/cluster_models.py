@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
@@ -27,6 +26,7 @@ import typer
 from tensaurus.app.cli.many_models import RUN_MODEL
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import replace_file
+from tensaurus.system.scratch import temporary_folder
 
 __all__ = ["optimize_on_cluster"]
 
@@ -73,8 +73,7 @@ class Worker:
 
     def optimize(self, job: Job) -> Finished:
         """Optimize one model, in a folder that is removed afterwards."""
-        with TemporaryDirectory() as name:
-            folder = Path(name)
+        with temporary_folder() as folder:
             inputs, outputs = folder / INPUT_FOLDER, folder / OUTPUT_FOLDER
             for each in (inputs, outputs):
                 each.mkdir()
@@ -222,9 +221,9 @@ def _make_job(
     if (library := library_path(model)).exists():
         paths[library_path(output).name] = library
     files = dict[str, bytes]()
-    with Database(database) as measurements, TemporaryDirectory() as folder:
-        write_measurements(Path(folder) / MEASUREMENTS, measurements.all())
-        files[MEASUREMENTS] = (Path(folder) / MEASUREMENTS).read_bytes()
+    with Database(database) as measurements, temporary_folder() as folder:
+        write_measurements(folder / MEASUREMENTS, measurements.all())
+        files[MEASUREMENTS] = (folder / MEASUREMENTS).read_bytes()
     for name, path in paths.items():
         try:
             files[name] = path.read_bytes()
@@ -249,7 +248,7 @@ def _keep(finished: Finished, output: Path, database: Path | None, summaries: Pa
             beside.write_bytes(content)
     if not finished.measurements:
         return
-    with TemporaryDirectory() as folder, Database(database) as measurements:
-        path = Path(folder) / MEASUREMENTS
+    with temporary_folder() as folder, Database(database) as measurements:
+        path = folder / MEASUREMENTS
         path.write_bytes(finished.measurements)
         measurements.add_missing(read_measurements(path))
