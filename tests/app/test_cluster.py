@@ -172,6 +172,14 @@ def graph_of(path: Path) -> bytes:
     return onnx.load(path).graph.SerializeToString()
 
 
+def test_the_original_is_not_overwritten(tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model.onnx")
+    before = model.read_bytes()
+    result = CliRunner().invoke(app, ["optimize", str(model), "-o", str(model), "--ray", "auto"])
+    assert result.exit_code == 2 and "ray is not installed" not in result.output
+    assert model.read_bytes() == before
+
+
 @pytest.mark.nightly
 def test_two_nodes_give_the_results_of_one_machine(tmp_path: Path) -> None:
     """On a cluster of two nodes on this machine, and after one of them is gone."""

@@ -31,6 +31,7 @@ from tensaurus.system.scratch import temporary_folder
 __all__ = ["optimize_on_cluster"]
 
 MAX_STARTS = 2  # of one model: a second time where the first worker died
+START_SECONDS = 120.0  # after which machines whose processors are taken by others are not waited for
 DIED = 1  # exit status of a model whose workers died
 DATABASE = "measurements.sqlite"  # a worker's own, in the folder of one model
 MEASUREMENTS = "measurements.jsonl.gz"  # rows of the database, on their way from machine to machine
@@ -199,7 +200,12 @@ def _start_workers(ray: Any) -> list[Any]:
             workers.append(actor.remote())
     if not workers:
         raise TensaurusError("no machine of the Ray cluster has processors to spare")
-    kinds = ray.get([worker.hardware.remote() for worker in workers])
+    try:
+        kinds = ray.get([worker.hardware.remote() for worker in workers], timeout=START_SECONDS)
+    except ray.exceptions.RayError as error:  # a time-out is one, too
+        reason = f"not all machines of the Ray cluster answered within {START_SECONDS:g} s"
+        remedy = "Wait until their processors are free: each machine is used as a whole."
+        raise TensaurusError(reason, remedy=remedy) from error
     counts, own = Counter(kinds), Machine.here().hardware
     wanted = own if own in counts else max(counts, key=lambda kind: (counts[kind], kind))
     for kind, count in counts.items():

@@ -145,6 +145,9 @@ def optimize(
         from tensaurus.app.cli.cluster_models import optimize_on_cluster
 
         outputs = plan_outputs(models, output) if len(models) > 1 or output.is_dir() else {models[0]: output}
+        if len(models) == 1:
+            given_files = {"MODEL": models[0], "--output": outputs[models[0]], "--json": json}
+            require_distinct_files({**given_files, "--db": database, "--inputs": inputs})
         given = format_options(context, excluded=("database",))
         files = [*([] if inputs is None else [inputs]), *(rules or ())]
         raise typer.Exit(optimize_on_cluster(outputs, given, files, database, json, ray))
