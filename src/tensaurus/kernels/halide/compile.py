@@ -22,6 +22,7 @@ from tensaurus.expr.ir.scope import Scope, Tensor
 from tensaurus.expr.ir.walk import tensors as tensors_of
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.kernels.halide.cpu_features import NATIVE
+from tensaurus.kernels.halide.lower import LoweredStages
 from tensaurus.kernels.halide.lowering_errors import LoweringError
 from tensaurus.kernels.halide.pipeline import build_pipeline, schedulable_stages
 from tensaurus.kernels.stages.pack_weights import pack_scope_inputs, packed_type, packing_scope
@@ -149,18 +150,25 @@ def kernel_interface(scope: Scope, inputs: Sequence[TensorType], schedule: Sched
 
 
 class _BuiltKernel(NamedTuple):
-    """The scheduled Halide function of a kernel, its parameters, and the shapes of inputs and output."""
+    """The scheduled Halide function of a kernel, what it is made of, and the shapes of inputs and output.
+
+    Halide reads the memory of `lowered`'s tables when it compiles the function, and does not keep them alive.
+    """
 
     func: Any
-    parameters: list[hl.ImageParam]
+    lowered: LoweredStages
     shapes: list[Sequence[Any]]
+
+    @property
+    def parameters(self) -> list[hl.ImageParam]:
+        return self.lowered.inputs
 
 
 def _build_kernel(interface: KernelInterface, schedule: Schedule) -> _BuiltKernel:
     inputs = input_tensors(interface.types)
     stages, read_inputs = schedulable_stages(interface.scope, inputs, nest_changes(schedule))
     lowered, func = build_pipeline(stages, read_inputs, nest_sketches(schedule))
-    return _BuiltKernel(func, lowered.inputs, [x.shape for x in (*read_inputs, stages[-1].tensor)])
+    return _BuiltKernel(func, lowered, [x.shape for x in (*read_inputs, stages[-1].tensor)])
 
 
 def jit(
