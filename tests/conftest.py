@@ -21,7 +21,6 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="run the slow cases, too")
     parser.addoption("--since", help="run the slow cases, too, of rooms that changed since this commit")
@@ -69,6 +68,8 @@ def peaks() -> Iterator[None]:
             patch.setattr(f"{place}.measure_peaks", lambda threads, repeats=1: made_up)
         last_cache = "tensaurus.runtimes.price.roofline.measure_last_cache"
         patch.setattr(last_cache, lambda threads, repeats=1: 5e10)
+        exchange = "tensaurus.runtimes.price.roofline.measure_exchange"
+        patch.setattr(exchange, lambda threads: 0.05e-9)
         yield
 
 

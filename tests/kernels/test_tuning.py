@@ -74,9 +74,7 @@ blocks = st.builds(
 sketches = st.one_of(
     blocks,
     st.builds(RowSketch, st.integers(1, 16), st.integers(1, 128), st.integers(0, 3)),
-    st.builds(
-        FlatSketch, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3), pairs
-    ),
+    st.builds(FlatSketch, st.integers(1, 16), st.integers(1, 8), st.integers(0, 3), st.integers(0, 3), pairs),
 )
 packings = st.builds(PackedInput, st.sampled_from(["x1", "x10"]), small, st.integers(2, 16))
 blockings = st.builds(BlockedBand, st.sampled_from(["s0", "s10"]), small, st.integers(2, 16))
@@ -126,19 +124,24 @@ def test_threads_lose_time_by_what_they_share() -> None:
     chained = ChainSketch(16, 2, (1, 4), (2, 4), 16, 4, 2)
     copied = BlockSketch(1, 16, tile=((0, 2),), copies=(("x0", 0), ("x1", 1)), parallel=1)
     apart, by_points = replace(chained, parallel=1), replace(chained, by_points=True)
+    alone, two = TargetCore(512, 32, 1), TargetCore(512, 32, 2)
     for sketch in (chained, copied, apart, by_points):
-        assert exchange_seconds(sketch, SHAPE, 1) == 0.0
-        assert 0.0 < exchange_seconds(sketch, SHAPE, 2) < exchange_seconds(sketch, LARGER, 2)
-        assert exchange_seconds(replace(sketch, parallel=0), SHAPE, 2) == 0.0
-    assert exchange_seconds(chained, SHAPE, 2) > exchange_seconds(
-        replace(chained, tile=(4, 4)), SHAPE, 2
+        assert exchange_seconds(sketch, SHAPE, alone) == 0.0
+        assert 0.0 < exchange_seconds(sketch, SHAPE, two) < exchange_seconds(sketch, LARGER, two)
+        assert exchange_seconds(replace(sketch, parallel=0), SHAPE, two) == 0.0
+    assert exchange_seconds(chained, SHAPE, two) > exchange_seconds(
+        replace(chained, tile=(4, 4)), SHAPE, two
     )  # fewer rounds
-    assert exchange_seconds(by_points, SHAPE, 2) > exchange_seconds(chained, SHAPE, 2)  # products, too
+    assert exchange_seconds(by_points, SHAPE, two) > exchange_seconds(chained, SHAPE, two)  # products, too
     assert (
-        exchange_seconds(apart, replace(SHAPE, weights=L2_BYTES), 2) == 0.0
+        exchange_seconds(apart, replace(SHAPE, weights=L2_BYTES), two) == 0.0
     )  # which lie in each core's cache
-    assert exchange_seconds(replace(copied, copies=(("x1", 1),)), SHAPE, 2) == 0.0  # each thread has its own
-    assert exchange_seconds(FlatSketch(16, 1, 1), SHAPE, 2) == 0.0
+    assert (
+        exchange_seconds(replace(copied, copies=(("x1", 1),)), SHAPE, two) == 0.0
+    )  # each thread has its own
+    assert exchange_seconds(FlatSketch(16, 1, 1), SHAPE, two) == 0.0
+    near = replace(two, exchange=two.exchange / 5)  # cores that share a cache lose less
+    assert exchange_seconds(by_points, SHAPE, near) < exchange_seconds(by_points, SHAPE, two)
 
 
 # ------------------------------------------------------------------------------------- orders of schedules
@@ -307,9 +310,7 @@ def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
     assert "sketches for" in runner.find_error("flat(u=1*16, p=0); flat(u=1*16, p=0)")
 
 
-def test_a_table_whose_reading_was_ended_is_read_again(
-    tuner: Tuner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_whose_reading_was_ended_is_read_again(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     form = tuner.reduction_form(scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS), ())
     assert form is not None
     tuner._store_times(f"{REDUCTION_ROWS}{form.text}", {"a schedule": 1.0, "": 3.0})
@@ -376,9 +377,7 @@ def test_what_reduces_alike_is_tuned_once(tuner: Tuner, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("what", UNLIKE)
 def test_what_reduces_otherwise_is_tuned_for_itself(tuner: Tuner, what: str) -> None:
     types = WIDE, WEIGHTS
-    one, other = (
-        tuner.reduction_form(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what])
-    )
+    one, other = (tuner.reduction_form(scope_of(text, *types), types, ()) for text in (PRODUCT, UNLIKE[what]))
     assert one is not None and other is not None and one.text != other.text
     fixed = tuner.reduction_form(scope_of(PRODUCT, *types), types, (False, True))
     assert fixed is not None and fixed.text != one.text  # it may be packed

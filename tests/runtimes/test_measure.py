@@ -390,11 +390,13 @@ def test_the_roofline_is_measured_once(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(roofline, "measure_peaks", peaks)
     monkeypatch.setattr(roofline, "measure_last_cache", lambda threads, repeats: 0.8)
+    monkeypatch.setattr(roofline, "measure_exchange", lambda threads: 3.0 * (threads - 1))
     machines = [Machine.here(threads) for threads in (1, 1, 2)]
     with Database(tmp_path / "db.sqlite") as records:
         first, again, other = (Roofline.here(records, machine) for machine in machines)
     assert asked == [1, 2] and first == again and other.cache_bytes == 2 * first.cache_bytes
     assert (first.operation, first.cached, first.streamed, first.shared) == (0.25, 0.5, 2.0, 1.25)
+    assert (first.exchange, other.exchange) == (0.0, 3.0)
 
 
 def test_the_roofline_is_the_larger_of_arithmetic_and_traffic() -> None:

@@ -219,7 +219,7 @@ def _estimate_cycles(chain: BilinearChain, sketch: ChainSketch, shape: NestShape
     cycles += tile_blocks * channel_count * edge * TRANSPOSE_CYCLES
     # combinations: two cycles for each vector of transformed data and of products
     cycles += tiles * points * (channel_count + results) / sketch.lanes * 2.0
-    waiting = CYCLES_PER_SECOND * exchange_seconds(sketch, shape, core.threads)
+    waiting = CYCLES_PER_SECOND * exchange_seconds(sketch, shape, core)
     return cycles * busiest_share(sketch, shape, core.threads) + waiting
 
 

@@ -13,24 +13,34 @@ from math import ceil, log, prod
 
 from tensaurus.expr.ir.scope import Call, Read, Scope, axis
 from tensaurus.expr.ir.walk import axes_in, bodies, replace_axes
-from tensaurus.expr.sizes.size import Axis, polynomial
+from tensaurus.expr.sizes.size import Axis, polynomial, product
 from tensaurus.kernels.stages.band_blocks import find_banded_products
 from tensaurus.kernels.stages.loop_nest import Nest, count_shared_axes, find_nests
-from tensaurus.kernels.stages.sketch import BlockedBand, FlatSketch, PackedInput, RowSketch, Sketch
+from tensaurus.kernels.stages.sketch import (
+    BlockedBand,
+    BlockSketch,
+    FlatSketch,
+    PackedInput,
+    RowSketch,
+    Sketch,
+)
 from tensaurus.kernels.stages.split_phases import split_phases
 from tensaurus.kernels.stages.stage import Stage, build_stages, extent
 from tensaurus.kernels.tune.operand_access import operand_accesses
 from tensaurus.kernels.tune.register_blocks import MAX_WASTE, count_parallel_loops, rank_blocks
 from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, TargetCore
 from tensaurus.ops import TensorType
+from tensaurus.runtimes.price.operation_counts import number_of
 
-__all__ = ["candidate_bands", "candidate_packs", "rank_sketches"]
+__all__ = ["candidate_bands", "candidate_packs", "is_hopeless", "rank_sketches"]
 
 BAND_BLOCK_ROWS = (8, 16, 32)  # rows of a block of a banded product
 PACK_VECTORS = (2, 3, 4, 1)  # vectors in a block of a constant whose last dimension is packed
 CHUNK_SIZES = (2, 4, 8, 16, 24, 32, 64)  # rows of a shared axis that all nests compute before the next rows
 TYPICAL_CHUNK = 16  # the chunk for which inner nests are ranked
 MIN_PARALLEL_POINTS = 1 << 13  # points of a nest below which waking other threads takes longer than the nest
+MIN_HOPELESS_POINTS = 1 << 24  # kernels of fewer multiplications are always tried, as one trial is short
+MAX_INTENSITY = 16  # operations for each element moved from which on a nest needs register blocks
 MAX_OUTER_BLOCKS = 160  # register blocks of the last nest, each of which is combined with all chunk sizes
 
 
@@ -231,3 +241,14 @@ def _row_sketches(main: Stage, lanes: int, parallel: int) -> Iterator[RowSketch]
     for times in (4, 2, 8, 1):
         if times == 1 or times * lanes <= extent(last):
             yield RowSketch(lanes, times * lanes, parallel)
+
+
+def is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
+    """Whether arithmetic bounds the nest and no register block fits, so that a trial takes seconds."""
+    if nest.main is None or nest.main.points < MIN_HOPELESS_POINTS:
+        return False
+    if any(isinstance(sketch, BlockSketch) for sketch in pool):
+        return False
+    read = sum(number_of(product(x.shape)) for x in nest.main.sources)
+    moved = read + prod(map(extent, nest.main.axes))
+    return 2 * nest.main.points >= MAX_INTENSITY * moved

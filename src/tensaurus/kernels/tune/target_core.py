@@ -12,9 +12,10 @@ from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, FlatSketch
 
 # Threads may compute the transformed data of a chain together, and then read from other cores' caches; or
 # each thread computes its own data, and then all threads read all weights. How far away other cores and
-# caches are changes while a kernel runs, as a host moves virtual cores: a chain with shared data took 0.42 or
-# 0.91 ms, for seconds at a time, while other chains took at most a fifth longer. The costs lie in between.
-EXCHANGE_SECONDS_PER_BYTE = 0.25e-9  # for reading data that another thread wrote
+# caches are differs between machines, and on some while a kernel runs, as a host moves virtual cores: a chain
+# with shared data took 0.42 or 0.91 ms, for seconds at a time. So reading another core's data is measured on
+# each machine (0.05 ns a byte where the cores are near); the constant is between near and far.
+EXCHANGE_SECONDS_PER_BYTE = 0.25e-9  # for reading data that another thread wrote, where it is not measured
 SHARED_WEIGHT_SECONDS_PER_BYTE = 0.015e-9  # for reading weights beyond the L2 cache that others read, too
 PARALLEL_LOOP_SECONDS = 5e-6  # that threads wait for each other at the end of a parallel loop
 ELEMENT_BYTES = 4  # of float32, which estimates assume
@@ -31,6 +32,7 @@ class TargetCore:
     registers           number of vector registers
     threads             that compute a kernel
     l1_bytes, l2_bytes  sizes of the data caches of one core
+    exchange            additional seconds of a byte that a thread reads after another one wrote it
     """
 
     bits: int
@@ -38,12 +40,15 @@ class TargetCore:
     threads: int
     l1_bytes: int = L1_BYTES
     l2_bytes: int = L2_BYTES
+    exchange: float = EXCHANGE_SECONDS_PER_BYTE
 
     @classmethod
-    def here(cls, has_wide_vectors: bool, threads: int) -> TargetCore:
+    def here(
+        cls, has_wide_vectors: bool, threads: int, exchange: float = EXCHANGE_SECONDS_PER_BYTE
+    ) -> TargetCore:
         """Describes this machine's processor: with vectors of 512 bits, or of 256, and its caches."""
-        sizes = (_read_cache_bytes(1, L1_BYTES), _read_cache_bytes(2, L2_BYTES))
-        return cls(512, 32, threads, *sizes) if has_wide_vectors else cls(256, 16, threads, *sizes)
+        described = (_read_cache_bytes(1, L1_BYTES), _read_cache_bytes(2, L2_BYTES), exchange)
+        return cls(512, 32, threads, *described) if has_wide_vectors else cls(256, 16, threads, *described)
 
     def lanes(self, dtype: str) -> int:
         """Returns the number of elements in a vector; narrow types are computed in 32 bits."""
@@ -92,8 +97,9 @@ def busiest_share(sketch: Sketch, shape: NestShape, threads: int) -> float:
     return -(-tasks // threads) / tasks
 
 
-def exchange_seconds(sketch: Sketch, shape: NestShape, threads: int) -> float:
+def exchange_seconds(sketch: Sketch, shape: NestShape, core: TargetCore) -> float:
     """Estimates the seconds that threads lose by exchanging data and by waiting for each other."""
+    threads = core.threads
     if threads == 1 or not sketch.parallel:
         return 0.0
     if isinstance(sketch, ChainSketch) and sketch.parallel == 1:
@@ -107,7 +113,7 @@ def exchange_seconds(sketch: Sketch, shape: NestShape, threads: int) -> float:
         names = [name for name, level in sketch.copies if level == 0]
         loops = len(names)
     moved += sum(shape.copied.get(name, 0) for name in names)
-    return (threads - 1) / threads * moved * EXCHANGE_SECONDS_PER_BYTE + loops * PARALLEL_LOOP_SECONDS
+    return (threads - 1) / threads * moved * core.exchange + loops * PARALLEL_LOOP_SECONDS
 
 
 def _tile_blocks(sketch: ChainSketch, shape: NestShape) -> int:

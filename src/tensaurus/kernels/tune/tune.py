@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, cached_property, partial
 from importlib.metadata import version
 from itertools import islice, takewhile
-from math import inf, prod
+from math import inf
 from time import monotonic
 
 from tensaurus.expr.ir.expression_text import show as show_scope
@@ -30,7 +30,6 @@ from tensaurus.kernels.halide.pipeline import schedulable_stages
 from tensaurus.kernels.stages.bilinear_chain import has_combinations
 from tensaurus.kernels.stages.loop_nest import Nest, find_nests
 from tensaurus.kernels.stages.sketch import (
-    BlockSketch,
     NestChange,
     Schedule,
     Sketch,
@@ -60,7 +59,12 @@ from tensaurus.kernels.tune.schedule_pools import (
 )
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, reduction_form
 from tensaurus.kernels.tune.schedule_search import ScheduleSearch
-from tensaurus.kernels.tune.schedule_space import candidate_bands, candidate_packs, rank_sketches
+from tensaurus.kernels.tune.schedule_space import (
+    candidate_bands,
+    candidate_packs,
+    is_hopeless,
+    rank_sketches,
+)
 from tensaurus.kernels.tune.shipped_schedules import processor_class, read_shipped_schedules
 from tensaurus.kernels.tune.target_core import (
     ELEMENT_BYTES,
@@ -84,8 +88,6 @@ _ONE_FLOAT = TensorType("float32", (1,))
 SMALL_EXPRESSION = "L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT  # compiles at once
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
 REVISION = "r12"  # part of the database key: changed when new code makes schedules faster or slower
-MIN_HOPELESS_POINTS = 1 << 24  # kernels of fewer multiplications are always tried, as one trial is short
-MAX_INTENSITY = 16  # operations for each element moved from which on a nest needs register blocks
 
 
 @dataclass(frozen=True)
@@ -116,15 +118,21 @@ class Tuner:
         words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)
         self.processor_class = processor_class(machine.processor, 512 if wide else 256)
-        self.core = TargetCore.here(wide, machine.threads)
+        self.has_wide_vectors = wide
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
         self.object_compiler = ObjectCompiler(cpu)
         read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION) if ships else dict
-        speeds = KernelSpeeds(partial(Roofline.here, database, machine))
+        self.read_roofline = cache(partial(Roofline.here, database, machine))
+        speeds = KernelSpeeds(self.read_roofline)
         self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped, speeds)
         self.tried_count = 0
         self._is_starting = False
+
+    @cached_property
+    def core(self) -> TargetCore:
+        """The processor that schedules are ranked for."""
+        return TargetCore.here(self.has_wide_vectors, self.machine.threads, self.read_roofline().exchange)
 
     def begin_start(self) -> None:
         """Starts the processes that time and compile schedules, and returns at once.
@@ -216,7 +224,7 @@ class Tuner:
             stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), changes)
             nests = find_nests(stages)
             ranked = [sketches[:MAX_POOL] for sketches in rank_sketches(stages, self.core)]
-            if not any(map(_is_hopeless, nests, ranked)):
+            if not any(map(is_hopeless, nests, ranked)):
                 pools.append(SchedulePool(changes, ranked, [*map(_nest_shape, nests)]))
         return pools
 
@@ -359,8 +367,7 @@ class Tuner:
 
     def _waiting_seconds(self, schedule: Schedule, pools: Sequence[SchedulePool]) -> float:
         """Estimates the seconds in which threads wait for each other."""
-        threads = self.machine.threads
-        return sum(exchange_seconds(*pair, threads) for pair in _sketches_with_shapes(schedule, pools))
+        return sum(exchange_seconds(*pair, self.core) for pair in _sketches_with_shapes(schedule, pools))
 
     def close(self) -> None:
         """Ends the processes that time and compile schedules."""
@@ -386,14 +393,3 @@ def _has_sketch_for_each_nest(schedule: Schedule, pools: Sequence[SchedulePool])
     """Whether the schedule has a sketch for each nest; expressions of one form may differ in their nests."""
     shapes = [pool.shapes for pool in pools if pool.changes == nest_changes(schedule)]
     return not shapes or len(nest_sketches(schedule)) == len(shapes[0])
-
-
-def _is_hopeless(nest: Nest, pool: Sequence[Sketch]) -> bool:
-    """Whether arithmetic bounds the nest and no register block fits, so that a trial takes seconds."""
-    if nest.main is None or nest.main.points < MIN_HOPELESS_POINTS:
-        return False
-    if any(isinstance(sketch, BlockSketch) for sketch in pool):
-        return False
-    read = sum(number_of(product(x.shape)) for x in nest.main.sources)
-    moved = read + prod(map(extent, nest.main.axes))
-    return 2 * nest.main.points >= MAX_INTENSITY * moved

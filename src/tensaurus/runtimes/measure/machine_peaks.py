@@ -1,4 +1,4 @@
-"""Measures the peaks of this machine: multiply-adds a second, and bytes copied a second."""
+"""Measures the peaks of this machine: multiply-adds a second, bytes copied a second, and their exchange."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
-__all__ = ["Peaks", "measure_last_cache", "measure_peaks"]
+__all__ = ["Peaks", "measure_exchange", "measure_last_cache", "measure_peaks"]
 
 REPEATS = 8  # measurements of each rate, of which the best is the peak
 QUICK_REPEATS = 3  # enough to see whether the machine is at its peaks now
@@ -23,6 +23,8 @@ SECONDS = 0.05  # about the time of one measurement
 CACHED_FLOATS = 64 * 1024  # copied within a second-level cache: 256 KiB read, and as much written
 STREAMED_FLOATS = 16 * 1024 * 1024  # copied through memory
 SHARED_FLOATS = 1024 * 1024  # copied within the last-level cache: 4 MiB read, and as much written
+EXCHANGED_FLOATS = 64 * 1024  # read after another thread wrote them: 256 KiB, which its own cache holds
+EXCHANGES = 100  # rounds of an exchange, of which the median counts
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,38 @@ def measure_peaks(threads: int, repeats: int = REPEATS) -> Peaks:
 def measure_last_cache(threads: int, repeats: int = REPEATS) -> float:
     """Measure the bytes a second that all threads copy within the last-level cache, beyond their own."""
     return _best_rate(threads, repeats, lambda: _copy_function(SHARED_FLOATS, 16), 8 * SHARED_FLOATS * 16)
+
+
+def measure_exchange(threads: int) -> float:
+    """Measure how many seconds longer reading a byte takes if another thread wrote it than if the reader did.
+
+    In each round every thread copies an array that was written in the round before: its own, or that of its
+    neighbour, whose core still has it in its cache.  One thread exchanges nothing: 0.
+    """
+    if threads == 1:
+        return 0.0
+    own, others = (_exchange_seconds(threads, distance) for distance in (0, 1))
+    return max(0.0, others - own) / (4 * EXCHANGED_FLOATS)
+
+
+def _exchange_seconds(threads: int, distance: int) -> float:
+    """Return the median seconds of copying an array of the thread that is `distance` threads further."""
+    barrier = Barrier(threads)
+    arrays = [[np.ones(EXCHANGED_FLOATS, np.float32) for _ in range(threads)] for _ in range(2)]
+
+    def work(number: int) -> list[float]:
+        times = []
+        for turn in range(EXCHANGES):
+            source, target = arrays[turn % 2][(number + distance) % threads], arrays[1 - turn % 2][number]
+            barrier.wait()
+            start = perf_counter()
+            np.copyto(target, source)
+            times.append(perf_counter() - start)
+            barrier.wait()
+        return times
+
+    with ThreadPoolExecutor(threads) as pool:
+        return float(np.median([seconds for each in pool.map(work, range(threads)) for seconds in each]))
 
 
 def _best_rate(threads: int, repeats: int, make: Callable[[], Callable[[], object]], amount: float) -> float:
