@@ -25,10 +25,10 @@ from tensaurus.kernels.tune.kernel_speeds import (
 from tensaurus.kernels.tune.reduction_histories import MIN_TUNING_SECONDS
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, count_form_work
 from tensaurus.kernels.tune.tune import Tuner
-from tensaurus.kernels.tune.tuned_kernels import TunedKernels
+from tensaurus.kernels.tune.tuned_kernels import FORM_TOLERANCE, TunedKernels
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
-from tensaurus.runtimes.measure.database import Database
+from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.roofline import Roofline
 
@@ -157,6 +157,32 @@ def test_the_tuner_learns_from_what_it_tunes(tmp_path: Path) -> None:
         tuner.close()
         again = Tuner(database, Machine.here(), "native", ships=False)
         assert isclose(again.histories.expected_seconds(form), expected)
+
+
+@pytest.mark.parametrize("function, counts", [("max(0, {})", True), ("exp({})", False)])
+def test_a_kernel_takes_no_longer_than_others_of_its_form(
+    tmp_path: Path, function: str, counts: bool
+) -> None:
+    """Unless it computes a dear function besides; a timing in a slow moment does not count."""
+    kinds = TensorType("float32", (32, 16)), TensorType("float32", (16, 24))
+    summed = "sum[r:16](mul(x0[i, r], x1[r, j]))"
+    leaves = [source(f"x{k}", kind) for k, kind in enumerate(kinds)]
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, Machine.here(), "native", ships=False)
+        kernels = TunedKernels(tuner, lambda least: 0.1)
+        plain, other = (
+            apply(eop, leaves, {"scope": f"L[i:32, j:24]({body})"})
+            for body in (summed, function.format(summed))
+        )
+        form = tuner.reduction_form(plain.attribute("scope"), kinds, ())
+        assert form is not None and kernels.seconds_of(other) == inf
+        tuner.histories.speeds.learn(form.text, 1e-6)
+        for node, seconds in ((plain, 1e-6), (other, 1.4e-6)):
+            workload = tuner._workload(node.attribute("scope"), kinds, (False, False))
+            schedule = "flat(u=1*1, p=0)"
+            database.put(Measurement(workload, tuner.backend, tuner.machine.key, schedule, seconds))
+        assert kernels.seconds_of(plain) == 1e-6
+        assert isclose(kernels.seconds_of(other), FORM_TOLERANCE * 1e-6 if counts else 1.4e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

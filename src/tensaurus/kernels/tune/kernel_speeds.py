@@ -81,6 +81,11 @@ class KernelSpeeds:
         """Returns what was learnt of a form; 0 where it was not tuned."""
         return self._family(form).multiples.get(form, 0.0)
 
+    def timed_seconds(self, form: str) -> float:
+        """Returns the seconds of a form's fastest kernel that was timed here; infinite where none was."""
+        family = self._family(form)
+        return family.multiples[form] * self._peak_seconds(form) if form in family.timed else inf
+
     def forget(self, form: str) -> None:
         """Forgets what was learnt of a form."""
         family = self._family(form)

@@ -111,6 +111,11 @@ class ReductionHistories:
         self.of(form)  # reads what is known
         return self.speeds.least_seconds(form.text)
 
+    def timed_seconds(self, form: ReductionForm) -> float:
+        """Returns the seconds of a form's fastest kernel that was timed here; infinite where none was."""
+        self.of(form)  # reads what is known
+        return self.speeds.timed_seconds(form.text)
+
     def tuned_forms(self) -> list[TunedForm]:
         """Returns the reduction forms that the database has schedules of."""
         fastest: dict[str, list[str]] = {}

@@ -11,10 +11,12 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from tensaurus.expr.ir.scope import Scope
+from tensaurus.expr.ir.scope import Call, Scope
+from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
 from tensaurus.kernels.halide.compile import kernel_with_code
+from tensaurus.kernels.stages.loop_nest import CHEAP_FUNCTIONS
 from tensaurus.kernels.stages.sketch import format_schedule
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm
 from tensaurus.kernels.tune.tune import Tuner
@@ -24,6 +26,10 @@ from tensaurus.system.errors import TensaurusError
 from tensaurus.system.timeline import record
 
 __all__ = ["TunedKernels"]
+
+# A kernel takes at most this multiple of the time of its form's fastest: kernels of one form differ in cheap
+# elementwise functions before and after the reduction.
+FORM_TOLERANCE = 1.05
 
 
 @dataclass
@@ -45,9 +51,16 @@ class TunedKernels:
     _forms: dict[Node, ReductionForm | None] = field(default_factory=dict)
 
     def seconds_of(self, node: Node) -> float:
-        """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured."""
+        """Returns the seconds of an eOperator's fastest known schedule; infinite where none was measured.
+
+        Kernels of one reduction form take about the same time, if all functions in them are cheap. But one
+        timing may be a fifth longer than another, in a slower moment of the machine: the shortest counts.
+        """
         rows = self.tuner.measured_schedules(*_tuned_expression(node))
-        return rows[0].seconds if rows else inf
+        form = self._form_of(node)
+        if not rows or form is None or _has_dear_function(node.attribute("scope")):
+            return rows[0].seconds if rows else inf
+        return min(rows[0].seconds, FORM_TOLERANCE * self.tuner.histories.timed_seconds(form))
 
     def least_seconds(self, node: Node) -> float:
         """Returns how long an eOperator must be tuned at least; 0 where a schedule of its form is known."""
@@ -57,10 +70,14 @@ class TunedKernels:
 
     def expected_seconds(self, node: Node) -> float:
         """Returns the seconds that an eOperator's kernel takes at least; 0 where it has none."""
+        form = self._form_of(node)
+        return 0.0 if form is None else self.tuner.histories.expected_seconds(form)
+
+    def _form_of(self, node: Node) -> ReductionForm | None:
+        """Returns the reduction form of an eOperator."""
         if node not in self._forms:
             self._forms[node] = self.tuner.reduction_form(*_tuned_expression(node))
-        form = self._forms[node]
-        return 0.0 if form is None else self.tuner.histories.expected_seconds(form)
+        return self._forms[node]
 
     def __call__(self, node: Node) -> Kernel | None:
         """Returns the kernel for the node's types; None for symbolic sizes and other operators."""
@@ -97,6 +114,11 @@ class TunedKernels:
         except (ValueError, TensaurusError) as error:
             self.dropped[str(error).splitlines()[0]] = None
             return None
+
+
+def _has_dear_function(scope: Scope) -> bool:
+    """Whether the expression computes a function that takes longer than a read (`loop_nest`)."""
+    return any(isinstance(body, Call) and body.fn not in CHEAP_FUNCTIONS for body in bodies(scope))
 
 
 def _tuned_expression(node: Node) -> tuple[Scope, tuple[TensorType, ...], tuple[bool, ...]]:
