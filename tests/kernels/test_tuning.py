@@ -38,6 +38,7 @@ from tensaurus.kernels.tune.reduction_histories import REDUCTION_ROWS
 from tensaurus.kernels.tune.register_blocks import rank_blocks as register_blocks
 from tensaurus.kernels.tune.schedule_pools import (
     SchedulePool,
+    find_pools,
     interleave,
     ranked_schedules,
     similar_schedules,
@@ -266,9 +267,9 @@ def test_a_schedule_is_found_once(tuner: Tuner) -> None:
 
 def test_constants_are_packed_and_others_never(tuner: Tuner) -> None:
     scope, types = scope_of(PRODUCT, WIDE, WEIGHTS), (WIDE, WEIGHTS)
-    pools = tuner._schedule_pools(scope, types, (False, True))
+    pools = find_pools(scope, types, (False, True), tuner.core)
     assert [packed for packed, _, _ in pools] == [(), (PackedInput("x1", 0, tuner.core.lanes("float32")),)]
-    assert [packed for packed, _, _ in tuner._schedule_pools(scope, types, (False, False))] == [()]
+    assert [packed for packed, _, _ in find_pools(scope, types, (False, False), tuner.core)] == [()]
     packed = pools[1][0]
     kinds, own, packing = kernel_interface(scope, types, packed)
     lanes = tuner.core.lanes("float32")
@@ -294,7 +295,7 @@ def test_what_computes_other_numbers_is_no_schedule(tuner: Tuner, monkeypatch: p
 
 def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
     scope, runner = scope_of(PRODUCT, WIDE, WEIGHTS), tuner.timer
-    good = format_schedule(next(iter(tuner._schedule_pools(scope, (WIDE, WEIGHTS), ())))[1][0][:1])  # type: ignore[arg-type]
+    good = format_schedule(next(iter(find_pools(scope, (WIDE, WEIGHTS), (), tuner.core)))[1][0][:1])  # type: ignore[arg-type]
     runner.set_expression(PRODUCT, (WIDE, WEIGHTS), OUT)
     assert runner.time_on_one_thread([good], 0.01)[0] < inf
     child = runner._children[0]

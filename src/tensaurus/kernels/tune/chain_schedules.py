@@ -15,7 +15,7 @@ from tensaurus.kernels.halide.compile import input_tensors, kernel_interface
 from tensaurus.kernels.halide.pipeline import schedulable_stages
 from tensaurus.kernels.stages.bilinear_chain import BilinearChain, Tile, recognize_chain
 from tensaurus.kernels.stages.chain_layout import channels_per_vector
-from tensaurus.kernels.stages.sketch import ChainSketch, PackedInput, Sketch
+from tensaurus.kernels.stages.sketch import ChainSketch, NestChange, PackedInput, Sketch
 from tensaurus.kernels.stages.stage import extent, source_name
 from tensaurus.kernels.tune.register_blocks import MAX_WASTE
 from tensaurus.kernels.tune.target_core import (
@@ -43,15 +43,22 @@ TRANSPOSE_CYCLES = 2.0  # for each element that is transposed
 
 
 def rank_chain_schedules(
-    scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool], core: TargetCore
+    scope: Scope,
+    types: Sequence[TensorType],
+    is_constant: Sequence[bool],
+    core: TargetCore,
+    changes: tuple[NestChange, ...] | None = None,
 ) -> Iterator[tuple[tuple[PackedInput, ...], list[Sketch], NestShape]]:
     """Yields (packed inputs, sketches, shape), the fastest first by estimate; nothing if this is no chain.
 
     A chain's weights are packed in blocks of results, so that each width of a block has its own sketches. The
-    shape's extents are the numbers of tiles along each axis, then the number of blocks of results.
+    shape's extents are the numbers of tiles along each axis, then the number of blocks of results. With
+    `changes`, only the sketches for this packed input are ranked.
     """
     found: list[tuple[PackedInput, list[tuple[float, ChainSketch]], NestShape]] = []
     for pack, lanes, vectors in _weight_packs(types, is_constant, core):
+        if changes is not None and changes != (pack,):
+            continue
         packed_types, packed_scope, _ = kernel_interface(scope, types, (pack,))
         stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), (pack,))
         chain = recognize_chain(stages)

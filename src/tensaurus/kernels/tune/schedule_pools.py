@@ -1,4 +1,4 @@
-"""Orders the schedules of an expression for trial.
+"""Finds the schedules of an expression, and orders them for trial.
 
 There are three orders: by the estimates alone (`ranked_schedules`), by likeness to the fastest schedules at
 other sizes (`similar_schedules`), and by small differences from the best schedules so far
@@ -12,6 +12,12 @@ from dataclasses import fields
 from itertools import zip_longest
 from typing import NamedTuple
 
+from tensaurus.expr.ir.scope import Scope
+from tensaurus.expr.sizes.size import product
+from tensaurus.kernels.halide.compile import input_tensors, kernel_interface
+from tensaurus.kernels.halide.pipeline import schedulable_stages
+from tensaurus.kernels.stages.bilinear_chain import has_combinations
+from tensaurus.kernels.stages.loop_nest import Nest, find_nests
 from tensaurus.kernels.stages.sketch import (
     NestChange,
     PackedInput,
@@ -20,7 +26,18 @@ from tensaurus.kernels.stages.sketch import (
     nest_changes,
     nest_sketches,
 )
-from tensaurus.kernels.tune.target_core import NestShape
+from tensaurus.kernels.stages.stage import build_stages, extent
+from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
+from tensaurus.kernels.tune.register_blocks import MAX_POOL
+from tensaurus.kernels.tune.schedule_space import (
+    candidate_bands,
+    candidate_packs,
+    is_hopeless,
+    rank_sketches,
+)
+from tensaurus.kernels.tune.target_core import ELEMENT_BYTES, NestShape, TargetCore
+from tensaurus.ops import TensorType
+from tensaurus.runtimes.price.operation_counts import number_of
 
 SIMILAR_EXPRESSIONS = 3  # expressions of other sizes whose fastest schedules are imitated
 NEAREST_SKETCHES = 3  # schedules tried for each of these expressions
@@ -38,6 +55,39 @@ class SchedulePool(NamedTuple):
     changes: tuple[NestChange, ...]
     sketches: Sequence[Sequence[Sketch]]
     shapes: Sequence[NestShape]
+
+
+def find_pools(
+    scope: Scope,
+    types: Sequence[TensorType],
+    is_constant: Sequence[bool],
+    core: TargetCore,
+    changes: tuple[NestChange, ...] | None = None,
+) -> list[SchedulePool]:
+    """Returns the pool of each choice of nest changes, or only that of the given `changes`."""
+    pools = [
+        SchedulePool(packs, [sketches[:MAX_POOL]], [shape])
+        for packs, sketches, shape in rank_chain_schedules(scope, types, is_constant, core, changes)
+    ]
+    if pools or has_combinations(build_stages(scope)):  # other sketches of a chain are far too slow
+        return pools
+    choices: list[tuple[NestChange, ...]] = [()]
+    choices += [(pack,) for pack in candidate_packs(scope, types, is_constant, core)]
+    choices += [(band,) for band in candidate_bands(scope)]
+    for choice in choices if changes is None else [c for c in choices if c == changes]:
+        packed_types, packed_scope, _ = kernel_interface(scope, types, choice)
+        stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), choice)
+        nests = find_nests(stages)
+        ranked = [sketches[:MAX_POOL] for sketches in rank_sketches(stages, core)]
+        if not any(map(is_hopeless, nests, ranked)):
+            pools.append(SchedulePool(choice, ranked, [*map(_nest_shape, nests)]))
+    return pools
+
+
+def _nest_shape(nest: Nest) -> NestShape:
+    main = nest.main or nest.output
+    copied = {x.name: ELEMENT_BYTES * number_of(product(x.shape)) for x in main.sources}
+    return NestShape(tuple(extent(a) for a in nest.output.axes), main.points, copied)
 
 
 def interleave(*orders: Iterable[Schedule]) -> Iterator[Schedule]:

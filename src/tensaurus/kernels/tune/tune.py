@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib.metadata import version
 from itertools import islice, takewhile
@@ -23,14 +23,10 @@ from time import monotonic
 
 from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope
-from tensaurus.expr.sizes.size import product
-from tensaurus.kernels.halide.compile import halide_features, input_tensors, kernel_interface
+from tensaurus.kernels.halide.compile import halide_features, input_tensors
 from tensaurus.kernels.halide.lowering_errors import LoweringError
 from tensaurus.kernels.halide.pipeline import schedulable_stages
-from tensaurus.kernels.stages.bilinear_chain import has_combinations
-from tensaurus.kernels.stages.loop_nest import Nest, find_nests
 from tensaurus.kernels.stages.sketch import (
-    NestChange,
     Schedule,
     Sketch,
     format_schedule,
@@ -38,8 +34,6 @@ from tensaurus.kernels.stages.sketch import (
     nest_sketches,
     parse_schedule,
 )
-from tensaurus.kernels.stages.stage import build_stages, extent
-from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
 from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
 from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds
 from tensaurus.kernels.tune.reduction_histories import (
@@ -50,24 +44,17 @@ from tensaurus.kernels.tune.reduction_histories import (
     ReductionHistories,
     ReductionHistory,
 )
-from tensaurus.kernels.tune.register_blocks import MAX_POOL
 from tensaurus.kernels.tune.schedule_pools import (
     SchedulePool,
+    find_pools,
     interleave,
     ranked_schedules,
     similar_schedules,
 )
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm, reduction_form
 from tensaurus.kernels.tune.schedule_search import ScheduleSearch
-from tensaurus.kernels.tune.schedule_space import (
-    candidate_bands,
-    candidate_packs,
-    is_hopeless,
-    rank_sketches,
-)
 from tensaurus.kernels.tune.shipped_schedules import processor_class, read_shipped_schedules
 from tensaurus.kernels.tune.target_core import (
-    ELEMENT_BYTES,
     NestShape,
     TargetCore,
     busiest_share,
@@ -77,7 +64,6 @@ from tensaurus.kernels.tune.timing_processes import TimingProcesses
 from tensaurus.ops import TensorType
 from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
-from tensaurus.runtimes.price.operation_counts import number_of
 from tensaurus.runtimes.price.roofline import Roofline
 
 __all__ = ["Tuner"]
@@ -206,28 +192,6 @@ class Tuner:
             f" where {constants} {'is' if sum(is_constant) == 1 else 'are'} constant" if constants else ""
         )
 
-    def _schedule_pools(
-        self, scope: Scope, types: Sequence[TensorType], is_constant: Sequence[bool]
-    ) -> list[SchedulePool]:
-        """Returns sketches for each choice of nest changes: none, a packed input, a blocked band."""
-        pools = [
-            SchedulePool(packs, [sketches[:MAX_POOL]], [shape])
-            for packs, sketches, shape in rank_chain_schedules(scope, types, is_constant, self.core)
-        ]
-        if pools or has_combinations(build_stages(scope)):  # other sketches of a chain are far too slow
-            return pools
-        choices: list[tuple[NestChange, ...]] = [()]
-        choices += [(pack,) for pack in candidate_packs(scope, types, is_constant, self.core)]
-        choices += [(band,) for band in candidate_bands(scope)]
-        for changes in choices:
-            packed_types, packed_scope, _ = kernel_interface(scope, types, changes)
-            stages, _ = schedulable_stages(packed_scope, input_tensors(packed_types), changes)
-            nests = find_nests(stages)
-            ranked = [sketches[:MAX_POOL] for sketches in rank_sketches(stages, self.core)]
-            if not any(map(is_hopeless, nests, ranked)):
-                pools.append(SchedulePool(changes, ranked, [*map(_nest_shape, nests)]))
-        return pools
-
     def tune_on(
         self,
         scope: Scope,
@@ -247,16 +211,22 @@ class Tuner:
         form = self.reduction_form(scope, types, is_constant)
         history = ReductionHistory() if form is None else self.histories.of(form)
         known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
-        pools = self._schedule_pools(scope, types, is_constant)
-        if known and not (known := [s for s in known if _has_sketch_for_each_nest(s, pools)]):
-            seconds = max(seconds, MIN_TUNING_SECONDS)  # nothing known fits: it is tuned like an unknown form
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
+        find_own_pools = partial(find_pools, scope, types, is_constant, self.core)
         if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
-            self.tried_count += 1
-            times = self._time_finalists(request, known[:1], pools)
-            known = []  # if the known schedule fails here, tune as usual
+            for schedule in known:
+                pools = find_own_pools(nest_changes(schedule))
+                if _has_sketch_for_each_nest(schedule, pools):
+                    self.tried_count += 1
+                    times = self._time_finalists(request, [schedule], pools)
+                    known = []  # if the known schedule fails here, tune as usual
+                    break
         if not times:
+            pools = find_own_pools()
+            if known and not (known := [s for s in known if _has_sketch_for_each_nest(s, pools)]):
+                # nothing known fits: it is tuned like an unknown form
+                request = replace(request, seconds=max(seconds, MIN_TUNING_SECONDS))
             similar = [] if form is None else self.histories.similar_fastest(form)
             finalists = self._select_finalists(request, history, known, similar, pools)
             times = self._time_finalists(request, finalists, pools)
@@ -373,12 +343,6 @@ class Tuner:
         """Ends the processes that time and compile schedules."""
         self.timer.close()
         self.object_compiler.close()
-
-
-def _nest_shape(nest: Nest) -> NestShape:
-    main = nest.main or nest.output
-    copied = {x.name: ELEMENT_BYTES * number_of(product(x.shape)) for x in main.sources}
-    return NestShape(tuple(extent(a) for a in nest.output.axes), main.points, copied)
 
 
 def _sketches_with_shapes(
