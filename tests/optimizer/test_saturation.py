@@ -39,7 +39,7 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.ir.program_text import format_program, workload  # noqa: F401, another process shows programs
 from tensaurus.ops import Op, TensorType
 from tensaurus.ops.eop import eop
-from tensaurus.optimizer.search import saturating_search
+from tensaurus.optimizer.search import interim_run, part_time_limits, saturating_search
 from tensaurus.optimizer.search.backtrack import Backtrack
 from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.rules.language import evidence
@@ -301,6 +301,32 @@ def test_kernels_that_seem_dear_are_tried_together(together: float) -> None:
     seen = {tuple(operators(one.program)): one.measured for one in outcome.candidates}
     assert seen["eop",] == together and seen["Neg", "Exp"] == 2.0
     assert outcome.best.measured == min(together, 2.0)
+
+
+@pytest.mark.parametrize("in_context", [0.5, 3.0])
+def test_a_program_of_the_first_kernels_is_run_before_all_are_measured(
+    in_context: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What kernels take among other operators is known early then, and decides about the others."""
+    inputs = [source(f"x{k}", TensorType("float32", (4, 8 + k))) for k in range(3)]
+    whole = program(*(node("Exp", node("Neg", x)) for x in inputs))
+    prices, start, runs = Made({"eop": 0.5}), monotonic(), list[tuple[int, int]]()
+    for module in (saturating_search, costs, interim_run, part_time_limits):  # a measurement takes 1,000 s
+        monkeypatch.setattr(module, "monotonic", lambda: start + 1000 * len(prices.seen))
+
+    def observe(asked: Program) -> Observation:
+        nodes = [n for n in asked.active if isinstance(n.op, Op)]
+        runs.append((len(prices.seen), sum(n.op is eop for n in nodes)))
+        seconds = [(frozenset([n]), in_context if n.op is eop else 1.0) for n in nodes]
+        return Observation(sum(spent for _, spent in seconds), tuple(seconds))
+
+    outcome = search(
+        whole, prices, Ruleset([]), observe=observe, finders=[Fuse()], deadline=start + 1000 * 8
+    )
+    measured, kernels = runs[1]
+    assert runs[0] == (0, 0) and 0 < kernels < 3 and measured < 6
+    assert operators(outcome.best.program) == ({"eop": 3} if in_context < 2 else {"Neg": 3, "Exp": 3})
+    assert outcome.best.measured == min(3 * in_context, 6.0)
 
 
 @dataclass

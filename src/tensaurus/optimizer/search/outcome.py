@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tensaurus.check.program.candidate import Candidate
+from tensaurus.egraph.core.egraph import EGraph
 
-__all__ = ["Outcome"]
+__all__ = ["Outcome", "describe_size", "describe_unmeasured"]
+
+
+def describe_size(graph: EGraph, rounds: int, is_measured: Sequence[bool]) -> str:
+    """Return the size of the e-graph, and how many operators are measured, for people."""
+    known = f", {sum(is_measured)} of {len(is_measured)} operators measured" if is_measured else ""
+    return f"{len(graph)} e-nodes in {len(graph.members)} classes after {rounds} rounds{known}"
+
+
+def describe_unmeasured(is_measured: Sequence[bool], ended_by: str) -> str:
+    """Return a line for people on operators that there was no time to measure; "" where there are none."""
+    if ended_by != "time" or all(is_measured):
+        return ""
+    known = f"{sum(is_measured)} of the model's {len(is_measured)} kinds of operators"
+    return (
+        f"only {known} were measured in time: only rewrites with a good estimate are tried."
+        " Raise --time-limit, or run again: measurements are kept"
+    )
 
 
 @dataclass

@@ -5,7 +5,7 @@ several that it fuses.  The search repeats three steps until the cheapest progra
 
     extract   the cheapest program, by measured costs, by optimistic estimates where there are none
     measure   the pieces of that program whose costs are estimates; extract again until none is left
-    run       the whole program; charge its pieces with the times that they took in it
+    run       the whole program, a first one early (`interim_run`); charge its pieces with their times in it
 
 For example, the first extraction uses a fused kernel that is estimated at 0.2 ms.  It is tuned, and measured
 at 0.5 ms; the next extraction does without it, and is the cheapest program known.
@@ -37,7 +37,8 @@ from tensaurus.egraph.match.saturate import Exploration, saturate
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.optimizer.search.estimated_program import EstimatedProgram, extract_by_estimates
-from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.interim_run import LIKELY_GAIN, InterimRun, find_measured_program
+from tensaurus.optimizer.search.outcome import Outcome, describe_size, describe_unmeasured
 from tensaurus.optimizer.search.part_time_limits import Extractor, Extractors, SearchClock
 from tensaurus.optimizer.search.program_pool import Extracted, Extraction, ProgramPool
 from tensaurus.optimizer.search.rank_programs import Ranking
@@ -52,7 +53,6 @@ __all__ = ["SaturatingSearch"]
 
 MEASURING_SHARE = 0.75  # share of the time left after the original was run in which pieces are measured
 EARLY_RUN_SHARE = 0.2  # of the time left, in which the first program can be run before finders see it
-LIKELY_GAIN = 0.01  # share of the original's time that a program must save for a check to be likely
 MIN_IMPROVEMENT = 5e-4  # share by which a new best program must be cheaper: measurements are no finer
 
 
@@ -82,6 +82,7 @@ class SaturatingSearch:
         self.notes: list[str] = []
         self.unmeasured_note = ""  # what there was no time to measure, for people
         self.asked_other_search = False
+        self.interim_run = InterimRun()
         self.longest_run = 0.0  # seconds to run a whole program
         self.not_run: Extraction | None = None  # the best program, while there was no time to run it
         self.clock = SearchClock.until(config.deadline)
@@ -183,7 +184,7 @@ class SaturatingSearch:
         can_run_whole = self.pool.is_original_run
         if not can_run_whole:
             if (original := self._extract_and_measure(self._choices(self.original_enodes))) is None:
-                self._note_unmeasured()
+                self.unmeasured_note = describe_unmeasured(self.is_measured, self.ended_by)
                 return
             self._set_original(original)
             can_run_whole = self._run_whole(original)
@@ -192,6 +193,7 @@ class SaturatingSearch:
         if self.config.deadline is not None:  # the rest of the time is for choosing and running programs
             now, share = monotonic(), MEASURING_SHARE
             self.costs.measuring_deadline = (1 - share) * now + share * self.config.deadline
+            self.interim_run.plan(self.config.deadline)
         self._add_other_search()
         # 3. the cheapest program.  Where programs can be run, rounds run some each: first with kernels priced
         # below their cost, since costs alone may mislead about kernels among others, at last at true prices
@@ -215,24 +217,11 @@ class SaturatingSearch:
             if best is not None and best.extracted.measured is None:
                 self._run_whole(best)
 
-    def _note_unmeasured(self) -> None:
-        """Tell how many of the original's operators were measured, if there was no time for all."""
-        if self.ended_by == "time" and not all(self.is_measured):
-            known = f"{sum(self.is_measured)} of the model's {len(self.is_measured)} kinds of operators"
-            self.unmeasured_note = (
-                f"only {known} were measured in time: only rewrites with a good estimate are tried."
-                " Raise --time-limit, or run again: measurements are kept"
-            )
-
     def _choices(self, before: float = inf) -> Choices:
         """Return the choices among the e-nodes numbered below `before`."""
         return Choices(
-            self.graph,
-            self.roots,
-            self.fusion_patterns,
-            enode_limit=before,
-            original_enodes=self.original_enodes,
-            packing=packing_key,
+            self.graph, self.roots, self.fusion_patterns,
+            enode_limit=before, original_enodes=self.original_enodes, packing=packing_key,
         )
 
     def _add_other_search(self) -> None:
@@ -291,6 +280,18 @@ class SaturatingSearch:
         self.pool.drop_programs_not_run()
         return True
 
+    def _run_measured(self, choices: Choices, prices: Prices) -> Prices:
+        """Run the best program of measured pieces, if it gains; return the prices by what the run told."""
+        self.interim_run.cancel()
+        prices.update()
+        pool, limits = self.pool, self.costs.constant_limits
+        found = find_measured_program(self.program, choices, prices, self.extractors, pool, limits)
+        if found is not None and self.clock.has_time_for(self.longest_run, EARLY_RUN_SHARE):
+            self._run_whole(found)
+        prices = self.costs.prices(choices)
+        self.is_measured = prices.is_measured
+        return prices
+
     def _extract_and_measure(self, choices: Choices, *, may_run_finders: bool = False) -> Extraction | None:
         """Return the cheapest program by measured costs; None where a limit ends the search before.
 
@@ -322,6 +323,9 @@ class SaturatingSearch:
                 self.steps += 1
                 unmeasured = self._pieces_to_measure(choices, selection, prices)
                 in_time = self._measure(prices, unmeasured, selection)
+                if in_time and self.interim_run.is_due:
+                    prices = self._run_measured(choices, prices)
+                    continue
                 cost, read_bytes = prices.total(selection), choices.packed_bytes(selection)
                 is_allowed = constant_limits.admits(choices.stored_bytes(selection), read_bytes)
                 # a program whose measurements have just shown it to be no better than the best is not kept
@@ -367,6 +371,8 @@ class SaturatingSearch:
             self.config.plan_measuring({pieces[key]: gain for key, gain in ranked.items()})
             if self._has_no_time():
                 return False
+            if self.interim_run.is_due:
+                break
             key, began = next(iter(ranked)), monotonic()
             if not prices.has_lost_gain(key, waiting.pop(key), places[key]):
                 prices.measure(key)
@@ -375,13 +381,6 @@ class SaturatingSearch:
         if unmeasured:
             prices.update()
         return True
-
-    @property
-    def detail(self) -> str:
-        """The size of the e-graph, and how many operators are measured, for users."""
-        graph, known = self.graph, self.is_measured
-        size = f"{len(graph)} e-nodes in {len(graph.members)} classes after {self.exploration.rounds} rounds"
-        return f"{size}, {sum(known)} of {len(known)} operators measured" if known else size
 
     def _has_no_time(self, seconds: float = 0.0) -> bool:
         """Return whether no time is left for a step of these seconds; the search then `ended_by` the time."""
@@ -397,4 +396,5 @@ class SaturatingSearch:
         self.notes += [self.unmeasured_note] if self.unmeasured_note else []
         self.notes += ended_lines(self.finders) + list(self.extractors.ended.values())
         programs = len(self.pool) + len(self.other_candidates)
-        return Outcome(ranked, self.ended_by, self.steps, programs, self.detail, self.notes)
+        detail = describe_size(self.graph, self.exploration.rounds, self.is_measured)
+        return Outcome(ranked, self.ended_by, self.steps, programs, detail, self.notes)
