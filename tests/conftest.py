@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out cases marked `nightly`, or all but every n-th of them, unless they are asked for."""
+    """Leave out `nightly` cases, or all but every n-th from `first` on, unless they are asked for."""
     if config.getoption("--nightly"):
         return
     changed = changed_rooms(config.rootpath, config.getoption("--since"))
@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         marker = item.get_closest_marker("nightly")
         name = item.nodeid.partition("[")[0]
         every = marker.kwargs.get("every", 0) if marker and not changed & {*item.path.parts} else 1
-        (kept if every and seen[name] % every == 0 else left_out).append(item)
+        first = marker.kwargs.get("first", 0) if marker and every > 1 else 0
+        (kept if every and (seen[name] - first) % every == 0 else left_out).append(item)
         seen[name] += 1
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)

@@ -143,6 +143,7 @@ def test_a_model_that_fails_stops_no_other(
     assert len(cluster.started) == 2 and "broken.onnx: is not an ONNX model" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_a_worker_optimizes_as_the_command_line_does(tmp_path: Path) -> None:
     model = save_model(tmp_path / "model.onnx", external=True)
     row = Measurement("w", "b", f"{Machine.here().hardware}, 1 threads", "", 1.0)

@@ -72,7 +72,7 @@ def live(model: onnx.ModelProto) -> set[str]:
     return found
 
 
-@pytest.mark.nightly(every=12)
+@pytest.mark.nightly(every=12, first=1)  # squeezenet, not vgg19 with its 575 MB
 @pytest.mark.parametrize("work", workloads().values(), ids=workloads())
 def test_workload(work: Workload) -> None:
     model = work.build_model()

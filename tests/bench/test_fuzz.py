@@ -43,14 +43,14 @@ def test_a_tensor_whose_file_is_missing_is_left_alone(name: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and time are read from /proc")
-def test_two_dozen_mutants() -> None:
+def test_ten_mutants() -> None:
     from fuzz import fuzz, table
 
-    reports = sorted(fuzz(7, range(24), lanes=1), key=lambda report: report.number)
-    assert [report.number for report in reports] == list(range(24))
+    reports = sorted(fuzz(7, range(10), lanes=1), key=lambda report: report.number)
+    assert [report.number for report in reports] == list(range(10))
     assert [(r.number, r.recipe, r.phase, r.detail) for r in reports if r.verdict == "fault"] == []
     text = table(reports, 7)
-    assert "| all | 24 |" in text and "Mutants of each model: " in text
+    assert "| all | 10 |" in text and "Mutants of each model: " in text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory and time are read from /proc")

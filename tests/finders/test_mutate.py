@@ -126,6 +126,7 @@ def test_a_grouped_convolution_becomes_one_of_more_images() -> None:
     assert corrected.corrections == ((),)
 
 
+@pytest.mark.nightly
 def test_one_large_image_becomes_sixteen_small_ones() -> None:
     """PET, section 8.3.1: 1x48x38x38 as 16x48x10x10, here with fewer channels."""
     x, w = source("x", f32(1, 2, 38, 38)), source("w", f32(1, 2, 5, 5))
@@ -176,13 +177,13 @@ def test_a_wrong_correction_is_found() -> None:
             assert not check.passed, (k, wrong)
 
 
-def test_a_hundred_drawn_mutants_are_what_brute_force_says() -> None:
+def test_thirty_drawn_mutants_are_what_brute_force_says() -> None:
     from mutants import check_mutant
 
-    reports = [check_mutant(number, 0) for number in range(100)]
+    reports = [check_mutant(number, 0) for number in range(30)]
     assert [report for report in reports if report.verdict == "wrong"] == []
-    assert sum(report.verdict == "corrected" for report in reports) > 50
-    assert sum(report.planted for report in reports) > 20
+    assert sum(report.verdict == "corrected" for report in reports) > 15
+    assert sum(report.planted for report in reports) > 5
 
 
 def test_boxes_are_joined_where_that_wastes_little() -> None:

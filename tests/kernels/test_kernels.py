@@ -164,6 +164,7 @@ GATHERS = [
 ]
 
 
+@pytest.mark.nightly(every=3)
 @pytest.mark.parametrize(("inputs", "text"), GATHERS)
 def test_what_vectors_gather_is_unrolled_beside_them(inputs: str, text: str, tmp_path: Path) -> None:
     """Every such sketch computes the right numbers, and touches nothing beyond an array."""

@@ -264,6 +264,7 @@ def test_the_user_is_told_of_a_faster_runtime(
     assert [line.partition(":")[0] for line in bench.said.notes] == said
 
 
+@pytest.mark.nightly
 def test_auto_as_a_whole(tmp_path: Path) -> None:
     """A batch norm after a convolution folds on every runtime; what is returned is right on its own."""
     rng = np.random.default_rng(0)
