@@ -56,7 +56,7 @@ def find_measured_program(
     pool: ProgramPool,
     limits: ConstantLimits,
 ) -> Extraction | None:
-    """Return the cheapest program of measured pieces only; None where it promises no gain, or one was run."""
+    """Return the cheapest program of measured pieces; None where that gains nothing, or a program was run."""
     if pool.original is None or pool.has_run_other:
         return None
     selection = _extract_measured(choices, prices, extractors)
