@@ -24,9 +24,10 @@ from tensaurus.check.files.verdict import verify
 from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.result.session import session
 from tensaurus.runtimes import backends
+from tensaurus.runtimes.measure import machine_peaks
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.runtimes.measure.machine import Machine, busy_seconds, default_threads, usable_threads
-from tensaurus.runtimes.measure.machine_peaks import Peaks
+from tensaurus.runtimes.measure.machine_peaks import Peaks, measure_exchange
 from tensaurus.runtimes.measure.measure import (
     Contender,
     Stopwatch,
@@ -379,6 +380,26 @@ def test_a_worker_starts_lean() -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_an_exchange_costs_what_a_neighbours_array_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread alone exchanges nothing, and noise is no gain."""
+    assert measure_exchange(1) == 0.0
+    copied: list[tuple[float, float]] = []
+
+    def copy(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
+        copied.append((target[0], source[0]))
+        target[...] = source + 1
+
+    with monkeypatch.context() as patch:  # arrays of equal turns hold equal numbers
+        patch.setattr(machine_peaks.np, "copyto", copy)
+        assert machine_peaks._exchange_seconds(3, 1) > 0
+    assert len(copied) == 3 * machine_peaks.EXCHANGES
+    assert {source for _, source in copied} == {1.0 + turn for turn in range(machine_peaks.EXCHANGES)}
+    for others, expected in ((3.0, 2.0 / (4 * machine_peaks.EXCHANGED_FLOATS)), (0.5, 0.0)):
+        seconds = {0: 1.0, 1: others}
+        monkeypatch.setattr(machine_peaks, "_exchange_seconds", lambda threads, far, s=seconds: s[far])
+        assert measure_exchange(2) == expected
 
 
 def test_the_roofline_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from math import ceil, prod
 from pathlib import Path
 
 from tensaurus.kernels.stages.sketch import BlockSketch, ChainSketch, FlatSketch, Sketch
+from tensaurus.runtimes.price.roofline import ONE_CORE
 
 # Threads may compute the transformed data of a chain together, and then read from other cores' caches; or
 # each thread computes its own data, and then all threads read all weights. How far away other cores and
 # caches are differs between machines, and on some while a kernel runs, as a host moves virtual cores: a chain
 # with shared data took 0.42 or 0.91 ms, for seconds at a time. So reading another core's data is measured on
-# each machine (0.05 ns a byte where the cores are near); the constant is between near and far.
-EXCHANGE_SECONDS_PER_BYTE = 0.25e-9  # for reading data that another thread wrote, where it is not measured
+# each machine (`Roofline.exchange`: 0.05 ns a byte where the cores are near).
 SHARED_WEIGHT_SECONDS_PER_BYTE = 0.015e-9  # for reading weights beyond the L2 cache that others read, too
 PARALLEL_LOOP_SECONDS = 5e-6  # that threads wait for each other at the end of a parallel loop
 ELEMENT_BYTES = 4  # of float32, which estimates assume
@@ -40,11 +40,11 @@ class TargetCore:
     threads: int
     l1_bytes: int = L1_BYTES
     l2_bytes: int = L2_BYTES
-    exchange: float = EXCHANGE_SECONDS_PER_BYTE
+    exchange: float = ONE_CORE.exchange
 
     @classmethod
     def here(
-        cls, has_wide_vectors: bool, threads: int, exchange: float = EXCHANGE_SECONDS_PER_BYTE
+        cls, has_wide_vectors: bool, threads: int, exchange: float = ONE_CORE.exchange
     ) -> TargetCore:
         """Describes this machine's processor: with vectors of 512 bits, or of 256, and its caches."""
         described = (_read_cache_bytes(1, L1_BYTES), _read_cache_bytes(2, L2_BYTES), exchange)

@@ -104,13 +104,13 @@ class Tuner:
         words = halide_features(cpu)
         wide = any(word.startswith("avx512") for word in words)
         self.processor_class = processor_class(machine.processor, 512 if wide else 256)
-        self.has_wide_vectors = wide
+        self._has_wide_vectors = wide
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
         self.object_compiler = ObjectCompiler(cpu)
         read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION) if ships else dict
-        self.read_roofline = cache(partial(Roofline.here, database, machine))
-        speeds = KernelSpeeds(self.read_roofline)
+        self._read_roofline = cache(partial(Roofline.here, database, machine))
+        speeds = KernelSpeeds(self._read_roofline)
         self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped, speeds)
         self.tried_count = 0
         self._is_starting = False
@@ -118,7 +118,7 @@ class Tuner:
     @cached_property
     def core(self) -> TargetCore:
         """The processor that schedules are ranked for."""
-        return TargetCore.here(self.has_wide_vectors, self.machine.threads, self.read_roofline().exchange)
+        return TargetCore.here(self._has_wide_vectors, self.machine.threads, self._read_roofline().exchange)
 
     def begin_start(self) -> None:
         """Starts the processes that time and compile schedules, and returns at once.

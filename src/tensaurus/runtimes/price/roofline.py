@@ -32,7 +32,8 @@ class Roofline:
     streamed     seconds of one byte that goes through memory
     cache_bytes  bytes that the cores' own caches hold
     shared       seconds of one byte in the last-level cache, which all cores share
-    exchange     additional seconds of one byte that a thread reads after another one wrote it
+    exchange     additional seconds of one byte that a thread reads after another one wrote it; the default is
+                 between those of near and of far cores
     """
 
     operation: float = 1 / 2.0e10
