@@ -331,6 +331,22 @@ def test_maps_have_vectors_and_few_tasks(text: str, shape: tuple[int, ...]) -> N
         assert tasks and all(2 <= n <= MAX_TASKS for n in tasks), said
 
 
+@pytest.mark.parametrize(("size", "lanes", "vectors"), [(14, 16, 1), (5, 8, 1), (19, 16, 2)])
+def test_a_vector_beyond_its_axis_is_as_long_as_the_axis(size: int, lanes: int, vectors: int) -> None:
+    """Accumulators of a vector of which a part is read stay in memory, which takes 15 times as long."""
+    x, w = Tensor("x0", (8, size, size)), Tensor("x1", (8, 3, 3))
+    text = f"L[c:8, i:{size}, j:{size}](sum[r:3, s:3](mul(x0[c, i + r - 1, j + s - 1] | 0, x1[c, r, s])))"
+    scope = intern_scope(parse(text, {"x0": x, "x1": w}))
+
+    def loops(shape: str) -> str:
+        stages, plain = schedulable_stages(scope, [x, w])
+        sketches_ = parse_schedule(f"block(v=2*{shape}, u=1:4, t=0:1, k=1!0!, c=x0@1, p=0)")
+        lowered, func = build_pipeline(stages, plain, sketches_)
+        return re.sub(r"\bs0_\d+", "s0", _lowered(func, lowered))  # Halide numbers functions
+
+    assert loops(f"{lanes}x{vectors}") == loops(f"{size}x1")
+
+
 @pytest.mark.nightly
 def test_products_in_the_loops_of_others_and_bands() -> None:
     """Each by one schedule, one in three with Halide's checks too."""

@@ -234,6 +234,14 @@ def test_the_most_promising_blocks_of_registers(text: str) -> None:
         assert not rows or condition_axes(stage) or block.unrolled < len(stage.reduced)
 
 
+def test_vectors_along_rows_that_waste_lanes_are_ranked_with_their_copies() -> None:
+    """Rows of 19 waste 13 lanes of 32, but vectors along channels need copies that are rearranged."""
+    text = "L[j:728, k:19, l:19](sum[s:3, t:3](mul(x[j, k + s - 1, l + t - 1] | 0, w[j, s, t])))"
+    known = {"x": Tensor("x", (728, 19, 19)), "w": Tensor("w", (728, 3, 3))}
+    (stage,) = build_stages(parse_scope(text, known))
+    assert register_blocks(stage, TargetCore(512, 32, 2), 16)[0].vector == 2
+
+
 @pytest.mark.parametrize(
     ("text", "tile"),
     [

@@ -10,7 +10,7 @@ functions, whose loops the sketches arrange. `halide/compile` calls both steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -155,6 +155,20 @@ def _sketch_reduction(main: Stage, sketch: Sketch) -> _SketchedReduction:
     return _SketchedReduction(main)
 
 
+def _fit_vectors(sketch: Sketch, main: Stage | None) -> Sketch:
+    """Returns the sketch with one vector of the axis's extent, where its vectors would reach beyond the axis.
+
+    LLVM keeps a vector of sixteen accumulators of which fourteen are read in memory, not in a register: a
+    depthwise convolution of 14x14 would take 15 times as long.
+    """
+    if not isinstance(sketch, BlockSketch) or main is None:
+        return sketch
+    size = extent(main.axes[sketch.vector])
+    if size >= sketch.lanes * sketch.vectors or size % sketch.lanes == 0:
+        return sketch
+    return replace(sketch, lanes=size, vectors=1)
+
+
 def _sketch_block_reduction(main: Stage, sketch: BlockSketch) -> _SketchedReduction:
     vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
     # where this is False, vectors reach beyond the axis: they can only read a copy that is longer
@@ -194,11 +208,12 @@ class _PipelineBuilder:
         self.nests = find_nests(stages)
         if len(self.nests) != len(schedule):
             raise ValueError(f"{len(schedule)} sketches for {len(self.nests)} nests")
-        self.schedule = schedule
+        pairs = zip(self.nests, schedule, strict=True)
+        self.schedule = [_fit_vectors(sketch, nest.main) for nest, sketch in pairs]
         self.shared_axes = count_shared_axes(stages, self.nests) if len(self.nests) > 1 else 0
         self.reductions = {
             nest.main.tensor.name: _sketch_reduction(nest.main, sketch)
-            for nest, sketch in zip(self.nests, schedule, strict=True)
+            for nest, sketch in zip(self.nests, self.schedule, strict=True)
             if nest.main is not None
         }
         ordered: list[Stage] = []

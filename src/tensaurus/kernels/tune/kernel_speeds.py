@@ -18,7 +18,7 @@ from math import exp, inf, log
 from tensaurus.kernels.tune.schedule_reuse import count_form_work
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["KernelSpeeds", "form_distance"]
+__all__ = ["EXTENT", "KernelSpeeds", "form_distance"]
 
 NEIGHBOURS = 3  # nearest forms of which an expected speed is the mean
 MIN_DISTANCE = 0.2  # added to distances, so that forms of nearly the same sizes count about alike
@@ -32,7 +32,7 @@ OPTIMISM, LOSS, MIN_OPTIMISM = 0.9, 0.1, 0.6
 # with a depthwise one took 3.5 to 9 times as long as at the peaks, but was tuned first, for its promise.
 LEAST_MULTIPLE, LEAST_MULTIPLE_OF_SEVERAL = 1.3, 1.9
 PRODUCT = "; "  # between the operands of a reduction that multiplies two tensors
-_EXTENT = re.compile(r"(?<!\*)\b\d+\b(?!\*)")  # a number that is no part of 2*1, which is 2 times axis 1
+EXTENT = re.compile(r"(?<!\*)\b\d+\b(?!\*)")  # a number that is no part of 2*1, which is 2 times axis 1
 
 
 @dataclass
@@ -129,7 +129,7 @@ class KernelSpeeds:
             return 0.0
 
     def _family(self, form: str) -> _Family:
-        return self._families.setdefault(_EXTENT.sub("#", form), _Family())
+        return self._families.setdefault(EXTENT.sub("#", form), _Family())
 
 
 def form_distance(text: str, other: str) -> float:

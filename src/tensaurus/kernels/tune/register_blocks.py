@@ -6,6 +6,7 @@ fit in registers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -32,6 +33,9 @@ MIN_REPEATED_READS = 4  # an inlined operand may be copied instead if each eleme
 MAX_RESULTS_BETWEEN = 4
 # Register blocks for which loops are enumerated: the best 40, more up to 160 if within 1.3 times the best.
 MAX_REGISTER_BLOCKS, MIN_REGISTER_BLOCKS = 160, 40
+# Register blocks of each vectors' axis for which loops are enumerated at least: vectors along the last axis
+# may waste lanes, as of rows of 19, but need no rearranged copies, which count with the loops only.
+MIN_BLOCKS_OF_AXIS = 10
 MAX_POOL = 600  # schedules of one nest that are kept for tuning
 
 
@@ -92,8 +96,14 @@ class _BlockEnumeration(BlockedReduction):
                         scored.append((self.step_cycles(registers, self.main.reduced), registers))
         scored.sort(key=lambda item: item[0])
         limit = 1.3 * scored[0][0] if scored else 0.0
-        best = [r for n, (step, r) in enumerate(scored) if n < MIN_REGISTER_BLOCKS or step < limit]
-        return best[:MAX_REGISTER_BLOCKS]
+        best: list[RegisterBlock] = []
+        counts = Counter[int]()  # of the blocks of each vectors' axis
+        for number, (step, registers) in enumerate(scored):
+            is_near = number < MIN_REGISTER_BLOCKS or step < limit and number < MAX_REGISTER_BLOCKS
+            if is_near or counts[registers.vector] < MIN_BLOCKS_OF_AXIS:
+                best.append(registers)
+                counts[registers.vector] += 1
+        return best
 
     def required_copies(self, vector: int, is_narrow: bool) -> tuple[str, ...] | None:
         """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it.
