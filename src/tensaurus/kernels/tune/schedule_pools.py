@@ -119,23 +119,26 @@ def vary_parallelism(schedules: Sequence[Schedule]) -> list[Schedule]:
 def similar_schedules(known: Sequence[Schedule], pools: Sequence[SchedulePool]) -> Iterator[Schedule]:
     """Yields the schedules most like known ones of other sizes, for which the same loops are fast.
 
-    `known` are the fastest schedules of these sizes, those of the nearest sizes first.
+    `known` are the fastest schedules of these sizes, those of the nearest sizes first. First come the
+    schedules most like each of them, then the second most, and so on.
     """
-    for schedule in known[:SIMILAR_EXPRESSIONS]:
-        sketches, changes = nest_sketches(schedule), nest_changes(schedule)
-        candidates = [
-            pool
-            for pool in pools
-            if _without_sizes(pool.changes) == _without_sizes(changes) and len(pool.sketches) == len(sketches)
-        ]
-        if not candidates:
-            continue
-        pool = next((pool for pool in candidates if pool.changes == changes), candidates[0])
-        nearest = [
-            _nearest_sketches(own, others) for own, others in zip(sketches, pool.sketches, strict=True)
-        ]
-        for rank in range(min(map(len, nearest), default=0)):
-            yield (*pool.changes, *(ranked[rank] for ranked in nearest))
+    return interleave(*(_schedules_like(schedule, pools) for schedule in known[:SIMILAR_EXPRESSIONS]))
+
+
+def _schedules_like(schedule: Schedule, pools: Sequence[SchedulePool]) -> Iterator[Schedule]:
+    """Yields the schedules of the pools that are most like one of other sizes, the nearest first."""
+    sketches, changes = nest_sketches(schedule), nest_changes(schedule)
+    candidates = [
+        pool
+        for pool in pools
+        if _without_sizes(pool.changes) == _without_sizes(changes) and len(pool.sketches) == len(sketches)
+    ]
+    if not candidates:
+        return
+    pool = next((pool for pool in candidates if pool.changes == changes), candidates[0])
+    nearest = [_nearest_sketches(own, others) for own, others in zip(sketches, pool.sketches, strict=True)]
+    for rank in range(min(map(len, nearest), default=0)):
+        yield (*pool.changes, *(ranked[rank] for ranked in nearest))
 
 
 def _nearest_sketches(own: Sketch, others: Sequence[Sketch]) -> list[Sketch]:

@@ -21,6 +21,7 @@ from tensaurus.kernels.tune.schedule_pools import (
 
 __all__ = ["ScheduleSearch"]
 
+MIN_TRIES = 4  # schedules in the given order that are tried at least, if they take no more than a few trials
 STALL_STEPS = 25  # steps without improvement after which a search ends
 MIN_IMPROVEMENT = 0.98  # fraction of the fastest time below which a time counts as an improvement
 LEADER_COUNT, FINALIST_COUNT = 2, 3  # schedules whose neighbours are tried, and those that are timed again
@@ -51,11 +52,13 @@ class ScheduleSearch:
     def try_in_order(self, known: Sequence[Schedule], others: Iterable[Schedule]) -> None:
         """Tries the known schedules, then the others, in half of the time.
 
-        It may take up to four times all of the time until a schedule runs and one of the others was tried.
+        It may take up to four times all of the time until a schedule runs and MIN_TRIES of the others were
+        tried.
         """
         ordered = unique_schedules(chain(known, others))
         while batch := self.next_batch(ordered):
-            has_result = min(self.times.values(), default=inf) < inf and len(self.times) > len(known)
+            has_tried_others = len(self.times) >= len(known) + MIN_TRIES
+            has_result = has_tried_others and min(self.times.values()) < inf
             if self.elapsed > (self.seconds / 2 if has_result else 4 * self.seconds):
                 return
             self.try_batch(batch)
