@@ -35,15 +35,17 @@ def schedule_block(
     sketch: BlockSketch,
     lowered: LoweredStages,
     copies: Sequence[tuple[Stage, int]],
-    groups: Stage | None = None,
-    shared_axes: int = 0,
-    around: EnclosingLoops = AT_ROOT,
+    groups: Stage | None,
+    shared_axes: int,
+    around: EnclosingLoops,
+    points: int,
 ) -> EnclosingLoops:
     """Schedules a nest with a reduction.
 
     copies       stages that copy operands, each with the number of outer loops that it is computed in
     groups       the stage that sums each group of terms, where the reduction is a long sum split in groups
     shared_axes  number of first axes that the nest shares with other nests
+    points       how often the bodies of the nest, and of those inside its loops, are computed
 
     Returns the loops over the shared axes, if they are outside all others: other nests may be computed there.
     """
@@ -52,7 +54,7 @@ def schedule_block(
     loops.split_tiles(shared_axes)
     loops.split_block()
     loops.arrange()
-    loops.parallelize()
+    loops.parallelize(points)
     loops.place_accumulators(lowered.accumulators[nest.main.tensor.name])
     if groups is None:
         _schedule_accumulators(nest.main, sketch, lowered, sketch.order, sketch.unrolled)
@@ -124,14 +126,14 @@ class _BlockLoops:
         for loop in self.unrolled:
             self.func.unroll(loop)
 
-    def parallelize(self) -> None:
+    def parallelize(self, points: int) -> None:
         """Fuses the outermost loops to one, which is parallel."""
         count = min(self.sketch.parallel, len(self.levels))
         if not count:
             return
         steps = [*(self.sizes[a] for a in self.untiled), *self.tile_steps]
         (fused,) = self.loops.fuse(self.levels[:count][::-1])
-        task, fused = self.loops.split_tasks(fused, prod(steps[:count]))
+        task, fused = self.loops.split_tasks(fused, prod(steps[:count]), points)
         self.func.parallel(task)
         self.levels[:count] = [fused] * count
 

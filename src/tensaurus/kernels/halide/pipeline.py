@@ -243,27 +243,29 @@ class _PipelineBuilder:
         self, nest: Nest, sketch: Sketch, shared_axes: int, around: EnclosingLoops
     ) -> EnclosingLoops:
         """Schedules the loops of one nest, and returns those over its first `shared_axes` axes."""
+        computed = self.nests if shared_axes else (nest,)  # in the nest's loops
+        points = sum((each.main or each.output).points for each in computed)
         reduction = None if nest.main is None else self.reductions[nest.main.tensor.name]
         if reduction is not None:
             nest = Nest(reduction.main if nest.main is nest.output else nest.output, reduction.main)
         if isinstance(sketch, BlockSketch):
             copies, groups = ((), None) if reduction is None else (reduction.copies, reduction.groups)
-            return schedule_block(nest, sketch, self.lowered, copies, groups, shared_axes, around)
+            return schedule_block(nest, sketch, self.lowered, copies, groups, shared_axes, around, points)
         func = self.lowered.funcs[nest.output.tensor.name]
 
-        def inside(loops: Sequence[Any], count: int) -> EnclosingLoops:
+        def loops_inside(loops: Sequence[Any], count: int) -> EnclosingLoops:
             """Returns the first `count` loops, inside which the axes of these loops have one index."""
             return EnclosingLoops(func, loops[count - 1], (1,) * count) if count else AT_ROOT
 
         if isinstance(sketch, FlatSketch):
             count = min(sketch.around or shared_axes, shared_axes)
-            return inside(schedule_flat(nest, sketch, self.lowered, count, around), count)
+            return loops_inside(schedule_flat(nest, sketch, self.lowered, count, around, points), count)
         # a `RowSketch`: loops over the elements of the output, and in these the partial results of one
         assert reduction is not None and reduction.split is not None
         rank = len(nest.output.axes)
-        outer = schedule_flat(nest, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around)
+        outer = schedule_flat(nest, FlatSketch(1, 1, sketch.parallel), self.lowered, rank, around, points)
         # a nest of one element in its enclosing loops has its partial results computed in these loops
         is_single = around.func is not None and all(n == 1 for n in around.sizes_inside(nest.output))
-        level = around if is_single else inside(outer, rank)
+        level = around if is_single else loops_inside(outer, rank)
         schedule_row_reduction(reduction.split, self.lowered, level, sketch.lanes)
-        return inside(outer, shared_axes)
+        return loops_inside(outer, shared_axes)

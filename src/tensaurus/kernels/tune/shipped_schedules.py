@@ -6,7 +6,7 @@ is for Zen 4, too.  The first line of a file says what made it; every other line
 (`kernels/tune/schedule_reuse`), the seconds that its tuning took, and its fastest schedules with roles for
 names, the fastest first:
 
-    {"machine": "AMD EPYC, ..., 2 cores, 2 threads", "compiler": "halide 21.0.0 r12 avx ..."}
+    {"machine": "AMD EPYC, ..., 2 cores, 2 threads", "compiler": "halide 21.0.0 r13 avx ..."}
     ["float32 sum[16,288 over 40] of ...", 5.2, ["block(v=1*16x3, u=0:4, t=1:48, k=0., p=1)"]]
 
 The tuner takes schedules of this processor's class as its own: they need a compilation but no trials.  For

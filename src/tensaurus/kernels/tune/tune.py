@@ -73,7 +73,7 @@ FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's tuning time after which no fu
 _ONE_FLOAT = TensorType("float32", (1,))
 SMALL_EXPRESSION = "L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT  # compiles at once
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
-REVISION = "r12"  # part of the database key: changed when new code makes schedules faster or slower
+REVISION = "r13"  # part of the database key: changed when new code makes schedules faster or slower
 
 
 @dataclass(frozen=True)
