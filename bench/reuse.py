@@ -46,7 +46,7 @@ from tensaurus.system.scratch import temporary_folder
 TABLE = Path(__file__).parent / "tables" / "reuse.md"
 SETS = ("mobilenetv2", "resnet50", "dcgan", "bert_base_128")
 FULL_TRIALS, REUSE_TRIALS = 50.0, 5.0  # about, of a tuning from nothing, and with reuse
-TURNS, TURN_SECONDS = 5, 0.2  # of the two kernels of one operator, of which the fastest counts
+TURNS, TURN_SECONDS = 5, 0.1  # of the two kernels of one operator, of which the fastest counts
 
 
 @dataclass(frozen=True)
