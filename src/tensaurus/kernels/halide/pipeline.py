@@ -16,7 +16,7 @@ from typing import Any
 
 from tensaurus.expr.ir.printer import free_names
 from tensaurus.expr.ir.scope import Scope, Tensor
-from tensaurus.expr.ir.walk import free_axes, reads
+from tensaurus.expr.ir.walk import reads
 from tensaurus.kernels.halide.block_loops import schedule_block
 from tensaurus.kernels.halide.chain_loops import schedule_chain
 from tensaurus.kernels.halide.lower import MAX_INDEX, LoweredStages, lower_stages, set_dense_layout
@@ -170,23 +170,17 @@ def _fit_vectors(sketch: Sketch, main: Stage | None) -> Sketch:
 
 
 def _sketch_block_reduction(main: Stage, sketch: BlockSketch) -> _SketchedReduction:
-    vector, width = main.axes[sketch.vector], sketch.lanes * sketch.vectors
-    # where this is False, vectors reach beyond the axis: they can only read a copy that is longer
-    fills_vectors = extent(vector) >= width or extent(vector) % sketch.lanes == 0
+    vector = main.axes[sketch.vector]
     copies: list[tuple[Stage, int]] = []
     for source, level in sketch.copies:
         operand = next((r for r in reads(main.body) if source_name(r) == source), None)
-        name, multiple = f"{main.tensor.name}_{source}", 1 if fills_vectors else width
-        result = None if operand is None else copy_operand(main, operand, vector, name, multiple)
+        name = f"{main.tensor.name}_{source}"
+        result = None if operand is None else copy_operand(main, operand, vector, name)
         if result is None:
             raise ValueError(f"{source} cannot be copied")
         new_copies, main = result  # `main` reads the last copy now
         copies += [(copy, level) for copy in new_copies]
     before = tuple(copy for copy, _ in copies)
-    copied_names = {"", *(copy.tensor.name for copy in before)}
-    moving_reads = (r for r in reads(main.body) if vector in free_axes(r))
-    if not fills_vectors and not copied_names.issuperset(map(source_name, moving_reads)):
-        raise ValueError("a vector reaches beyond an operand that is not copied")
     if _is_long_float_sum(main):
         parts = group_long_sum(main, sketch.order, GROUP_TERMS, sketch.unrolled)
         if parts is not None:

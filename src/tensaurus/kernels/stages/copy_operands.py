@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tensaurus.expr.ir.scope import Body, Const, Read, Tensor, axis
 from tensaurus.expr.ir.walk import rebuild_body
 from tensaurus.expr.sizes.affine import affine_coefficients
-from tensaurus.expr.sizes.size import Atom, Axis, Size, floordiv, interval, mod, polynomial, substitute
+from tensaurus.expr.sizes.size import Axis, Size, floordiv, interval, mod, polynomial
 from tensaurus.kernels.stages.stage import Stage, define_stage
 
 __all__ = ["copy_operand", "replace_reads", "axis_coefficients", "index_range", "pad_stage"]
@@ -52,14 +52,14 @@ def index_range(index: Size) -> IndexRange:
 
 
 def copy_operand(
-    stage: Stage, read: Read, vector: Axis, name: str, width: int = 1
+    stage: Stage, read: Read, vector: Axis, name: str
 ) -> tuple[tuple[Stage, ...], Stage] | None:
     """Returns copies of a read's operand, each of the copy before, and the stage that reads the last.
 
     `vector` is the axis that vectors go along, `name` the name of the first copy. One copy adds the edges,
     the next splits phases and moves the vectors' dimension to the end, if that is not the last dimension or
-    the stride is large. Copies also hold what the last vector of `width` elements reads beyond its axis.
-    Returns None where an index is not affine, or where the vector's axis occurs in several indices.
+    the stride is large. Returns None where an index is not affine, or where the vector's axis occurs in
+    several indices.
     """
     axes = (*stage.axes, *stage.reduced)
     steps: list[int] = []  # by how much `vector` moves the index of each dimension
@@ -74,10 +74,7 @@ def copy_operand(
     dimension = moving[0] if moving else len(steps) - 1  # the dimension that becomes the last
     step = steps[dimension]
     is_moved = dimension != len(steps) - 1 or step > MAX_GATHER_STEP
-    # the ranges of the indices, when `vector` is rounded up to whole vectors
-    assert isinstance(vector.extent, int)
-    whole_vectors: dict[Atom, Size] = {vector: polynomial(axis(-(-vector.extent // width) * width))}
-    ranges = [index_range(substitute(index, whole_vectors)) for index in read.indices]
+    ranges = [index_range(index) for index in read.indices]
     if is_moved:  # every phase is as long as the longest, although no reader needs the ends of shorter ones
         low, size = ranges[dimension]
         ranges[dimension] = IndexRange(low, -(-size // step) * step)

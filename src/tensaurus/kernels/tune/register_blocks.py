@@ -86,7 +86,7 @@ class _BlockEnumeration(BlockedReduction):
             for vectors in (1, 2, 3, 4, 6):
                 if vectors > 1 and vectors * self.lanes > size * MAX_WASTE:
                     continue
-                copies = self.required_copies(vector, size < vectors * self.lanes and size % self.lanes != 0)
+                copies = self.required_copies(vector)
                 if copies is None:
                     continue
                 more = self.worthwhile_copies(vector, copies)
@@ -105,17 +105,15 @@ class _BlockEnumeration(BlockedReduction):
                 counts[registers.vector] += 1
         return best
 
-    def required_copies(self, vector: int, is_narrow: bool) -> tuple[str, ...] | None:
+    def required_copies(self, vector: int) -> tuple[str, ...] | None:
         """Returns the operands to copy for vectors along the axis; None if vectors cannot lie along it.
 
         An operand is copied if it has an edge (beyond which the value `outside` is read), or if vectors would
-        read it with a stride or, where the axis `is_narrow` (ends within its only block of vectors), beyond
-        its end.
+        read it with a stride.
         """
         copied, v = [], self.axes[vector]
         for operand in self.operands:
-            step = operand.last_dimension_step(v)
-            is_unreadable = step not in (0, 1) or (is_narrow and step == 1)
+            is_unreadable = operand.last_dimension_step(v) not in (0, 1)
             if operand.is_copyable(v):
                 if is_unreadable or operand.read.outside is not None:
                     copied.append(operand.name)
