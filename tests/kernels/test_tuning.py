@@ -173,6 +173,11 @@ def test_schedules_of_other_sizes_are_sought_where_as_much_is_packed() -> None:
     ]  # another dimension is another form
 
 
+def test_what_is_most_like_each_known_schedule_comes_first() -> None:
+    found = list(similar_schedules([of_width(4, 3), of_width(2, 3)], WIDTHS))
+    assert found == [of_width(4), of_width(2), of_width(4, 2), of_width(2, 2)]
+
+
 def test_orders_take_turns() -> None:
     one, other = [of_width(2), of_width(4)], [of_width(1), of_width(2), of_width(2, 2)]
     assert list(unique_schedules(interleave(one, other))) == [
