@@ -26,8 +26,8 @@ from reuse import (
     REUSE_TRIALS,
     Kernel,
     Tuning,
+    compare_tunings,
     kernels_of,
-    timed_in_turns,
     tune_set,
     use_records,
 )
@@ -149,13 +149,8 @@ def measure_set(name: str, seconds: float) -> Iterator[str]:
             bridges = find_bridges(kernels, hops, tuner)
             tree = reuse_tree([*kernels], bridges)
             reuse = tune_tree({**kernels, **bridges}, tree, machine, seconds)
-            total, reused = 0.0, 0.0
-            found = zip(kernels.values(), nothing.schedules, reuse.schedules, strict=False)
-            for kernel, first, second in found:  # without the bridges, which come last
-                if first is None or second is None:
-                    raise SystemExit(f"{name}: no kernel for {kernel.form}")
-                own, other = timed_in_turns(kernel, [first, second], tuner)
-                total, reused = total + kernel.count * own, reused + kernel.count * other
+            # the bridges come last in the tuning, and have no part in the network
+            total, reused, _ = compare_tunings([*kernels.values()], nothing, reuse, tuner)
             roots, used = sum(reused is ROOT for _, reused in tree), len(tree) - len(kernels)
             yield (
                 f"| {name} | {variant} | {len(kernels)} | {len(bridges)} | {used} | {roots} |"

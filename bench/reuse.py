@@ -153,6 +153,23 @@ def timed_in_turns(kernel: Kernel, schedules: Sequence[Schedule], tuner: Tuner) 
     return [min(column) for column in zip(*turns, strict=True)]
 
 
+def compare_tunings(
+    kernels: Sequence[Kernel], nothing: Tuning, reuse: Tuning, tuner: Tuner
+) -> tuple[float, float, float]:
+    """Return the seconds of a set tuned from nothing and with reuse, and the worst kernel's throughput.
+
+    Each kernel counts as often as the network has it; what `reuse` tuned beyond the kernels does not count.
+    """
+    total, reused, worst = 0.0, 0.0, inf
+    for kernel, first, second in zip(kernels, nothing.schedules, reuse.schedules, strict=False):
+        if first is None or second is None:
+            raise SystemExit(f"no kernel for {kernel.form}")
+        own, other = timed_in_turns(kernel, [first, second], tuner)
+        total, reused = total + kernel.count * own, reused + kernel.count * other
+        worst = min(worst, own / other)
+    return total, reused, worst
+
+
 def measure_set(name: str, seconds: float) -> str:
     """Return the line of a set."""
     machine = Machine.here(None)
@@ -160,13 +177,7 @@ def measure_set(name: str, seconds: float) -> str:
         tuner = Tuner(records, machine, "native", ships=False)
         kernels = list(kernels_of(name, tuner))
         nothing, reuse = (tune_set(kernels, machine, folder, seconds, way) for way in (False, True))
-        total, reused, worst = 0.0, 0.0, inf
-        for kernel, first, second in zip(kernels, nothing.schedules, reuse.schedules, strict=True):
-            if first is None or second is None:
-                raise SystemExit(f"{name}: no kernel for {kernel.form}")
-            own, other = timed_in_turns(kernel, [first, second], tuner)
-            total, reused = total + kernel.count * own, reused + kernel.count * other
-            worst = min(worst, own / other)
+        total, reused, worst = compare_tunings(kernels, nothing, reuse, tuner)
         tuner.close()
     return (
         f"| {name} | {len(kernels)} | {total * 1e3:.3g} | {reused * 1e3:.3g}"

@@ -308,7 +308,7 @@ def test_what_computes_other_numbers_is_no_schedule(tuner: Tuner, monkeypatch: p
 
 def test_a_process_that_dies_is_replaced(tuner: Tuner) -> None:
     scope, runner = scope_of(PRODUCT, WIDE, WEIGHTS), tuner.timer
-    good = format_schedule(next(iter(find_pools(scope, (WIDE, WEIGHTS), (), tuner.core)))[1][0][:1])  # type: ignore[arg-type]
+    good = format_schedule(next(ranked_schedules(find_pools(scope, (WIDE, WEIGHTS), (), tuner.core))))
     runner.set_expression(PRODUCT, (WIDE, WEIGHTS), OUT)
     assert runner.time_on_one_thread([good], 0.01)[0] < inf
     child = runner._children[0]

@@ -158,8 +158,8 @@ def _sketch_reduction(main: Stage, sketch: Sketch) -> _SketchedReduction:
 def _fit_vectors(sketch: Sketch, main: Stage | None) -> Sketch:
     """Returns the sketch with one vector of the axis's extent, where its vectors would reach beyond the axis.
 
-    LLVM keeps a vector of sixteen accumulators of which fourteen are read in memory, not in a register: a
-    depthwise convolution of 14x14 would take 15 times as long.
+    If only fourteen of a vector's sixteen accumulators are used, LLVM keeps all of them in memory instead of
+    a register: a depthwise convolution of 14x14 would take 15 times as long.
     """
     if not isinstance(sketch, BlockSketch) or main is None:
         return sketch

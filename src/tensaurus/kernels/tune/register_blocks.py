@@ -33,8 +33,8 @@ MIN_REPEATED_READS = 4  # an inlined operand may be copied instead if each eleme
 MAX_RESULTS_BETWEEN = 4
 # Register blocks for which loops are enumerated: the best 40, more up to 160 if within 1.3 times the best.
 MAX_REGISTER_BLOCKS, MIN_REGISTER_BLOCKS = 160, 40
-# Register blocks of each vectors' axis for which loops are enumerated at least: vectors along the last axis
-# may waste lanes, as of rows of 19, but need no rearranged copies, which count with the loops only.
+# Register blocks that are kept of each axis that vectors may lie along. Vectors along rows of 19 waste lanes,
+# but read operands as they are; the copies that other vectors need are priced later, with the loops.
 MIN_BLOCKS_OF_AXIS = 10
 MAX_POOL = 600  # schedules of one nest that are kept for tuning
 
