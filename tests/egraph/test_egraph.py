@@ -225,9 +225,9 @@ def test_a_union_below_a_pattern_lets_it_match(law: str, whole: Node) -> None:
 
 
 def assert_saturated(graph: EGraph, laws: Ruleset) -> None:
-    """Another exploration, which searches every class for every pattern, adds nothing."""
+    """Another exploration, which searches every class for every pattern of one root, adds nothing."""
     before = len(graph), len(graph.members)
-    saturate(graph, laws, Limits(nodes=2 * len(graph) + 100))
+    saturate(graph, laws, Limits(nodes=2 * len(graph) + 100, multi=0))
     assert (len(graph), len(graph.members)) == before
 
 
