@@ -51,7 +51,6 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import topological_order
 from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.onnx_export import export_model
-from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops.eop import eop
@@ -238,7 +237,7 @@ def taken(piece: Piece, machine: Machine, tuning: float) -> dict[str, float]:
         if piece.has_eoperators:
             tuner = Tuner(records, machine, "native")
             kernels = TunedKernels(tuner, lambda least: tuning)
-            builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)
+            builds = BuildCache(folder, make_expander(library()), kernels, kernels.link, folded=False)
             build = builds(program)
             tuner.close()
             found["kernels"] = timed("onnxruntime", build, feeds, machine.threads)

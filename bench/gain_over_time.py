@@ -10,7 +10,6 @@ from there with --resume, and makes tables/gain_over_time.md and .png of it.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -144,4 +143,4 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from random import Random
 from typing import Any
@@ -31,9 +31,10 @@ from tensaurus.finders.fuse.blocked_expression import block_kernel
 from tensaurus.finders.fuse.blocked_layouts import is_blockable
 from tensaurus.finders.fuse.inline_stages import inline_stages
 from tensaurus.graph.ir.tensor_data import numpy_dtype
-from tensaurus.kernels.halide.compile import input_tensors, jit
+from tensaurus.kernels.halide.compile import compile_object, input_tensors, jit
 from tensaurus.kernels.halide.lowering_errors import LoweringError
 from tensaurus.kernels.halide.pipeline import schedulable_stages
+from tensaurus.kernels.library.loaded_object import ObjectLoader
 from tensaurus.kernels.stages.bilinear_chain import has_combinations
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule
 from tensaurus.kernels.tune.chain_schedules import rank_chain_schedules
@@ -386,12 +387,18 @@ def schedules(case: Case, core: TargetCore, rng: Random, count: int) -> list[Sch
     return list(dict.fromkeys(found))
 
 
-def wrong(case: Case, schedule: Schedule, cpu: str, checks: bool = False) -> str:
+def wrong(case: Case, schedule: Schedule, cpu: str, checks: bool = False, loaded: bool = False) -> str:
     """What is wrong with what the kernel computes, against either end of its pages, "" for nothing.
 
-    Raises Unlowered, and HalideError where Halide's own checks fail.
+    With `loaded` the kernel is compiled to an object, which is linked and loaded. Raises LoweringError, and
+    HalideError where Halide's own checks fail.
     """
-    bound = jit(case.scope, case.types, schedule, cpu, checks)
+    if loaded:
+        output = TensorType(case.dtype, case.scope.shape)
+        code = compile_object(case.scope, case.types, output, schedule, cpu)
+        bound = loader(cpu).load(code, case.scope, case.types, output, schedule)
+    else:
+        bound = jit(case.scope, case.types, schedule, cpu, checks)
     for last in (True, False):
         arrays = []
         for array in case.arrays:
@@ -409,7 +416,7 @@ def wrong(case: Case, schedule: Schedule, cpu: str, checks: bool = False) -> str
 
 def findings(case: Case, tries: Sequence[tuple[int, int, bool]], rng: Random) -> Iterator[Finding]:
     """Of (which of `CORES`, how many random schedules, Halide's checks on): one is instead of the other
-    two.
+    two. A kernel with checks is compiled to an object as well, which is loaded and run.
     """
     for place, count, checks in tries:
         core, cpu = CORES[place]
@@ -428,6 +435,14 @@ def findings(case: Case, tries: Sequence[tuple[int, int, bool]], rng: Random) ->
                 yield Finding("wrong", format_schedule(schedule), cpu, found)
             elif checks:
                 yield from _checked(case, schedule, cpu)
+                if found := wrong(case, schedule, cpu, loaded=True):
+                    yield Finding("wrong", format_schedule(schedule), cpu, f"as a loaded object: {found}")
+
+
+@cache
+def loader(cpu: str) -> ObjectLoader:
+    """Loads objects for a processor into this process."""
+    return ObjectLoader(cpu)
 
 
 def _checked(case: Case, schedule: Schedule, cpu: str) -> Iterator[Finding]:

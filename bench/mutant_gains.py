@@ -31,7 +31,6 @@ from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.build_cache import BuildCache
 from tensaurus.graph.onnx.onnx_frame import Frame
-from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops import registry
@@ -81,7 +80,7 @@ class Timer:
         self.machine, self.folder = machine, folder
         self.tuner = Tuner(records, machine, "native")
         kernels = TunedKernels(self.tuner, lambda least: tuning)
-        self.generating = BuildCache(folder, make_expander(library()), kernels, linked_library)
+        self.generating = BuildCache(folder, make_expander(library()), kernels, kernels.link)
         self.standard = BuildCache(folder, make_expander(library()))
 
     def time(self, roots: Sequence[Node], builds: BuildCache) -> float:

@@ -28,7 +28,6 @@ from tensaurus.graph.ir.node import Node, apply, constant, replace_args, source
 from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.build_cache import BuildCache
-from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.tune.tune import Tuner
 from tensaurus.kernels.tune.tuned_kernels import TunedKernels
 from tensaurus.ops import registry
@@ -161,7 +160,7 @@ def tuned(piece: Piece, machine: Machine, tuning: float) -> Tuned | None:
         tuner = Tuner(records, machine, "native", ships=False)
         kernels = TunedKernels(tuner, lambda least: tuning)
         begin = monotonic()
-        builds = BuildCache(folder, make_expander(library()), kernels, linked_library, folded=False)
+        builds = BuildCache(folder, make_expander(library()), kernels, kernels.link, folded=False)
         program, feeds = standalone_model(kernel, OPSET)
         build = builds(program)
         seconds = monotonic() - begin

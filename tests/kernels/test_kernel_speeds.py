@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isclose
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 
 from tensaurus.expr.ir.expression_text import parse
 from tensaurus.expr.normal.intern import intern_scope
+from tensaurus.expr.sizes.polynomial import polynomial
+from tensaurus.expr.sizes.symbol import Symbol
 from tensaurus.graph.ir.node import apply, source
 from tensaurus.kernels.halide.compile import input_tensors
+from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
 from tensaurus.kernels.tune.kernel_speeds import (
     LEAST_MULTIPLE,
     LEAST_MULTIPLE_OF_SEVERAL,
@@ -202,3 +206,42 @@ def test_an_expression_that_no_kernel_computes_has_no_form(tmp_path: Path, dtype
         assert kernels.least_seconds(node) == MIN_TUNING_SECONDS
         assert kernels(node) is None and any(dtype in reason for reason in kernels.dropped)
         tuner.close()
+
+
+def test_a_planned_kernel_is_compiled_beside_the_one_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where schedules of their form are known; a later run finds the objects, and compiles nothing."""
+    kinds = TensorType("float32", (32, 16)), TensorType("float32", (16, 24))
+    leaves = [source(f"x{k}", kind) for k, kind in enumerate(kinds)]
+    summed = "sum[r:16](mul(x0[i, r], x1[r, j]))"
+    plain, first, second, third = (
+        apply(eop, leaves, {"scope": f"L[i:32, j:24]({text.format(summed)})"})
+        for text in ("{}", "max(0, {})", "max(1, {})", "max(2, {})")
+    )
+    n = polynomial(Symbol("N", 1))
+    size_open = apply(eop, [source("x0", TensorType("float32", (n,)))], {"scope": "L[i:N](x0[i])"})
+    compiled: list[int] = []
+    compile_now = ObjectCompiler._compile_now
+
+    def note(compiler: ObjectCompiler, sources: Sequence[object], patience: float) -> list[bytes | str]:
+        compiled.append(len(sources))
+        return compile_now(compiler, sources, patience)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ObjectCompiler, "_compile_now", note)
+    with Database(tmp_path / "db.sqlite") as database:
+        tuner = Tuner(database, Machine.here(2), "native", ships=False)
+        kernels = TunedKernels(tuner, lambda least: 0.3)
+        assert kernels(plain) is not None and sum(compiled) >= 1
+        compiled.clear()
+        kernels.planned = [plain, first, size_open, second, third]
+        made = [kernels(node) for node in (first, second)]
+        assert [count for count in compiled if count] == [2]
+        assert kernels.link([kernel for kernel in made if kernel is not None]).exists()
+        assert [count for count in compiled if count] == [2]
+        tuner.close()
+        compiled.clear()
+        again = TunedKernels(Tuner(database, Machine.here(2), "native", ships=False), lambda least: 0.3)
+        made = [again(node) for node in (first, second)]
+        assert again.link([kernel for kernel in made if kernel is not None]).exists() and not sum(compiled)
+        again.tuner.close()

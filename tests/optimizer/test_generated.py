@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import suppress
 from functools import cache
 from math import inf, isclose
@@ -113,7 +113,10 @@ def let_kernels_win(monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(costs: OperatorCosts, piece: Piece, text: str) -> float:
         if not any(node.op is eop for node in piece.inner):
             return 2.0
-        return 0.5 if costs.builds(standalone_model(piece, costs.opset)[0]).libraries else inf
+        try:
+            return 0.5 if costs.builds(standalone_model(piece, costs.opset)[0]).libraries else inf
+        except TensaurusError:
+            return inf
 
     monkeypatch.setattr(OperatorCosts, "_measure", seconds)
     monkeypatch.setattr(Observer, "__call__", lambda self, program: None)
@@ -335,10 +338,10 @@ def test_why_there_are_no_kernels_is_said(
 def test_what_cannot_be_compiled_is_dropped_and_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refused(*given: object, **more: object) -> None:
-        raise ValueError("a loop of another expression\nand more")
+    def refused(compiler: object, sources: Sized) -> list[bytes | str]:
+        return ["a loop of another expression"] * len(sources)
 
-    monkeypatch.setattr("tensaurus.kernels.tune.compiled_objects.ObjectCompiler.code", refused)
+    monkeypatch.setattr("tensaurus.kernels.tune.compiled_objects.ObjectCompiler.compile", refused)
     result = run(softmax(), tmp_path / "db.sqlite")
     assert not result.libraries and not result.summary.kernels
     assert result.summary.dropped == ("a loop of another expression",)
@@ -625,12 +628,12 @@ def test_an_interrupt_while_kernels_are_tuned_keeps_the_best(tmp_path: Path) -> 
     with subprocess.Popen(
         list(map(str, command)), env=environment, stderr=subprocess.PIPE, text=True, process_group=0
     ) as process:
-        until = time.monotonic() + 120
-        while not any("trial_process" in words for words in _children(process.pid).values()):
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.1)
+        assert process.stderr is not None
+        while "searching" not in process.stderr.readline():
+            assert process.poll() is None
         time.sleep(1)
         children = _children(process.pid)
+        assert any("trial_process" in words for words in children.values())
         process.send_signal(signal.SIGINT)
         _, words = process.communicate(timeout=120)
     assert process.returncode == 0, words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ import typer
 
 from tensaurus.app.cli.app import Command, app
 from tensaurus.app.cli.options import Cpu, DatabaseFile, Threads
+from tensaurus.kernels.tune.object_files import objects_folder
 from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import require_writable
 
@@ -62,12 +64,13 @@ def db_clear(
     database: DatabaseFile = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete all measurements."""
+    """Delete all measurements, and the compiled kernels beside them."""
     with _open_database(database) as measurements:
         count = measurements.count()
         if not yes:
             typer.confirm(f"Delete {count} measurements in {measurements.path}?", abort=True)
         measurements.clear()
+        shutil.rmtree(objects_folder(measurements.path), ignore_errors=True)
         typer.echo(f"deleted {count} measurements")
 
 

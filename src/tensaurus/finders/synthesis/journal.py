@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
-from hashlib import sha256
-from importlib.metadata import version
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TypeVar
 
 from tensaurus.system.errors import TensaurusError
+from tensaurus.system.source_hash import source_hash
 
 __all__ = ["Journal"]
 
@@ -66,7 +62,7 @@ class Journal:
                 data = opened.read()
             end = data.rfind(b"\n") + 1
             lines = data[:end].splitlines()
-            if not begin and lines and lines.pop(0) != json.dumps(_code_hash()).encode():
+            if not begin and lines and lines.pop(0) != json.dumps(source_hash("z3-solver")).encode():
                 remedy = "Remove it, or name another folder."
                 raise TensaurusError("was written by another version of tensaurus", file=file, remedy=remedy)
             self._answers.update(map(json.loads, lines))
@@ -79,29 +75,10 @@ class Journal:
         if (complete := data[: data.rfind(b"\n") + 1]) != data:
             self._file.write_bytes(complete)
         if not complete:
-            self._write(_code_hash())
+            self._write(source_hash("z3-solver"))
         self._read_bytes[self._file] = self._file.stat().st_size
 
     def _write(self, value: object) -> None:
         assert self._file is not None
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(value) + "\n")
-
-
-@cache
-def _code_hash() -> str:
-    """Return a hash of Z3's version and of all sources of this package."""
-    digest = sha256(version("z3-solver").encode())
-    for name, text in _read_sources(files("tensaurus"), ""):
-        digest.update(f"{name}\0{text}\0".encode())
-    return digest.hexdigest()
-
-
-def _read_sources(folder: Traversable, prefix: str) -> list[tuple[str, str]]:
-    sources: list[tuple[str, str]] = []
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        if entry.is_dir():
-            sources += _read_sources(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith((".py", ".toml")):
-            sources.append((prefix + entry.name, entry.read_text("utf-8")))
-    return sources

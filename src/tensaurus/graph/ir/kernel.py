@@ -1,4 +1,4 @@
-"""A kernel: the machine code that an expression was compiled to."""
+"""A kernel: an expression that is compiled to machine code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Kernel:
     code      a relocatable object that defines the C function
               `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`.  Halide compiled
               it with the features no_runtime, user_context, no_asserts and no_bounds_query.  All buffers are
-              dense, and dimension 0 of a buffer is the last axis of the tensor.
+              dense, and dimension 0 of a buffer is the last axis of the tensor.  None until a model that
+              calls the kernel is linked: only then is the object compiled
     cpu       the processor features that the code needs, as `cpu_features.required_features` reads them
     packing   for each input that is read in another layout, the expression over x0 that packs it; such an
               input must be constant, so that it is packed once
@@ -28,7 +29,7 @@ class Kernel:
     name: str
     inputs: tuple[TensorType, ...]
     output: TensorType
-    code: bytes
+    code: bytes | None
     cpu: str
     scope: Scope | None = None
     packing: tuple[Scope | None, ...] = ()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import halide as hl
@@ -36,7 +38,10 @@ from tensaurus.kernels.stages.sketch import (
 from tensaurus.ops import TensorType
 from tensaurus.system.scratch import temporary_folder
 
-__all__ = ["NATIVE", "compile_object", "compile_kernel", "halide_features", "jit", "kernel_with_code"]
+__all__ = [
+    "NATIVE", "compile_kernel", "compile_object", "compile_runtime", "halide_features", "jit",
+    "kernel_name", "pack_array", "uncompiled_kernel",
+]  # fmt: skip
 
 FEATURES_OF_LEVEL = {
     "x86-64-v3": ("avx", "avx2", "f16c", "fma", "sse41"),
@@ -77,7 +82,7 @@ def compile_kernel(
     Raises LoweringError, also where the schedule belongs to another expression or Halide rejects it.
     """
     code = compile_object(scope, inputs, output, schedule, cpu)
-    return kernel_with_code(scope, inputs, output, schedule, code, cpu)
+    return replace(uncompiled_kernel(scope, inputs, output, schedule, cpu), code=code)
 
 
 def compile_object(
@@ -88,7 +93,7 @@ def compile_object(
     The bytes depend on what this process compiled before, as Halide numbers names (so that
     `tune/compiled_objects` compiles each object in a fork of its own). Raises as `compile_kernel`.
     """
-    name = _kernel_name(scope, inputs, output, schedule, cpu)
+    name = kernel_name(scope, inputs, output, schedule, cpu)
     with temporary_folder() as folder, raising_lowering_errors():
         built = _build_kernel(kernel_interface(scope, inputs, schedule), schedule)
         path = folder / "kernel.o"
@@ -100,24 +105,28 @@ def compile_object(
         return path.read_bytes()
 
 
-def kernel_with_code(
-    scope: Scope,
-    inputs: Sequence[TensorType],
-    output: TensorType,
-    schedule: Schedule,
-    code: bytes,
-    cpu: str = NATIVE,
+def compile_runtime(path: Path, cpu: str = NATIVE) -> None:
+    """Writes the object of Halide's own runtime, which loaded objects need, to the path."""
+    hl.compile_standalone_runtime(str(path), _target(cpu, ()))
+
+
+def uncompiled_kernel(
+    scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str = NATIVE
 ) -> Kernel:
-    """Returns the kernel whose object code was compiled already."""
-    name = _kernel_name(scope, inputs, output, schedule, cpu)
+    """Returns the kernel without its object, which takes a second to compile: few kernels are ever linked.
+
+    Raises LoweringError where the schedule belongs to another expression.
+    """
+    name = kernel_name(scope, inputs, output, schedule, cpu)
     types, rewritten, packing = kernel_interface(scope, inputs, schedule)
     packed_scope = rewritten if any(packing) else None
-    return Kernel(name, types, output, code, " ".join(halide_features(cpu)), packed_scope, packing)
+    return Kernel(name, types, output, None, " ".join(halide_features(cpu)), packed_scope, packing)
 
 
-def _kernel_name(
+def kernel_name(
     scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str
 ) -> str:
+    """Returns the name of a kernel, a hash of all that it is compiled from."""
     words = " ".join(halide_features(cpu))
     text = "\n".join([show(scope), *map(str, inputs), str(output), format_schedule(schedule), words])
     return f"eop_{sha256(text.encode()).hexdigest()[:16]}"
@@ -188,7 +197,7 @@ def jit(
 
     def bind(arrays: Sequence[np.ndarray[Any, Any]], result: np.ndarray[Any, Any]) -> Callable[[], None]:
         packing = zip(arrays, interface.packing, strict=True)
-        packed_arrays = [_pack_array(array, scope) for array, scope in packing]
+        packed_arrays = [pack_array(array, scope) for array, scope in packing]
         *input_shapes, output_shape = built.shapes
         views = [_buffer(array, shape) for array, shape in zip(packed_arrays, input_shapes, strict=True)]
         views.append(_buffer(result, output_shape))
@@ -201,7 +210,8 @@ def jit(
     return bind
 
 
-def _pack_array(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[Any, Any]:
+def pack_array(array: np.ndarray[Any, Any], packing: Scope | None) -> np.ndarray[Any, Any]:
+    """Returns the array packed as a scope over x0 says; the array itself where it says nothing."""
     if packing is None:
         return array
     (x,) = tensors_of(packing)

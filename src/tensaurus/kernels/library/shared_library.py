@@ -27,7 +27,7 @@ from tensaurus.system.errors import TensaurusError
 from tensaurus.system.files import cache_folder, replace_file
 from tensaurus.system.scratch import process_folder, temporary_folder
 
-__all__ = ["find_compiler", "link_library", "linked_library"]
+__all__ = ["find_compiler", "halide_type", "link_library", "linked_library", "run_compiler"]
 
 SHIM = Path(__file__).with_name("shim.c")
 COMPILER_TIMEOUT = 120.0  # seconds after which the C compiler is taken to hang
@@ -77,11 +77,12 @@ def link_library(kernels: Collection[Kernel], path: Path) -> Path:
     with temporary_folder() as place:
         objects = [f"{number}.o" for number in range(len(ordered))]
         for kernel, file in zip(ordered, objects, strict=True):
+            assert kernel.code is not None, "a kernel is compiled before it is linked"
             (place / file).write_bytes(kernel.code)
         (place / "kernels.inc").write_text("\n".join(_kernel_tables(ordered)) + "\n", encoding="utf-8")
         (place / "exports.map").write_text(EXPORTS_MAP, encoding="utf-8")
         shutil.copyfile(SHIM, place / SHIM.name)
-        _run_compiler([*command, *COMPILER_OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], place)
+        run_compiler([*command, *COMPILER_OPTIONS, "-o", "kernels.so", SHIM.name, *objects, "-lm"], place)
         with replace_file(path) as beside:
             shutil.copyfile(place / "kernels.so", beside)
     return path
@@ -97,7 +98,8 @@ def linked_library(kernels: Collection[Kernel]) -> Path:
     return path if path.exists() else link_library(kernels, path)
 
 
-def _run_compiler(command: Sequence[str], folder: Path) -> None:
+def run_compiler(command: Sequence[str], folder: Path) -> None:
+    """Runs the C compiler in a folder.  Raises TensaurusError, with its first error, where it fails."""
     cache = str(cache_folder() / "zig")
     environment = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache, **os.environ, "LC_ALL": "C"}
     try:
@@ -166,14 +168,20 @@ def _tensor_literal(kind: TensorType) -> str:
     dimensions = [  # of Halide: least index, extent, stride, flags
         f"{{0, {size}, {stride}, 0}}" for size, stride in zip(sizes[::-1], strides[::-1], strict=True)
     ]
-    letters, digits = re.fullmatch(r"([a-z]+)(\d*)", kind.dtype).groups()  # type: ignore[union-attr]
+    type_code, bits = halide_type(kind.dtype)
     parts = [  # the fields of `Tensor`, in order
         str(dtype_code(kind.dtype)),
-        str(_TYPE_CODES[letters]),
-        digits or "1",
+        str(type_code),
+        str(bits),
         str(kind.rank),
         str(int(0 in sizes)),
         f"(const int64_t[]){{{', '.join(map(str, sizes)) or '0'}}}",
         f"(Dimension[]){{{', '.join(dimensions) or '{0, 0, 0, 0}'}}}",
     ]
     return f"{{{', '.join(parts)}}}"
+
+
+def halide_type(dtype: str) -> tuple[int, int]:
+    """Returns the code and the bits of Halide's `halide_type_t` of an element type."""
+    letters, digits = re.fullmatch(r"([a-z]+)(\d*)", dtype).groups()  # type: ignore[union-attr]
+    return _TYPE_CODES[letters], int(digits or 1)

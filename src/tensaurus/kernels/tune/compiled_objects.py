@@ -1,4 +1,4 @@
-"""Compiles kernels to objects in the background, each in a fork of a process that compiles no other kernel.
+"""Compiles kernels to objects, several at a time, each in a fork of a process that compiles no other kernel.
 
 Halide numbers its names, so that an object's bytes depend on what its process compiled before; and the
 measurement database takes a program with other bytes for another program. So one process loads everything,
@@ -10,36 +10,52 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import IO, NamedTuple, TypeAlias
 
 from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.ir.expression_text import show as show_scope
 from tensaurus.expr.ir.scope import Scope
 from tensaurus.expr.normal.intern import intern_scope
-from tensaurus.kernels.halide.compile import compile_object, input_tensors
+from tensaurus.kernels.halide.compile import compile_object, input_tensors, kernel_name
 from tensaurus.kernels.stages.sketch import Schedule, format_schedule, parse_schedule
+from tensaurus.kernels.tune.object_files import ObjectFiles
 from tensaurus.ops import TensorType
 from tensaurus.system.child import Child, ChildError, die_with_parent
+from tensaurus.system.scratch import open_unnamed_file
 
-__all__ = ["ObjectCompiler", "ForkingCompiler"]
+__all__ = ["ObjectCompiler", "ForkingCompiler", "KernelSource"]
 
-TIMEOUT_SECONDS = 60.0  # after which compiling one object is given up
+TIMEOUT_SECONDS = 3.0  # after which compiling one object is given up, plus the caller's `patience`
+START_TIMEOUT = 30.0  # additional seconds until a new process has imported Halide
+LINKING_PATIENCE = 60.0  # additional seconds for an object of a kernel that was chosen
 _ONE_FLOAT = TensorType("float32", (1,))
-COMPILED, FAILED = 0, 1  # the first byte of a fork's answer: the object follows, or the reason
+COMPILED, FAILED = b"\1", b"\0"  # the first byte of a fork's answer: the object follows, or the reason
 _Task: TypeAlias = tuple[str, tuple[TensorType, ...], TensorType, str]  # scope, inputs, output, schedule
 
 
-class ObjectCompiler:
-    """Compiles objects for one processor, one after the other, in a child process.
+class KernelSource(NamedTuple):
+    """What a kernel is compiled from: an expression over x0, x1, ... of these types, and its schedule."""
 
-    `_pending` is the object that the child compiles now, `_last` the last one that it has compiled.
+    scope: Scope
+    types: tuple[TensorType, ...]
+    output: TensorType
+    schedule: Schedule
+
+    def name(self, cpu: str) -> str:
+        """Returns the name of the kernel for a processor."""
+        return kernel_name(self.scope, self.types, self.output, self.schedule, cpu)
+
+
+class ObjectCompiler:
+    """Compiles objects for one processor in a child process, as many at a time as there are threads.
+
+    An object is compiled once: it stays in memory, and in `files` for later runs.
     """
 
-    def __init__(self, cpu: str):
-        self.cpu = cpu
+    def __init__(self, cpu: str, threads: int, files: ObjectFiles):
+        self.cpu, self.threads, self.files = cpu, threads, files
         self._child: Child | None = None
-        self._pending: _Task | None = None
-        self._last: tuple[_Task, bytes] | None = None
+        self._objects: dict[str, bytes] = {}  # by kernel name
 
     def begin_start(self) -> None:
         """Starts the child process and returns at once."""
@@ -54,62 +70,56 @@ class ObjectCompiler:
         with suppress(ChildError):
             self.begin_start()
             assert self._child is not None
-            self._child.ask("is_ready")
+            self._child.ask("is_ready", patience=START_TIMEOUT)
 
-    def begin(
-        self, scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule
-    ) -> None:
-        """Starts to compile an object that may be asked for next, and returns at once."""
-        self.wait_for_pending()
-        with suppress(ChildError):
-            self._begin(_make_task(scope, types, output, schedule))
+    def compile(
+        self, sources: Sequence[KernelSource], patience: float = LINKING_PATIENCE
+    ) -> list[bytes | str]:
+        """Returns the object of each kernel, or in one line why it cannot be compiled.
 
-    def wait_for_pending(self) -> None:
-        """Waits for the object that was begun; an error is left to `code`, which compiles it again."""
-        with suppress(ChildError):
-            self._finish()
+        `patience` is the additional time, in seconds, that one object may take.
+        """
+        names = [source.name(self.cpu) for source in sources]
+        missing = {name: source for name, source in zip(names, sources, strict=True) if not self._find(name)}
+        failures: dict[str, str] = {}
+        for name, found in zip(missing, self._compile_now([*missing.values()], patience), strict=True):
+            if isinstance(found, bytes):
+                self._objects[name] = found
+                self.files.store(name, found)
+            else:
+                failures[name] = found
+        return [self._objects.get(name) or failures[name] for name in names]
 
-    def code(
-        self, scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule
-    ) -> bytes:
-        """Returns the object. Raises ChildError, with the reason in one line, where it cannot be compiled."""
-        task = _make_task(scope, types, output, schedule)
-        if self._pending == task:
-            self._finish()
-        self.wait_for_pending()
-        if self._last is None or self._last[0] != task:
-            self._begin(task)
-            self._finish()
-        assert self._last is not None
-        return self._last[1]
+    def has(self, source: KernelSource) -> bool:
+        """Whether a kernel's object was compiled before."""
+        return self._find(source.name(self.cpu))
 
-    def _begin(self, task: _Task) -> None:
-        self.begin_start()
-        assert self._child is not None
-        self._child.begin("code", *task)
-        self._pending = task
+    def _find(self, name: str) -> bool:
+        if name not in self._objects and (found := self.files.read(name)) is not None:
+            self._objects[name] = found
+        return name in self._objects
 
-    def _finish(self) -> None:
-        task, self._pending = self._pending, None
-        if task is None or self._child is None:
-            return
+    def _compile_now(self, sources: Sequence[KernelSource], patience: float) -> list[bytes | str]:
+        if not sources:
+            return []
+        tasks = [
+            (show_scope(source.scope), source.types, source.output, format_schedule(source.schedule))
+            for source in sources
+        ]
+        rounds = -(-len(tasks) // self.threads)
+        seconds = rounds * (TIMEOUT_SECONDS + patience) - TIMEOUT_SECONDS
         try:
-            self._last = task, self._child.finish()
-        except ChildError:
-            raise
-        except BaseException:
-            self.close()  # else a late answer would be taken for the answer to the next task
-            raise
+            self.wait_for_start()
+            assert self._child is not None
+            return list(self._child.ask("compile", tasks, self.threads, patience=seconds))
+        except ChildError as error:
+            return [str(error)] * len(tasks)
 
     def close(self) -> None:
         """Ends the child process; it is started again when it is needed."""
         if self._child is not None:
             self._child.close()
-        self._child, self._pending = None, None
-
-
-def _make_task(scope: Scope, types: Sequence[TensorType], output: TensorType, schedule: Schedule) -> _Task:
-    return show_scope(scope), tuple(types), output, format_schedule(schedule)
+        self._child = None
 
 
 class ForkingCompiler:
@@ -124,28 +134,48 @@ class ForkingCompiler:
         """Returns True, when this object is made and answers."""
         return True
 
-    def code(self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str) -> bytes:
-        """Returns the object, compiled in a fork of this process. Raises ValueError with the reason."""
-        reading, writing = os.pipe()
+    def compile(self, tasks: Sequence[_Task], at_once: int) -> list[bytes | str]:
+        """Returns the object of each task, or the reason why there is none; `at_once` forks compile."""
+        answers: list[bytes | str] = [""] * len(tasks)
+        running: dict[int, tuple[int, IO[bytes]]] = {}  # by process id: place of the task, answer
+        for place, task in enumerate(tasks):
+            if len(running) == at_once:
+                self._take_answer(running, answers)
+            file = open_unnamed_file()
+            running[self._fork(task, file)] = place, file
+        while running:
+            self._take_answer(running, answers)
+        return answers
+
+    def _fork(self, task: _Task, file: IO[bytes]) -> int:
+        """Begins a fork of this process, which writes its answer to the file, and returns its id."""
         parent = os.getpid()
         if (pid := os.fork()) == 0:
-            answer = bytes([FAILED])
+            answer = FAILED
             try:
                 if die_with_parent(parent):
-                    answer = bytes([COMPILED]) + self._compile_in_fork(scope, types, output, schedule)
+                    answer = COMPILED + self._compile_in_fork(*task)
             except BaseException as error:
                 answer += (str(error) or type(error).__name__).encode()
             finally:
-                with open(writing, "wb", closefd=False) as pipe:
-                    pipe.write(answer)
+                file.write(answer)
+                file.flush()
                 os._exit(0)
-        os.close(writing)
-        with open(reading, "rb") as pipe:
-            answer = pipe.read()
-        _, status = os.waitpid(pid, 0)
-        if answer[:1] != bytes([COMPILED]):
-            raise ValueError(answer[1:].decode() or f"compiling ended by signal {status & 0x7F}")
-        return answer[1:]
+        return pid
+
+    def _take_answer(
+        self, running: dict[int, tuple[int, IO[bytes]]], answers: list[bytes | str]
+    ) -> None:
+        """Waits until one of the forks has ended, and takes its answer."""
+        pid, status = os.wait()
+        place, file = running.pop(pid)
+        with file:
+            file.seek(0)
+            answer = file.read()
+        if answer[:1] == COMPILED:
+            answers[place] = answer[1:]
+        else:
+            answers[place] = answer[1:].decode() or f"compiling ended by signal {status & 0x7F}"
 
     def _compile_in_fork(
         self, scope: str, types: tuple[TensorType, ...], output: TensorType, schedule: str

@@ -8,7 +8,6 @@ on all threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from math import inf
 from weakref import WeakKeyDictionary
 
@@ -81,14 +80,17 @@ class TimingProcesses:
             raise
         return times
 
-    def compile(self, schedule: str, patience: float = 0.0) -> None:
-        """Compiles a schedule ahead of `time_on_all_threads`, which reports its errors."""
-        with suppress(ChildError):
-            self._ask("compile", schedule, patience=patience)
+    def time_on_all_threads(
+        self, schedule: str, seconds: float, patience: float = 0.0, code: bytes | None = None
+    ) -> float:
+        """Returns the seconds of a run of the schedule on all threads; infinite where it fails.
 
-    def time_on_all_threads(self, schedule: str, seconds: float, patience: float = 0.0) -> float:
-        """Returns the seconds of a run of the schedule on all threads; infinite where it fails."""
+        `code` is the schedule's object; without it the process compiles the schedule itself. What is timed
+        is what `find_error` checks.
+        """
         try:
+            if code is not None:
+                self._ask("load", schedule, code)
             return float(self._ask("time", schedule, seconds, patience=patience))  # type: ignore[arg-type]
         except ChildError:
             return inf
@@ -148,6 +150,7 @@ class TimingProcesses:
             "the compiler of kernels",
             "tensaurus.kernels.tune.trial_process:Trials",
             self.cpu,
+            int(number == len(self._children) - 1),
             timeout=TRIAL_TIMEOUT,
             environment={"HL_NUM_THREADS": str(self._thread_counts[number]), **HUGE_PAGES},
         )

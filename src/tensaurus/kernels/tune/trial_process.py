@@ -17,6 +17,7 @@ from tensaurus.expr.ir.expression_text import parse as parse_scope
 from tensaurus.expr.normal.intern import intern_scope
 from tensaurus.graph.ir.tensor_data import numpy_dtype
 from tensaurus.kernels.halide.compile import input_tensors, jit
+from tensaurus.kernels.library.loaded_object import ObjectLoader
 from tensaurus.kernels.stages.sketch import parse_schedule
 from tensaurus.kernels.tune.guard_pages import guarded_array
 from tensaurus.ops import TensorType
@@ -41,15 +42,17 @@ def aligned_array(shape: Sequence[int], dtype: Any) -> np.ndarray[Any, Any]:
 class Trials:
     """Tries schedules of one expression; `TimingProcesses` calls its methods by name."""
 
-    def __init__(self, cpu: str) -> None:
+    def __init__(self, cpu: str, loads: int) -> None:
+        """Prepares to try schedules for a processor; `loads` is 1 where objects may be loaded, else 0."""
         self.cpu = cpu
         with suppress(AttributeError, OSError):  # no glibc
             allocator = CDLL(None)
             allocator.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
             allocator.mallopt(M_TRIM_THRESHOLD, 16 * KEPT_BYTES)
-        # the first compilation takes ten times as long as later ones
+        self.loader = ObjectLoader(cpu) if loads else None
         self.set_expression("L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT)
-        self._kernel_of("flat(u=1*1, p=0)")
+        if not loads:  # the first compilation takes ten times as long as later ones
+            self._kernel_of("flat(u=1*1, p=0)")
 
     def set_expression(self, scope: str, types: Sequence[TensorType], output: TensorType) -> None:
         """Sets the expression (as text), the types of its inputs and of its output, and draws inputs."""
@@ -67,9 +70,12 @@ class Trials:
             self._compiled[schedule] = jit(self.scope, self.types, parse_schedule(schedule), self.cpu)
         return self._compiled[schedule]
 
-    def compile(self, schedule: str) -> None:
-        """Compiles the schedule ahead of a timing."""
-        self._kernel_of(schedule)
+    def load(self, schedule: str, code: bytes) -> None:
+        """Takes the schedule's object, to time and check it in the place of a compilation in this process."""
+        assert self.loader is not None, "this process times no objects"
+        self._compiled[schedule] = self.loader.load(
+            code, self.scope, self.types, self.output, parse_schedule(schedule)
+        )
 
     def time(self, schedule: str, seconds: float) -> float:
         """Returns the seconds of one run: the lower quartile of several. Raises LoweringError."""

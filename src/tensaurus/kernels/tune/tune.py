@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, lru_cache, partial
 from importlib.metadata import version
 from itertools import islice, takewhile
 from math import inf
@@ -34,8 +34,9 @@ from tensaurus.kernels.stages.sketch import (
     nest_sketches,
     parse_schedule,
 )
-from tensaurus.kernels.tune.compiled_objects import ObjectCompiler
+from tensaurus.kernels.tune.compiled_objects import KernelSource, ObjectCompiler
 from tensaurus.kernels.tune.kernel_speeds import KernelSpeeds
+from tensaurus.kernels.tune.object_files import ObjectFiles, objects_folder
 from tensaurus.kernels.tune.reduction_histories import (
     KEPT_SCHEDULES,
     MIN_TUNING_SECONDS,
@@ -66,12 +67,13 @@ from tensaurus.runtimes.measure.database import Database, Measurement
 from tensaurus.runtimes.measure.machine import Machine
 from tensaurus.runtimes.price.roofline import Roofline
 
-__all__ = ["Tuner"]
+__all__ = ["MAX_PATIENCE", "Tuner"]
 
 TRIAL_SECONDS, FINAL_SECONDS = 0.03, 0.1  # duration of one timing on one thread, and of one on all threads
 FINAL_TIME_FACTOR = 1.25  # multiple of a kernel's tuning time after which no further schedule is timed again
 _ONE_FLOAT = TensorType("float32", (1,))
 SMALL_EXPRESSION = "L[i:1](x0[i])", (_ONE_FLOAT,), _ONE_FLOAT  # compiles at once
+KEPT_POOLS = 8  # expressions whose pools of schedules are kept, as several questions are asked of one
 MAX_PATIENCE = 7.0  # additional seconds that compiling one schedule may take
 REVISION = "r13"  # part of the database key: changed when new code makes schedules faster or slower
 
@@ -85,6 +87,10 @@ class _TuningRequest:
     output: TensorType
     seconds: float
     started_at: float
+
+    def source(self, schedule: Schedule) -> KernelSource:
+        """What the expression's kernel with this schedule is compiled from."""
+        return KernelSource(self.scope, self.types, self.output, schedule)
 
     @property
     def is_late(self) -> bool:
@@ -107,11 +113,17 @@ class Tuner:
         self._has_wide_vectors = wide
         self.backend = f"halide {version('halide')} {REVISION} {' '.join(words)}"
         self.timer = TimingProcesses(cpu, machine.threads)
-        self.object_compiler = ObjectCompiler(cpu)
+        files = ObjectFiles(objects_folder(database.path))
+        self.object_compiler = ObjectCompiler(cpu, machine.threads, files)
         read_shipped = partial(read_shipped_schedules, self.processor_class, REVISION) if ships else dict
         self._read_roofline = cache(partial(Roofline.here, database, machine))
         speeds = KernelSpeeds(self._read_roofline)
         self.histories = ReductionHistories(database, self.backend, machine.key, read_shipped, speeds)
+        self._find_pools = lru_cache(KEPT_POOLS)(
+            lambda scope, types, is_constant, changes=None: find_pools(
+                scope, types, is_constant, self.core, changes
+            )
+        )
         self.tried_count = 0
         self._is_starting = False
 
@@ -207,23 +219,18 @@ class Tuner:
         seconds that it took are less than `seconds`.
         """
         self.timer.set_expression(show_scope(scope), types, output)
-        # the history of the reduction form, and its fastest schedules with names in place of roles
         form = self.reduction_form(scope, types, is_constant)
         history = ReductionHistory() if form is None else self.histories.of(form)
-        known = [s for text in history.fastest if form and (s := form.from_role_text(text)) is not None]
         request = _TuningRequest(scope, tuple(types), output, seconds, monotonic())
         times: dict[Schedule, float] = {}  # of finalists on all threads, the fastest first
-        find_own_pools = partial(find_pools, scope, types, is_constant, self.core)
-        if known and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
-            for schedule in known:
-                pools = find_own_pools(nest_changes(schedule))
-                if _has_sketch_for_each_nest(schedule, pools):
-                    self.tried_count += 1
-                    times = self._time_finalists(request, [schedule], pools)
-                    known = []  # if the known schedule fails here, tune as usual
-                    break
-        if not times:
-            pools = find_own_pools()
+        first = self.known_source(scope, types, output, is_constant, seconds, retuning_factor)
+        if first is not None:
+            self.tried_count += 1
+            pools = self._find_pools(scope, tuple(types), tuple(is_constant), nest_changes(first.schedule))
+            times = self._time_finalists(request, [first.schedule], pools)
+        if not times:  # also where the known schedule fails here
+            pools = self._find_pools(scope, tuple(types), tuple(is_constant))
+            known = [] if first or not form else self._schedules_for(form, history)
             if known and not (known := [s for s in known if _has_sketch_for_each_nest(s, pools)]):
                 # nothing known fits: it is tuned like an unknown form
                 request = replace(request, seconds=max(seconds, MIN_TUNING_SECONDS))
@@ -240,6 +247,33 @@ class Tuner:
             history.fastest = tuple(dict.fromkeys((*[*alike][:1], *history.fastest)))[:KEPT_SCHEDULES]
             self.histories.speeds.learn(form.text, min(times.values()))
         return next(iter(times))
+
+    def known_source(
+        self,
+        scope: Scope,
+        types: Sequence[TensorType],
+        output: TensorType,
+        is_constant: Sequence[bool],
+        seconds: float,
+        retuning_factor: float = RETUNING_FACTOR,
+    ) -> KernelSource | None:
+        """Returns the kernel that alone is tried where an expression's reduction form was tuned before.
+
+        None where other schedules are tried, too, as `tune_on` says.
+        """
+        form = self.reduction_form(scope, types, is_constant)
+        history = ReductionHistory() if form is None else self.histories.of(form)
+        if form is not None and (seconds == 0 or history.has_spent(seconds / retuning_factor)):
+            for schedule in self._schedules_for(form, history):
+                changes = nest_changes(schedule)
+                pools = self._find_pools(scope, tuple(types), tuple(is_constant), changes)
+                if _has_sketch_for_each_nest(schedule, pools):
+                    return KernelSource(scope, tuple(types), output, schedule)
+        return None
+
+    def _schedules_for(self, form: ReductionForm, history: ReductionHistory) -> list[Schedule]:
+        """Returns the fastest schedules known of a reduction form, with names in place of roles."""
+        return [s for text in history.fastest if (s := form.from_role_text(text)) is not None]
 
     def _store_times(self, workload: str, times: Mapping[str, float]) -> None:
         """Stores the seconds of schedules in the database."""
@@ -258,15 +292,16 @@ class Tuner:
         """
         patience = min(request.seconds, MAX_PATIENCE)
         seconds_of: dict[Schedule, float] = {}
-        for schedule in ranked:
-            if not seconds_of:  # the first mostly wins, so its object is compiled now, not during a timing
-                self.object_compiler.begin(request.scope, request.types, request.output, schedule)
-                self.timer.compile(format_schedule(schedule), patience)
-                self.object_compiler.wait_for_pending()
-            elif min(seconds_of.values()) < inf and request.is_late:
+        for begin in range(0, len(ranked), self.machine.threads):
+            batch = ranked[begin : begin + self.machine.threads]
+            if min(seconds_of.values(), default=inf) < inf and request.is_late:
                 break
-            measured = self.timer.time_on_all_threads(format_schedule(schedule), FINAL_SECONDS, patience)
-            seconds_of[schedule] = measured + self._waiting_seconds(schedule, pools)
+            objects = self.object_compiler.compile([request.source(s) for s in batch], patience)
+            for schedule, code in zip(batch, objects, strict=True):
+                if isinstance(code, bytes):
+                    text = format_schedule(schedule)
+                    measured = self.timer.time_on_all_threads(text, FINAL_SECONDS, patience, code)
+                    seconds_of[schedule] = measured + self._waiting_seconds(schedule, pools)
         # ordered as by `measured_schedules`: the next run must break a tie in the same way
         finite = [s for s in seconds_of if seconds_of[s] < inf]
         fastest_first = sorted(finite, key=lambda s: (seconds_of[s], format_schedule(s)))

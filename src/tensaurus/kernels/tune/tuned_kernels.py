@@ -1,13 +1,14 @@
-"""Makes the kernels of eOperators (expressions as operators), tuned and compiled at the first request.
+"""Makes the kernels of eOperators (expressions as operators), tuned at the first request.
 
 `optimizer/run/kernel_budget` has one `TunedKernels` for a run, and calls it with nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -15,11 +16,13 @@ from tensaurus.expr.ir.scope import Call, Scope
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.ir.kernel import Kernel
 from tensaurus.graph.ir.node import Node
-from tensaurus.kernels.halide.compile import kernel_with_code
+from tensaurus.kernels.halide.compile import uncompiled_kernel
+from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.kernels.stages.loop_nest import CHEAP_FUNCTIONS
 from tensaurus.kernels.stages.sketch import format_schedule
+from tensaurus.kernels.tune.compiled_objects import KernelSource
 from tensaurus.kernels.tune.schedule_reuse import ReductionForm
-from tensaurus.kernels.tune.tune import Tuner
+from tensaurus.kernels.tune.tune import MAX_PATIENCE, Tuner
 from tensaurus.ops import TensorType
 from tensaurus.ops.eop import eop
 from tensaurus.system.errors import TensaurusError
@@ -40,13 +43,16 @@ class TunedKernels:
                (`least_seconds`); 0 if there is only time to compile what is known, below 0 if there is none
     dropped    the reasons why eOperators have no kernel, each once
     schedules  the texts of the schedules of compiled kernels, by kernel name
+    planned    the nodes of kernels that are asked for next, in this order
     """
 
     tuner: Tuner
     seconds: Callable[[float], float]
     dropped: dict[str, None] = field(default_factory=dict)
     schedules: dict[str, str] = field(default_factory=dict)
+    planned: Sequence[Node] = ()
     _known: dict[Any, Kernel | None] = field(default_factory=dict)
+    _sources: dict[str, KernelSource] = field(default_factory=dict)  # by kernel name
     _least_seconds: dict[Node, float] = field(default_factory=dict)
     _forms: dict[Node, ReductionForm | None] = field(default_factory=dict)
 
@@ -84,7 +90,7 @@ class TunedKernels:
         if node.op is not eop:
             return None
         scope, types, is_constant = _tuned_expression(node)
-        if not all(isinstance(n, int) for kind in (*types, node.tensor) for n in kind.shape):
+        if not all(kind.static for kind in (*types, node.tensor)):
             return None
         key = scope, types
         if (key, is_constant) not in self._known:
@@ -95,20 +101,73 @@ class TunedKernels:
                 self._known[(kernel.scope, kernel.inputs), is_constant] = packed_kernel
         return self._known[key, is_constant]
 
+    def link(self, kernels: Collection[Kernel]) -> Path:
+        """Returns the library of kernels that this object returned.
+
+        Raises TensaurusError as `shared_library.link_library`, and where a kernel cannot be compiled, which
+        then counts as none.
+        """
+        objects = self.tuner.object_compiler.compile([self._sources[kernel.name] for kernel in kernels])
+        compiled = []
+        for kernel, found in zip(kernels, objects, strict=True):
+            if isinstance(found, str):
+                self._drop(kernel.name, found)
+                raise TensaurusError(f"a kernel cannot be compiled: {found}")
+            compiled.append(replace(kernel, code=found))
+        return linked_library(compiled)
+
+    def _drop(self, name: str, reason: str) -> None:
+        """Forgets a kernel, for a reason of one line."""
+        self.dropped[reason] = None
+        self._known.update({key: None for key, known in self._known.items() if known and known.name == name})
+
+    def _compile_ahead(
+        self,
+        scope: Scope,
+        types: tuple[TensorType, ...],
+        output: TensorType,
+        is_constant: tuple[bool, ...],
+        seconds: float,
+    ) -> None:
+        """Compiles the objects of an expression's kernel and of kernels that are planned, on all threads.
+
+        Only where their schedules are known: a kernel that must be tuned takes all threads itself.
+        """
+        first = self.tuner.known_source(scope, types, output, is_constant, seconds) if seconds >= 0 else None
+        compiler = self.tuner.object_compiler
+        if first is None or compiler.has(first):
+            return
+        sources = {first: None}
+        for node in self.planned:
+            if len(sources) == compiler.threads:
+                break
+            source = self._known_source_of(node, seconds)
+            if source is not None and not compiler.has(source):
+                sources[source] = None
+        compiler.compile([*sources], min(seconds, MAX_PATIENCE))
+
+    def _known_source_of(self, node: Node, seconds: float) -> KernelSource | None:
+        """Returns what a planned kernel is compiled from, None where it is known or must be tuned."""
+        scope, types, is_constant = _tuned_expression(node)
+        if ((scope, types), is_constant) in self._known or not all(x.static for x in (*types, node.tensor)):
+            return None
+        return self.tuner.known_source(scope, types, node.tensor, is_constant, seconds)
+
     def _make_kernel(
         self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
     ) -> Kernel | None:
         try:
             seconds = self.seconds(self.tuner.least_seconds(scope, types, is_constant))
             began = monotonic()
+            self._compile_ahead(scope, types, output, is_constant, seconds)
             schedule = self.tuner.best_schedule(scope, types, output, seconds, is_constant)
             if schedule is None:
                 reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"
                 self.dropped[reason] = None
                 return None
-            code = self.tuner.object_compiler.code(scope, types, output, schedule)
-            kernel = kernel_with_code(scope, types, output, schedule, code, self.tuner.cpu)
+            kernel = uncompiled_kernel(scope, types, output, schedule, self.tuner.cpu)
             self.schedules[kernel.name] = format_schedule(schedule)
+            self._sources[kernel.name] = KernelSource(scope, types, output, schedule)
             record("kernel", name=kernel.name, tuning_seconds=monotonic() - began)
             return kernel
         except (ValueError, TensaurusError) as error:

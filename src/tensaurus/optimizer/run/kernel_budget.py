@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate
 from math import inf
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
@@ -126,6 +127,11 @@ class KernelBudget:
         self.tuned += self._kernels.tuner.tried_count > tried
         return kernel
 
+    def link(self, kernels: Collection[Kernel]) -> Path:
+        """Return the library of kernels that this budget returned.  Raises TensaurusError."""
+        assert self._kernels is not None, "there are kernels to link only where kernels are generated"
+        return self._kernels.link(kernels)
+
     def seconds_of(self, node: Node) -> float:
         """Seconds that the node's kernel took when it was tuned; infinite where it has none."""
         return inf if self._kernels is None else self._kernels.seconds_of(node)
@@ -199,8 +205,11 @@ class KernelBudget:
     def plan_tuning(self, pieces: Mapping[Piece, float]) -> None:
         """Take the pieces that will be measured next, in this order, each with the seconds it may save.
 
-        This sets `worthwhile_count` and `next_share`; pieces without eOperators need no tuning.
+        This sets `worthwhile_count` and `next_share`, and the kernels that may be compiled beside the first;
+        pieces without eOperators need no tuning.
         """
+        if self._kernels is not None:
+            self._kernels.planned = [n for piece in pieces for n in piece.inner if n.op is eop]
         # of savings 5, 3, 1, 1 two are worthwhile (8 of 10), and the first kernel's share is 0.5, cut to 1/4
         savings = [saving if piece.has_eoperators else 0.0 for piece, saving in pieces.items()]
         ranked = sorted((saving for saving in savings if saving > 0), reverse=True)

@@ -26,7 +26,6 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.build_cache import BuildCache
-from tensaurus.kernels.library.shared_library import linked_library
 from tensaurus.optimizer.run.accuracy_probe import AccuracyProbe
 from tensaurus.optimizer.run.available_finders import exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
@@ -107,7 +106,7 @@ class OptimizationRun:
             self.progress.note(f"no kernels are generated: {self.kernels.reason_absent}")
         self._expand, max_bytes = make_expander(self.rules), self.max_constant_bytes
         self.builds = BuildCache(
-            self._folder, self._expand, self.kernels, linked_library,
+            self._folder, self._expand, self.kernels, self.kernels.link,
             libraries=self.original.libraries, max_constant_bytes=max_bytes,
         )
         self.standard_builds = BuildCache(
@@ -119,7 +118,7 @@ class OptimizationRun:
         program, limit = self.original.program, self.time_limit
         self._stopwatch = stack.enter_context(Stopwatch(self.backend, threads=self.machine.threads))
         piece_builds = BuildCache(
-            self._folder, self._expand, self.kernels, linked_library,
+            self._folder, self._expand, self.kernels, self.kernels.link,
             folded=False, max_cached_bytes=MAX_PIECE_BYTES, shares_weights=False,
         )
         self.costs = OperatorCosts(
