@@ -1,6 +1,6 @@
 """Does any model make Tensaurus crash, hang, fill the memory, or return what is not equal?
 
-Mutants of eleven small models go the whole way: read, checked, inlined, searched with estimated costs,
+Mutants of twelve small models go the whole way: read, checked, inlined, searched with estimated costs,
 written, replayed, and compared on onnxruntime.  Each is made of a seed and its number alone.  Writes
 bench/tables/fuzz.md: verdicts by kind of mutation, mutants of each model, and the faults.
 

@@ -1,4 +1,4 @@
-"""The eleven small models that the fuzzer mutates: each has what no other has."""
+"""The twelve small models that the fuzzer mutates: each has what no other has."""
 
 from __future__ import annotations
 
@@ -334,11 +334,38 @@ def _external() -> Seedling:
     return Seedling(model, {EXTERNAL: stored})
 
 
+def _halves() -> ModelProto:
+    """Half precision between inputs and outputs of several types, with open sizes."""
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        halves (float16[N,6] x, float[N,6] z) => (float16[N,4] y, int64[N,1] k, bool[N,4] t, float[N,6] r)
+        {
+            h = Cast <to = 10> (z)
+            s = Add (x, h)
+            n = LayerNormalization <axis = -1> (s, scale, shift)
+            m = MatMul (n, w)
+            e = Exp (m)
+            y = Softmax <axis = -1> (m)
+            k = ArgMax <axis = 1> (e)
+            t = Greater (e, y)
+            a, b = Split <axis = 1> (n)
+            c = Concat <axis = 1> (b, a)
+            f = Sigmoid (c)
+            r = Cast <to = 1> (f)
+        }
+        """
+    weights = {
+        "scale": np.ones(6, np.float16), "shift": np.zeros(6, np.float16),
+        "w": np.random.default_rng(1).standard_normal((6, 4)).astype(np.float16),
+    }  # fmt: skip
+    return _parsed(text, **weights)
+
+
 def seedlings() -> dict[str, Seedling]:
     """The models by name."""
     makers = (
         _convolution, _transformer, _recurrent, _quantized, _functions, _dynamic, _sequences, _old, _integers,
-        _thresholds,
+        _thresholds, _halves,
     )  # fmt: skip
     made = {maker.__name__.removeprefix("_"): Seedling(maker()) for maker in makers}
     return {**made, "external": _external()}

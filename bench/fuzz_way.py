@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,14 +22,17 @@ from tensaurus.check.inputs import draw_inputs
 from tensaurus.check.inputs.draw_inputs import draw_feed
 from tensaurus.check.inputs.model_interface import interface_differences, required_inputs
 from tensaurus.check.inputs.try_shapes import shape_assignments
-from tensaurus.check.program.candidate import Candidate
+from tensaurus.check.program.candidate import Candidate, prepend_chain
 from tensaurus.check.program.replay import check_rewrites
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.inlining import inline_functions
 from tensaurus.graph.onnx.model_file import check_model, load_model
 from tensaurus.graph.onnx.onnx_export import export_model
+from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.graph.onnx.size_guard import guard_sizes
 from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.prepare_program import widen_candidate
 from tensaurus.optimizer.search.strategies import (
     BACKTRACKING,
     SATURATION,
@@ -131,6 +135,8 @@ def walk_through(path: Path, phase: Say) -> Walked:
         feeds.append(dict(draw_feed(original, sizes, "random", 0).arrays))
         if len(feeds) == FEEDS:
             break
+    phase("widen")
+    first = widen_candidate(Candidate(program, inf))
     phase("search")
     candidates = []
     effort = Effort(steps=STEPS, nodes=NODES, multi=1, deadline=monotonic() + DEADLINE)
@@ -139,17 +145,33 @@ def walk_through(path: Path, phase: Say) -> Walked:
         def search(found: Program, strategy: Strategy = strategy) -> Outcome:
             return strategy.search(found, effort, lambda steps, best: None)
 
-        better, bodies = search_bodies(program, search)
-        candidates.append((search(better).best, bodies))
+        better, bodies = search_bodies(first.program, search)
+        candidates.append((prepend_chain(search(better).best, first), bodies))
     best, bodies = min(candidates, key=lambda pair: (pair[0].step is None and not pair[1], pair[0].cost))
     phase("export")
     result = export_model(best.program, expand=expand)
     check_model(result)
     if differences := interface_differences(original, result):
         return Walked("unequal", "export", "; ".join(differences))
+    phase("guard")
+    if feeds and len(_bytes(original)) % 2:
+        result = _guarded(original, result, feeds[0])
+        check_model(result)
     changed = best.step is not None or bool(bodies)
     _applied[:] = [*bodies, best] if changed else []
     return Walked("rewritten" if changed else "kept", "", "", _bytes(original), _bytes(result), feeds)
+
+
+def _guarded(original: ModelProto, result: ModelProto, feed: Mapping[str, Any]) -> ModelProto:
+    """The result at the sizes of the feed, the original at others; the result where no size is open."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in required_inputs(original):
+        if value.name in feed and None in (stated_sizes(value.type) or [None]):
+            shapes[value.name] = np.shape(feed[value.name])
+    try:
+        return guard_sizes(result, original, shapes) if shapes else result
+    except TensaurusError:
+        return result
 
 
 _applied: list[Candidate] = []  # what the last mutant's result is made by

@@ -32,14 +32,14 @@ from tensaurus.graph.ir.tensor_data import TensorData
 from tensaurus.graph.onnx.onnx_export import export_with_tensors
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.optimizer.result.result import _count_rewrites
-from tensaurus.optimizer.search.flush_constants import (
+from tensaurus.optimizer.search.model_search import ModelSearch
+from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.prepare_program import (
     flush_bodies,
     flush_candidate,
     flush_program,
-    prepend_flush,
+    prepend_preparation,
 )
-from tensaurus.optimizer.search.model_search import ModelSearch
-from tensaurus.optimizer.search.outcome import Outcome
 from tensaurus.optimizer.search.strategies import Effort
 from tensaurus.rules.language.evidence import Bounded
 from tensaurus.rules.prove.subnormal_constants import SUBNORMALS, Flushed, flush_subnormals, refute_flush
@@ -542,9 +542,9 @@ def test_what_estimates_favour_comes_behind_it() -> None:
     first = flush_program(program)
     alone = Candidate(first.program, inf)
     guessed = Candidate(program, 1.0, Rewritten(lambda: (), alone), sure=False)
-    outcome = prepend_flush(first, Outcome([guessed, alone]))
+    outcome = prepend_preparation(first, Outcome([guessed, alone]))
     assert [len(candidate.chain) for candidate in outcome.candidates] == [2, 3]
-    known = prepend_flush(first, Outcome([replace(guessed, sure=True), alone]))
+    known = prepend_preparation(first, Outcome([replace(guessed, sure=True), alone]))
     assert [len(candidate.chain) for candidate in known.candidates] == [3, 2]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from pretended_times import pretend_times
+from rich.console import Console
 
 from tensaurus.check.inputs.timing_inputs import symbol_sizes
 from tensaurus.check.program.candidate import Candidate, Rewritten
@@ -19,12 +21,13 @@ from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops.eop import eop
 from tensaurus.optimizer.optimize import Result, optimize
+from tensaurus.optimizer.result import candidate_models
 from tensaurus.optimizer.result.candidate_models import FIXED_SIZES_GAIN, MIN_GAIN
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary
 from tensaurus.optimizer.result.winner import propose_other_sizes
 from tensaurus.optimizer.run.open_sizes import NeedsFixedSizes, _pair_nodes, open_all_sizes
 from tensaurus.optimizer.run.original import format_fixed_sizes
-from tensaurus.optimizer.search.flush_constants import flush_program
+from tensaurus.optimizer.search.prepare_program import flush_program
 from tensaurus.rules.language.equation import Equation, instantiate_rule
 from tensaurus.rules.language.evidence import Axiom
 from tensaurus.rules.language.match import Matcher
@@ -32,6 +35,7 @@ from tensaurus.rules.language.rule import Rule, parse_rule
 from tensaurus.runtimes.measure.observe import Observer
 from tensaurus.runtimes.price.operator_times import OperatorCosts
 from tensaurus.runtimes.price.roofline import estimate
+from tensaurus.system.errors import TensaurusError
 from tensaurus.system.progress import NoProgress
 
 
@@ -226,8 +230,79 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensaurus.optimizer.result.candidate_models.open_all_sizes", refused)
 
 
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no model choose between sizes when it runs."""
+
+    def refused(*_: object) -> onnx.ModelProto:
+        raise TensaurusError("needs opset 13, the model has 9")
+
+    monkeypatch.setattr("tensaurus.optimizer.run.optimization_run.guard_sizes", refused)
+
+
+def test_a_result_for_given_sizes_runs_the_original_at_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed(monkeypatch)
+    model, said = detector(), Notes()
+    result = run(model, tmp_path, shapes=SIZES, progress=said)
+    assert result.rewrites and result.summary.fast_at == "x=1,3,8,12 shift=1,1"
+    assert not result.summary.runs_only and result.model.graph.input == model.graph.input
+    assert "equal, too, at x=" in result.summary.equivalence.detail  # other sizes were compared
+    console = Console(record=True, width=200, file=StringIO())
+    console.print(result.summary.render())
+    assert "made for x=1,3,8,12 shift=1,1; other sizes run" in console.export_text()
+    assert not any("would accept only" in text for text in said.notes)
+    (choice,) = (node for node in result.model.graph.node if node.op_type == "If")
+    branches = {attribute.name: attribute.g for attribute in choice.attribute}
+    operators = [node.op_type for node in model.graph.node]
+    assert [node.op_type for node in branches["else_branch"].node] == operators
+    assert [node.op_type for node in branches["then_branch"].node] != operators
+    for shape in (SIZES["x"], (2, 3, 4, 6)):
+        feeds = {"x": np.ones(shape, np.float32), "shift": np.ones((shape[0], 1), np.float32)}
+        (found,), (wanted,) = (
+            InferenceSession(m.SerializeToString()).run(None, feeds) for m in (result.model, model)
+        )
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_holds_at_all_sizes_runs_at_other_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The fastest program needs the given sizes; another one does not, and is fast, too."""
+    opened: list[Candidate] = []
+
+    def open_all_but_the_first(candidate: Candidate, model: Program, rules: Sequence[Rule]) -> Program:
+        opened.append(candidate)
+        if len(opened) == 1:
+            raise NeedsFixedSizes("a kernel is for known sizes")
+        return open_all_sizes(candidate, model, rules)
+
+    monkeypatch.setattr(
+        "tensaurus.optimizer.result.candidate_models.open_all_sizes", open_all_but_the_first
+    )
+    times = [1.0, 0.5, 0.6, *[0.9] * 9]
+    monkeypatch.setattr(candidate_models, "time_models", lambda entries, *_, **__: times[: len(entries)])
+    model = detector()
+    result = run(model, tmp_path, shapes=SIZES)
+    assert len(opened) > 1 and result.summary.fast_at == "x=1,3,8,12 shift=1,1"
+    (choice,) = (node for node in result.model.graph.node if node.op_type == "If")
+    branches = {attribute.name: attribute.g for attribute in choice.attribute}
+    operators = [node.op_type for node in model.graph.node]
+    assert [node.op_type for node in branches["else_branch"].node] != operators
+    assert set(result.evidence) >= {equation.name for equation in opened[1].applied}
+
+
+def test_sizes_that_are_not_given_are_assumed(tmp_path: Path) -> None:
+    """So that kernels can be made for them; rewrites that hold at all sizes leave all sizes open."""
+    said, model = Notes(), detector()
+    result = run(model, tmp_path, progress=said)
+    assert result.rewrites and not result.summary.runs_only
+    assert result.model.graph.input == model.graph.input
+    (note,) = (text for text in said.notes if "not all input sizes were given" in text)
+    assert "optimized for x=1,3,32,32" in note and "use --shape" in note
+
+
 def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed(monkeypatch)
+    unguarded(monkeypatch)
     said = Notes()
     result = run(detector(), tmp_path, shapes=SIZES, progress=said)
     assert result.rewrites and result.summary.runs_only == "x=1,3,8,12 shift=1,1"
@@ -238,18 +313,22 @@ def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_
     assert sum(words in text for text in said.notes) == 1  # however many programs there are
 
 
+@pytest.mark.parametrize("guarded", [False, True])
 @pytest.mark.parametrize("stated", [[1, "Q"], [7, 4, "Q"], [-1, 4, "Q"]], ids=["rank", "size", "open"])
 def test_what_a_model_states_wrongly_of_an_output_stays(
-    stated: list[int | str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    stated: list[int | str], guarded: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Runtimes ignore it, so that a result with the true shape would not have the interface of the model."""
     closed(monkeypatch)
+    if not guarded:
+        unguarded(monkeypatch)
     nodes = [helper.make_node("Mul", ["x", "one"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
     model = model_of(nodes, {"x": ["N", 4, "W"]}, {"y": stated}, one=np.float32(1))
     result = run(model, tmp_path, shapes={"x": (2, 4, 3)})
-    assert result.rewrites and result.summary.runs_only == "x=2,4,3"
+    assert result.rewrites and result.summary.fast_at + result.summary.runs_only == "x=2,4,3"
+    assert bool(result.summary.fast_at) is guarded
     kept = [2, 4, 3] if stated[0] == -1 else [7, 4, 3] if len(stated) == 3 else stated
-    assert dims(result.model.graph.output[0]) == kept
+    assert dims(result.model.graph.output[0]) == (dims(model.graph.output[0]) if guarded else kept)
 
 
 @pytest.mark.parametrize("gain", [(MIN_GAIN + FIXED_SIZES_GAIN) / 2, 2 * FIXED_SIZES_GAIN])
@@ -257,6 +336,7 @@ def test_the_gain_pays_for_lost_sizes(gain: float, monkeypatch: pytest.MonkeyPat
     """Where it does not, the model stays as it is, with its sizes open."""
     pretend_times(monkeypatch, 1.0 + gain, 1.0)
     closed(monkeypatch)
+    unguarded(monkeypatch)
     result = run(detector(), tmp_path, shapes=SIZES)
     assert bool(result.rewrites) is (gain > FIXED_SIZES_GAIN)
     if not result.rewrites:

@@ -21,7 +21,7 @@ from tensaurus.optimizer.choose_runtime import compare_other_runtimes, optimize_
 from tensaurus.optimizer.result.candidate_models import measure_candidates
 from tensaurus.optimizer.result.result import PhaseSeconds, Result
 from tensaurus.optimizer.result.winner import choose_winner
-from tensaurus.optimizer.run.available_finders import SUBNORMALS
+from tensaurus.optimizer.run.available_finders import SUBNORMALS, WIDENING
 from tensaurus.optimizer.run.first_run import TooSlow
 from tensaurus.optimizer.run.optimization_run import OptimizationRun
 from tensaurus.optimizer.run.options import AUTO, DEFAULTS, Options
@@ -113,9 +113,9 @@ def _optimize_for_one(
         progress.phase("searching", 3)
         search_start = monotonic()
         strategy = STRATEGIES[options.search](rules, run.runtime)
-        flush = SUBNORMALS not in options.without  # whether subnormal constants become 0
-        search = ModelSearch(strategy, run.runtime, run.effort, progress, flush)
-        outcome, bodies = search.run(original.program)
+        flush, widen = (name not in options.without for name in (SUBNORMALS, WIDENING))
+        search = ModelSearch(strategy, run.runtime, run.effort, progress, flush, widen)
+        outcome, bodies = search.run(run.original.program)
         run.stop_search()
         search_end = monotonic()
         measured = measure_candidates(run, outcome, bodies)

@@ -109,7 +109,7 @@ def optimize(
         typer.Option(
             metavar="NAME,...",
             help="Disable these optimizations: "
-            "bilinear, blocked, derive, fuse, mutate, subnormals.",
+            "bilinear, blocked, derive, fuse, mutate, subnormals, widening.",
         ),
     ] = "",
     cpu: Cpu = "native",

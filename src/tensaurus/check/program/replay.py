@@ -34,8 +34,9 @@ from tensaurus.graph.ir.node import Node
 from tensaurus.graph.ir.program import Program
 from tensaurus.ops import TensorType
 from tensaurus.rules.language.equation import Equation
-from tensaurus.rules.language.evidence import Bounded, Derived
+from tensaurus.rules.language.evidence import Bounded, Derived, Widened
 from tensaurus.rules.prove.subnormal_constants import refute_flush
+from tensaurus.rules.prove.wide_floats import refute_widening
 from tensaurus.runtimes.price.operation_counts import operations
 from tensaurus.system.child import available_memory
 from tensaurus.system.progress import Stage, report_nothing
@@ -112,6 +113,7 @@ class _Tally:
     in_field     rewrites replayed over GF(2^31 - 1)
     in_reals     rewrites replayed in float64
     in_bounds    rewrites that keep results within a rounding (evidence `Bounded`)
+    in_types     rewrites that compute the same expression in wider types (evidence `Widened`)
     degree       the largest degree of all checks over the field
     bound        the sum of their error bounds
     sampled      whether some had integer inputs, whose bounds hold for the integers drawn
@@ -121,6 +123,7 @@ class _Tally:
     in_field: int = 0
     in_reals: int = 0
     in_bounds: int = 0
+    in_types: int = 0
     degree: float = 0.0
     bound: float = 0.0
     sampled: bool = False
@@ -137,6 +140,7 @@ class _Tally:
             (self.in_field, "replayed over GF(2^31-1)"),
             (self.in_reals, "replayed in float64, as GF(2^31-1) gives no error bound for them"),
             (self.in_bounds, "not exactly equal, but within one rounding by recomputed bounds"),
+            (self.in_types, "the same expression over the reals, in wider types"),
         ]
         counts = ", ".join(f"{count} {words}" for count, words in parts if count)
         detail = f"rewrites: {counts or 'none'}"
@@ -176,6 +180,8 @@ class _RewriteChecker:
                 return FieldCheck(False, check.trials, check.degree, 1.0, reason)
             if isinstance(equation.evidence, Bounded):
                 self.tally.in_bounds += 1
+            elif isinstance(equation.evidence, Widened):
+                self.tally.in_types += 1
             elif check.error_bound < 1:
                 self.tally.add_bound(check)
                 self.tally.in_field += 1
@@ -227,8 +233,10 @@ class _RewriteChecker:
         """Check an equation over its leaves; equations with the same replay are checked once."""
         if isinstance(equation.evidence, Derived):
             return self._check_derivation(equation, equation.evidence)
-        if isinstance(equation.evidence, Bounded):  # constants that changed are equal in no field
-            reason = refute_flush(equation)
+        # constants that changed are equal in no field; there roundings are unknown functions
+        if isinstance(equation.evidence, Bounded | Widened):
+            refute = refute_flush if isinstance(equation.evidence, Bounded) else refute_widening
+            reason = refute(equation)
             return FieldCheck(reason is None, 0, 0, 1.0, reason or "")
         sides, key = self._sides_and_key(equation)
         if key not in self._checks:

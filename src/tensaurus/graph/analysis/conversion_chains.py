@@ -26,6 +26,12 @@ def args_before_casts(node: Node) -> tuple[Node | None, ...]:
     return args
 
 
+def converted_type(node: Node) -> str | None:
+    """Return the type to which a node converts each element of its first argument, None of any other node."""
+    call = _cast_of(node)
+    return None if call is None else cast_target(call.fn)
+
+
 def _before_lossless_casts(node: Node) -> Node:
     while (call := _cast_of(node)) is not None:
         before = node.args[0]

@@ -14,7 +14,7 @@ from uuid import uuid4
 from onnx import ModelProto, TensorProto
 
 from tensaurus.graph.ir.tensor_data import Array, TensorData, size_in_bytes
-from tensaurus.graph.onnx.onnx_frame import light_copy
+from tensaurus.graph.onnx.onnx_frame import graphs_in, light_copy
 from tensaurus.ops.element_type import dtype_name
 from tensaurus.system.errors import InvalidModel
 
@@ -93,5 +93,6 @@ def read_elements(tensor: TensorProto, folder: Path | None = None) -> TensorData
 
 
 def is_outside(model: ModelProto) -> bool:
-    """Return whether some initializers of the model are external data."""
-    return any(tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer)
+    """Return whether some initializers of the model, or of a body in it, are external data."""
+    tensors = (tensor for graph in graphs_in(model.graph) for tensor in graph.initializer)
+    return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)

@@ -20,8 +20,8 @@ from tensaurus.graph.onnx.build import Build
 from tensaurus.optimizer.run.available_finders import SUBNORMALS
 from tensaurus.optimizer.run.open_sizes import NeedsFixedSizes, open_all_sizes
 from tensaurus.optimizer.run.optimization_run import OptimizationRun
-from tensaurus.optimizer.search.flush_constants import flush_candidate
 from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.prepare_program import flush_candidate
 from tensaurus.runtimes.measure.end_to_end_times import ROUND_SECONDS, time_models
 from tensaurus.system.deadline import DeadlineBlock
 from tensaurus.system.errors import TensaurusError
@@ -46,12 +46,19 @@ def needed_gain(fixed_sizes: str) -> float:
 class CandidateModel:
     """A candidate that was written as an ONNX model.
 
-    fixed_sizes  inputs at whose sizes alone the model runs; `why_fixed` tells why
+    fast_sizes   inputs at whose sizes alone the model runs the candidate; at other sizes it runs the
+                 original, or `general`, a candidate that holds at all sizes
+    at_sizes     the build of the candidate alone, where there are `fast_sizes`
+    fixed_sizes  inputs at whose sizes alone the model runs
+    why_fixed    why the candidate does not run at other sizes
     seconds      of one run, measured in turns with the original and the other models; infinite before that
     """
 
     candidate: Candidate
     build: Build
+    fast_sizes: str = ""
+    general: Candidate | None = None
+    at_sizes: Build | None = None
     fixed_sizes: str = ""
     why_fixed: str = ""
     seconds: float = inf
@@ -80,8 +87,12 @@ class MeasuredModels:
     models: Sequence[CandidateModel]
 
     def candidates_in(self, model: CandidateModel) -> tuple[Candidate, ...]:
-        """Return the candidates whose rewrites lead to a model: those of the bodies, then the model's own."""
-        return *self.bodies, model.candidate
+        """Return the candidates whose rewrites lead to a model: those of the bodies, then the model's own.
+
+        The last one is what the model runs at the given sizes.
+        """
+        general = () if model.general is None else (model.general,)
+        return *self.bodies, *general, model.candidate
 
     def fastest_by_search(self, default_search: str) -> dict[str, float]:
         """Return the seconds of each search's fastest model; one without a search is the default's."""
@@ -113,7 +124,7 @@ def measure_candidates(run: OptimizationRun, outcome: Outcome, bodies: Sequence[
             least = max(least, FIRST_WRITING_SHARE * run.options.time_limit)
         if (model := _write_candidate(run, candidate, bodies, deadline, least)) is not None:
             models.append(model)
-    for reason in dict.fromkeys(model.why_fixed for model in models if model.why_fixed):
+    for reason in dict.fromkeys(model.why_fixed for model in models if model.fixed_sizes):
         loss = f"a rewritten program would accept only the sizes {run.original.fixed_sizes} ({reason})"
         run.progress.note(f"{loss}; it is kept only if it gains at least {100 * FIXED_SIZES_GAIN:g} %")
     latest = inf if limit is None else max(deadline, monotonic()) + limit.patience_seconds(len(models) + 1)
@@ -123,6 +134,7 @@ def measure_candidates(run: OptimizationRun, outcome: Outcome, bodies: Sequence[
             expected_ms, original_ms = model.candidate.cost * 1e3, original_seconds * 1e3
             record("run", expected_ms=expected_ms, took_ms=seconds * 1e3, original_ms=original_ms)
         models = [replace(model, seconds=seconds) for model, seconds in zip(models, times, strict=True)]
+        models = _use_general_rewrites(run, models, original_seconds)
     if measuring.ended and limit is not None:
         run.progress.note(f"measuring took too long, so the model is left unchanged: {RAISE_LIMIT}")
         original_seconds, models = limit.run_seconds, []
@@ -165,7 +177,8 @@ def _build_candidate(
 ) -> CandidateModel:
     """Return the candidate as a model with all sizes open that the original leaves open.
 
-    If its rewrites do not hold at all sizes, return it at the given sizes.  Raises TensaurusError where it
+    If its rewrites do not hold at all sizes, the model runs the original at other sizes than the given ones.
+    If that cannot be written, it runs at the given sizes alone.  Raises TensaurusError where the candidate
     cannot be written.
     """
     original = run.original
@@ -178,7 +191,33 @@ def _build_candidate(
         program = open_all_sizes(candidate, original.open_program, run.rules)
         return CandidateModel(candidate, run.builds(program))
     except TensaurusError as error:
-        return CandidateModel(candidate, run.builds(candidate.program), original.fixed_sizes, str(error))
+        reason = str(error)
+    sizes, fixed = original.fixed_sizes, run.builds(candidate.program)
+    try:
+        guarded = run.guard_sizes(fixed, run.source)
+        return CandidateModel(candidate, guarded, sizes, at_sizes=fixed, why_fixed=reason)
+    except TensaurusError:
+        return CandidateModel(candidate, fixed, fixed_sizes=sizes, why_fixed=reason)
+
+
+def _use_general_rewrites(
+    run: OptimizationRun, models: list[CandidateModel], original_seconds: float
+) -> list[CandidateModel]:
+    """Return the models with what holds at all sizes and is faster in the place of the original.
+
+    A model that runs a candidate at the given sizes alone runs the original elsewhere.  The fastest model
+    that holds at all sizes takes the original's place, if it gained at the given sizes.
+    """
+    open_models = [model for model in models if not model.fast_sizes and not model.fixed_sizes]
+    best = min(open_models, key=lambda model: model.seconds, default=None)
+    if best is None or best.seconds > (1 - MIN_GAIN) * original_seconds:
+        return models
+    return [
+        model
+        if model.at_sizes is None
+        else replace(model, build=run.guard_sizes(model.at_sizes, best.build), general=best.candidate)
+        for model in models
+    ]
 
 
 def _measure_times(run: OptimizationRun, builds: Sequence[Build], deadline: float) -> list[float]:

@@ -80,6 +80,7 @@ class Result:
             optimized_ms=winner.seconds * 1e3,
             speedup=winner.original_seconds / winner.seconds,
             comparison=winner.comparison,
+            fast_at=winner.fast_sizes,
             runs_only=winner.fixed_sizes,
             equivalence=winner.verdict.equality.rounded(),
             rewrites=_count_rewrites(winner.candidates),

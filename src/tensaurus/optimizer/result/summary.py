@@ -90,6 +90,8 @@ class Summary:
     runtimes_ms                where several runtimes were compared: the original's time by the name of each
                                runtime, and the result's for it
     constants_mb               megabytes of constants that the result stores
+    fast_at                    sizes of inputs, as x=1,3,640,640, that the original leaves open and at which
+                               alone the result differs from it; "" where it differs at all sizes
     runs_only                  sizes of inputs, as x=1,3,640,640, that the original leaves open and the result
                                fixes; "" where the result runs at all sizes
     compiler                   the compiler of the kernels, and what it may use of the processor
@@ -123,6 +125,7 @@ class Summary:
     constants_mb: float = math.nan
     runtimes_ms: dict[str, float] = field(default_factory=dict)
     comparison: Comparison | None = None
+    fast_at: str = ""
     runs_only: str = ""
     kernels: tuple[AppliedKernel, ...] = ()
     compiler: str = ""
@@ -177,6 +180,9 @@ class Summary:
         threads = f"{self.threads} thread" + ("s" if self.threads != 1 else "")
         lines.add_row("backend", Text(f"{_versioned(self.backend, self.versions)}, {threads}"))
         lines.add_row("time", self._gain())
+        if self.fast_at:
+            words = f"made for {self.fast_at}; other sizes run without what needs these sizes"
+            lines.add_row("sizes", Text(words))
         if self.runs_only:
             lines.add_row("sizes", Text(f"runs only at {self.runs_only}", style="bold yellow"))
         if self.comparison is not None:

@@ -70,6 +70,7 @@ class Winner:
     candidates: tuple[Candidate, ...] = ()
     replay: FieldCheck | None = None
     checking_seconds: float = 0.0
+    fast_sizes: str = ""
     fixed_sizes: str = ""
 
     @property
@@ -129,7 +130,7 @@ def choose_winner(run: OptimizationRun, measured: MeasuredModels) -> Winner:
                 progress.note(f"{told}: run it again while the machine is idle")
             return Winner(
                 model.build, pairs.before, pairs.after, comparison, verdict,
-                measured.candidates_in(model), replay, checking_seconds, model.fixed_sizes,
+                measured.candidates_in(model), replay, checking_seconds, model.fast_sizes, model.fixed_sizes,
             )
         reason = replay.detail if verdict.passed else verdict.detail
         progress.note(f"dropped a faster program: {reason}")

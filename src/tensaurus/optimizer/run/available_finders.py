@@ -11,18 +11,20 @@ from tensaurus.finders.fuse import Blocked, Fuse
 from tensaurus.finders.mutate import Mutate
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["FINDERS", "SUBNORMALS", "exclude_finders", "require_finders"]
+__all__ = ["FINDERS", "SUBNORMALS", "WIDENING", "exclude_finders", "require_finders"]
 
 FINDERS: dict[str, type] = {kind.__name__.lower(): kind for kind in (Bilinear, Blocked, Derive, Fuse, Mutate)}
 
-SUBNORMALS = "subnormals"  # no finder: subnormal constants become 0 before the search
+# No finders, but done before the search:
+SUBNORMALS = "subnormals"  # subnormal constants become 0
+WIDENING = "widening"  # what is of half precision is computed in float32
 
 
 def require_finders(names: Collection[str]) -> None:
     """Raise TensaurusError for a name that cannot be excluded."""
     for name in names:
-        if name not in (*FINDERS, SUBNORMALS):
-            known = ", ".join((*FINDERS, SUBNORMALS))
+        if name not in (*FINDERS, SUBNORMALS, WIDENING):
+            known = ", ".join((*FINDERS, SUBNORMALS, WIDENING))
             raise TensaurusError(f"unknown --without {name!r}", remedy=f"Choose from {known}.")
 
 

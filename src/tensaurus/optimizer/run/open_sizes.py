@@ -21,11 +21,12 @@ from tensaurus.graph.ir.program import Program, topological_order
 from tensaurus.ops import Untypable
 from tensaurus.ops.eop import eop
 from tensaurus.rules.language.equation import Equation, instantiate_rule
-from tensaurus.rules.language.evidence import Bounded
+from tensaurus.rules.language.evidence import Bounded, Widened
 from tensaurus.rules.language.match import Matcher
 from tensaurus.rules.language.nested_calls import nested_equation
 from tensaurus.rules.language.rule import Rule
 from tensaurus.rules.prove.subnormal_constants import flushed_constants, refute_flush
+from tensaurus.rules.prove.wide_floats import refute_widening, widen_floats
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["NeedsFixedSizes", "open_all_sizes"]
@@ -138,11 +139,13 @@ class _SizeOpener:
         try:
             left = tuple(map(self.open_node, equation.left))
             rule = self.rules.get(equation.name)
-            # a rule is applied anew; the flush of subnormals is bounded anew; a finder's equation proved anew
+            # a rule, a flush of subnormals, wider types: applied anew; a finder's equation is proved anew
             if rule is not None:
                 made = self._apply_rule(rule, equation, left)
             elif isinstance(equation.evidence_source, Bounded):
                 made = self._flush_subnormals(equation, left)
+            elif isinstance(equation.evidence_source, Widened):
+                made = self._widen_floats(equation, left)
             else:
                 made = self._prove_equation(equation, left)
         except (Untypable, ValueError, NotImplementedError):
@@ -194,6 +197,22 @@ class _SizeOpener:
         right = tuple(map(self.open_node, equation.right))
         made = replace(equation, left=left, right=right, leaves=self.model.inputs)
         return made if refute_flush(made) is None else None
+
+    def _widen_floats(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
+        """Return the equation that computes the model in wider types, checked with the model's open sizes.
+
+        The nodes are paired by a widening of both programs: one may be typed at fixed sizes alone.
+        """
+        before = Program(equation.leaves, tuple((str(k), root) for k, root in enumerate(equation.left)))
+        at_fixed_sizes, at_open_sizes = dict[Node, Node](), dict[Node, Node]()
+        widen_floats(before, at_fixed_sizes)
+        widen_floats(self.model, at_open_sizes)
+        for node, new in at_fixed_sizes.items():
+            if (opened := self.open_of.get(node)) in at_open_sizes:
+                self.open_of[new] = at_open_sizes[opened]
+        right = tuple(map(self.open_node, equation.right))
+        made = replace(equation, left=left, right=right, leaves=self.model.inputs)
+        return made if refute_widening(made) is None else None
 
     def _prove_equation(self, equation: Equation, left: tuple[Node, ...]) -> Equation | None:
         """Return a finder's equation with open sizes, if both sides have the same canonical form."""

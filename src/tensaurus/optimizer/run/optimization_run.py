@@ -26,6 +26,7 @@ from tensaurus.graph.ir.piece import Piece
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.build import Build
 from tensaurus.graph.onnx.build_cache import BuildCache
+from tensaurus.graph.onnx.size_guard import guard_sizes
 from tensaurus.optimizer.run.accuracy_probe import AccuracyProbe
 from tensaurus.optimizer.run.available_finders import exclude_finders
 from tensaurus.optimizer.run.fast_algorithm_accuracy import Accuracy
@@ -152,8 +153,11 @@ class OptimizationRun:
             if limit.why_hopeless:
                 raise TooSlow(limit.why_hopeless)
         if first.assumed_sizes:
-            sizes = f"not all input sizes were given; timed with {first.assumed_sizes}"
-            self.progress.note(f"{sizes}. To time other sizes, use --shape")
+            sizes = f"not all input sizes were given; optimized for {first.assumed_sizes}"
+            self.progress.note(f"{sizes}. For other sizes, use --shape")
+            # kernels need sizes; what holds only at these is chosen at run time (`graph/onnx/size_guard`)
+            shapes = {name: array.shape for name, array in self.feeds.items()}
+            self.original = self.original.at_sizes(shapes)
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()
             if limit.why_too_short:
@@ -320,6 +324,18 @@ class OptimizationRun:
 
     def _observe(self, program: Program) -> Observation | None:
         return self._observer(program) if self._is_whole_model(program) else None
+
+    def guard_sizes(self, fixed: Build, general: Build) -> Build:
+        """Return a build that runs `fixed` at the program's sizes, and `general` at others.
+
+        Raises TensaurusError where there is none.
+        """
+        shapes = self.original.fixed_shapes
+        if self.original.fixed_sizes and not shapes:
+            raise TensaurusError("some sizes of the inputs are open in the program, too")
+        joined = guard_sizes(fixed.proto(weights=False), general.proto(weights=False), shapes)
+        libraries = dict.fromkeys((*fixed.libraries, *general.libraries))
+        return Build.from_model(joined, self._folder, tuple(libraries))
 
     def stop_search(self) -> None:
         """End the search's processes, which would disturb the measurements after it, and free its memory."""

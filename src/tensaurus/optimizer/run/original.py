@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tensaurus.graph.onnx.onnx_frame import stated_sizes
 from tensaurus.graph.onnx.onnx_import import import_model
 from tensaurus.ops import TensorType
 from tensaurus.optimizer.run.options import Options
+from tensaurus.system.errors import TensaurusError
 
 __all__ = ["Original", "format_fixed_sizes"]
 
@@ -46,6 +48,31 @@ class Original:
             name, proto, libraries = str(model), load_model(model), find_libraries(model)
         program = import_model(inline_functions(proto, name), options.shapes, name)
         return cls(name, proto, program, libraries, format_fixed_sizes(proto, program))
+
+    def at_sizes(self, shapes: Mapping[str, Sequence[int]]) -> Original:
+        """Return the original with its inputs at these shapes in the program; the model leaves them open.
+
+        The program stays as it is where it cannot be typed at these sizes.
+        """
+        try:
+            program = import_model(inline_functions(self.model, self.name), shapes, self.name)
+        except TensaurusError:
+            return self
+        return replace(self, program=program, fixed_sizes=format_fixed_sizes(self.model, program))
+
+    @cached_property
+    def fixed_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes in the program of the inputs whose sizes the model leaves open.
+
+        Without those that have open sizes in the program, too.
+        """
+        stated = {value.name: stated_sizes(value.type) for value in self.model.graph.input}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for node in self.program.inputs:
+            name, kind = node.attribute("name"), node.types[0]
+            if isinstance(kind, TensorType) and kind.static and None in (stated[name] or [None]):
+                shapes[name] = tuple(size for size in kind.shape if isinstance(size, int))
+        return shapes
 
     @cached_property
     def open_program(self) -> Program:

@@ -1,7 +1,8 @@
-"""Searches a whole model: flushes subnormal constants, then searches the bodies, then the model.
+"""Searches a whole model: prepares the bodies and searches them, then the model.
 
-A flush replaces subnormal constants that no result depends on by 0 (`flush_constants`).  The bodies (of If,
-Loop and Scan) are flushed and searched first; the model with the best bodies is flushed and searched then.
+The bodies (of If, Loop and Scan) come first, then the model with the best bodies.  To prepare is to flush
+subnormal constants that no result depends on (`prepare_program`) and, of the model alone, to compute in
+float32 what is of half precision (`rules/prove/wide_floats`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ from time import monotonic
 
 from tensaurus.check.program.candidate import Candidate
 from tensaurus.graph.ir.program import Program
-from tensaurus.optimizer.search.flush_constants import flush_bodies, flush_program, prepend_flush
 from tensaurus.optimizer.search.outcome import Outcome
+from tensaurus.optimizer.search.prepare_program import (
+    flush_bodies,
+    flush_program,
+    prepend_preparation,
+    widen_candidate,
+)
 from tensaurus.optimizer.search.strategies import Effort, Runtime, Strategy
 from tensaurus.optimizer.search.subgraph_bodies import search_bodies
 from tensaurus.system import signals
@@ -31,6 +37,7 @@ class ModelSearch:
     """Runs one strategy on the bodies and on the model, until one deadline; an interrupt ends all searches.
 
     flush  whether to flush subnormal constants first
+    widen  whether to compute in float32 what is of half precision
     noted  lines that were shown for one body, and need not be shown again
     """
 
@@ -39,6 +46,7 @@ class ModelSearch:
     effort: Effort
     progress: Progress
     flush: bool = True
+    widen: bool = True
     interrupted: bool = False
     noted: set[str] = field(default_factory=set)
 
@@ -53,8 +61,10 @@ class ModelSearch:
         if self.flush:
             with self._flushing_block():
                 first = flush_program(with_best_bodies)
-        # the search begins with the flushed model; a flush becomes the first step of each candidate
-        return prepend_flush(first, self.search(first.program)), [*flushed, *bodies]
+        if self.widen:
+            first = widen_candidate(first)
+        # the search begins with the prepared model; how it was prepared is how each candidate begins
+        return prepend_preparation(first, self.search(first.program)), [*flushed, *bodies]
 
     def _flushing_block(self) -> DeadlineBlock:
         """Return a block that ends after a part of the time left; a program not yet flushed then stays."""

@@ -16,6 +16,7 @@ from tensaurus.graph.ir.node import Node
 
 __all__ = [
     *("Unproved", "Axiom", "Bounded", "Derived", "Disproved", "Evidence", "Lemma", "Proved", "Tested"),
+    "Widened",
     "parse_evidence",
 ]
 
@@ -109,6 +110,28 @@ class Bounded:
         return _format_evidence(self.kind, self.by, f"{moved} while no value exceeds {self.reach:.1g}")
 
 
+@dataclass(frozen=True)
+class Widened:
+    """The two sides are one expression over the reals, which the right side computes in a wider type.
+
+    narrow, wide  the float types; `wide` has every number of `narrow`
+    """
+
+    kind: ClassVar[str] = "widened"
+    is_exact: ClassVar[bool] = False  # a field of exact numbers takes a rounding for an unknown function
+    narrow: str
+    wide: str
+
+    @property
+    def by(self) -> str:
+        """What is compared: the expressions without conversions between float types."""
+        return "types"
+
+    def __str__(self) -> str:
+        detail = f"the same expression, rounded to {self.narrow} at the end instead of at every step"
+        return _format_evidence(self.kind, self.by, detail)
+
+
 class Lemma(Protocol):
     """One of the equalities that a derived equality follows from: an `equation.Equation`."""
 
@@ -170,7 +193,7 @@ class Disproved(_WithoutProof):
     kind = "refuted"
 
 
-Evidence: TypeAlias = Axiom | Proved | Tested | Bounded | Derived | Unproved | Disproved
+Evidence: TypeAlias = Axiom | Proved | Tested | Bounded | Widened | Derived | Unproved | Disproved
 
 _TRIALS = re.compile(
     r"(?:(?P<coverage>.*), )?(?P<trials>\d+) trials, "
