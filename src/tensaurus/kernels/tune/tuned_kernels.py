@@ -133,7 +133,7 @@ class TunedKernels:
 
         Only where their schedules are known: a kernel that must be tuned takes all threads itself.
         """
-        first = self.tuner.known_source(scope, types, output, is_constant, seconds) if seconds >= 0 else None
+        first = self._source_to_time(scope, types, output, is_constant, seconds) if seconds >= 0 else None
         compiler = self.tuner.object_compiler
         if first is None or compiler.has(first):
             return
@@ -141,17 +141,28 @@ class TunedKernels:
         for node in self.planned:
             if len(sources) == compiler.threads:
                 break
-            source = self._known_source_of(node, seconds)
+            scope, types, is_constant = _tuned_expression(node)
+            if ((scope, types), is_constant) in self._known or not all(
+                kind.static for kind in (*types, node.tensor)
+            ):
+                continue
+            source = self._source_to_time(scope, types, node.tensor, is_constant, seconds)
             if source is not None and not compiler.has(source):
                 sources[source] = None
         compiler.compile([*sources], min(seconds, MAX_PATIENCE))
 
-    def _known_source_of(self, node: Node, seconds: float) -> KernelSource | None:
-        """Returns what a planned kernel is compiled from, None where it is known or must be tuned."""
-        scope, types, is_constant = _tuned_expression(node)
-        if ((scope, types), is_constant) in self._known or not all(x.static for x in (*types, node.tensor)):
+    def _source_to_time(
+        self,
+        scope: Scope,
+        types: tuple[TensorType, ...],
+        output: TensorType,
+        is_constant: tuple[bool, ...],
+        seconds: float,
+    ) -> KernelSource | None:
+        """Returns the kernel that alone is timed for an expression; None where there is none, or it was."""
+        if self.tuner.known_schedule(scope, types, is_constant) is not None:
             return None
-        return self.tuner.known_source(scope, types, node.tensor, is_constant, seconds)
+        return self.tuner.known_source(scope, types, output, is_constant, seconds)
 
     def _make_kernel(
         self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
