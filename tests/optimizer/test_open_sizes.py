@@ -19,6 +19,7 @@ from tensaurus.check.program.candidate import Candidate, Rewritten
 from tensaurus.graph.ir.node import CONSTANT, OPAQUE, Node, apply
 from tensaurus.graph.ir.program import Program
 from tensaurus.graph.onnx.onnx_import import import_model
+from tensaurus.graph.onnx.size_guard import given_branch
 from tensaurus.ops.eop import eop
 from tensaurus.optimizer.optimize import Result, optimize
 from tensaurus.optimizer.result import candidate_models
@@ -254,6 +255,7 @@ def test_a_result_for_given_sizes_runs_the_original_at_others(
     assert not any("would accept only" in text for text in said.notes)
     (choice,) = (node for node in result.model.graph.node if node.op_type == "If")
     branches = {attribute.name: attribute.g for attribute in choice.attribute}
+    assert given_branch(result.model) == branches["then_branch"] and given_branch(model) is None
     operators = [node.op_type for node in model.graph.node]
     assert [node.op_type for node in branches["else_branch"].node] == operators
     assert [node.op_type for node in branches["then_branch"].node] != operators
@@ -350,6 +352,9 @@ def test_other_sizes_are_those_of_all_inputs() -> None:
     shapes = list(propose_other_sizes(general, symbol_sizes(general, feeds)))
     assert shapes[0] == {"x": (2, 3, 4, 6), "shift": (2, 1)} and len(shapes) == 4
     assert all(made["x"][0] == made["shift"][0] and made != SIZES for made in shapes)
+    batch = import_model(layer(["N", 4], "Relu"))
+    found = list(propose_other_sizes(batch, symbol_sizes(batch, {"x": np.zeros((1, 4), np.float32)})))
+    assert found == [{"x": (2, 4)}, {"x": (3, 4)}]  # each once
 
 
 def test_a_model_without_open_sizes_loses_none(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tensaurus.graph.onnx.kernel_libraries import METADATA_KEY as LIBRARIES_KEY
+from tensaurus.graph.onnx.size_guard import given_branch
 from tensaurus.optimizer.result.summary import METADATA_KEY, Summary, format_counts, shorten
 from tensaurus.system.errors import TensaurusError
 
@@ -31,8 +32,10 @@ def format_explanation(path: str | Path) -> RenderableType:
         compared = summary.equivalence.render().plain
         grounds = f"The evidence for its rewrites: {summary.evidence_counts}"
         text.append(f"{grounds}. Result and original were compared: {compared}.\n")
-    operators = Counter(node.op_type for node in model.graph.node)
-    text.append(f"The graph now has {operators.total()} nodes: {format_counts(operators)}.\n")
+    branch = given_branch(model)
+    operators = Counter(node.op_type for node in (model.graph if branch is None else branch).node)
+    graph = "The graph" if branch is None else f"The graph for {summary.fast_at}"
+    text.append(f"{graph} now has {operators.total()} nodes: {format_counts(operators)}.\n")
     if summary.kernels:
         libraries = ", ".join(_library_names(model))
         text.append(f"Its kernels are in {libraries}, which must stay in the folder of the model.\n")

@@ -16,10 +16,11 @@ from onnx import GraphProto, ModelProto, compose
 from tensaurus.ops.branch_nodes import MIN_OPSET, choose_graph, compare_sizes, copy_value
 from tensaurus.system.errors import TensaurusError
 
-__all__ = ["guard_sizes"]
+__all__ = ["given_branch", "guard_sizes"]
 
 # prefixes of the names in the two branches, and in the condition
 FAST, GENERAL, CONDITION = "given_sizes/", "other_sizes/", "choose_sizes/"
+CHOICE = f"{CONDITION}choice"  # name of the node that chooses
 
 
 def guard_sizes(fast: ModelProto, general: ModelProto, sizes: Mapping[str, Sequence[int]]) -> ModelProto:
@@ -49,9 +50,17 @@ def guard_sizes(fast: ModelProto, general: ModelProto, sizes: Mapping[str, Seque
     given = _write_branch(fast.graph, computed, FAST)
     other = _write_branch(general.graph, computed, GENERAL)
     outputs = [joined.graph.output[place].name for place in computed]
-    choice = choose_graph(condition, outputs, given, other, f"{CONDITION}choice")
+    choice = choose_graph(condition, outputs, given, other, CHOICE)
     joined.graph.node.extend([*nodes, choice])
     return joined
+
+
+def given_branch(model: ModelProto) -> GraphProto | None:
+    """Return the graph that runs at the given sizes in a model that `guard_sizes` made; None in others."""
+    choice = model.graph.node[-1] if model.graph.node else None
+    if choice is None or choice.name != CHOICE:
+        return None
+    return next((attribute.g for attribute in choice.attribute if attribute.name == "then_branch"), None)
 
 
 def _write_branch(graph: GraphProto, outputs: Sequence[int], prefix: str) -> GraphProto:

@@ -204,6 +204,7 @@ def propose_other_sizes(
         lambda n: n + 1,
         lambda n: 3 if n == 1 else n,
     )
+    seen = [dict(sizes)]
     for plan in plans:
         new_sizes = {symbol: plan(size) for symbol, size in sizes.items()}
         shapes: dict[str, tuple[int, ...]] = {}
@@ -214,5 +215,6 @@ def propose_other_sizes(
                 if None in shape:  # a size that is no single symbol, such as 2*n
                     return
                 shapes[node.attribute("name")] = tuple(n for n in shape if n is not None)
-        if new_sizes != sizes:
+        if new_sizes not in seen:
+            seen.append(new_sizes)
             yield shapes
