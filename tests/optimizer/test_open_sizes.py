@@ -235,7 +235,7 @@ def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no model choose between sizes when it runs."""
 
     def refused(*_: object) -> onnx.ModelProto:
-        raise TensaurusError("needs opset 13, the model has 9")
+        raise TensaurusError("needs opset 9, the model has 8")
 
     monkeypatch.setattr("tensaurus.optimizer.run.optimization_run.guard_sizes", refused)
 

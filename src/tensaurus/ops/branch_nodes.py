@@ -1,4 +1,4 @@
-"""Write a choice between two graphs, by the sizes of inputs, as ONNX nodes (of version 13 or newer)."""
+"""Write a choice between two graphs, by the sizes of inputs, as ONNX nodes (of version 9 or newer)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 __all__ = ["MIN_OPSET", "choose_graph", "compare_sizes", "copy_value"]
 
-MIN_OPSET = 13  # ONNX's version from which on these nodes are valid
+MIN_OPSET = 9  # ONNX's version from which on these nodes are valid
 
 
 def compare_sizes(
