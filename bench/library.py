@@ -175,7 +175,6 @@ class Clock:
         """
         rows = tuner.measured_schedules(kernel.scope, kernel.types, kernel.is_constant)
         tuner.timer.set_expression(show(kernel.scope), kernel.types, kernel.output)
-        tuner.timer.compile(rows[0].schedule, PATIENCE)
         quiet, scaled = list[float](), list[float]()
         for _ in range(TURNS):
             before = self.reference()

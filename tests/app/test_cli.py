@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 import tensaurus
 from tensaurus.app.cli import app
 from tensaurus.app.cli.options import parse_shapes
+from tensaurus.kernels.tune.object_files import objects_folder
 from tensaurus.runtimes.measure.database import Database
 from tensaurus.system import signals
 from tensaurus.system.errors import TensaurusError
@@ -682,7 +683,9 @@ def test_database_commands(tmp_path: Path) -> None:
     )
     assert CliRunner().invoke(app, ["db", "clear", "--db", str(file)], input="n\n").exit_code == 1
     assert run("db", "count", "--db", file).stdout == "1\n"
+    (objects_folder(file) / "version").mkdir(parents=True)
     assert run("db", "clear", "--yes", "--db", file).stdout == "deleted 1 measurements\n"
+    assert not objects_folder(file).exists()  # compiled kernels go with the measurements
     assert run("db", "count", "--db", file).stdout == "0\n"
     assert run("db", "path").stdout == os.environ["TENSAURUS_DB"] + "\n"
 
