@@ -302,6 +302,17 @@ def test_sizes_that_are_not_given_are_assumed(tmp_path: Path) -> None:
     assert "optimized for x=1,3,32,32" in note and "use --shape" in note
 
 
+def test_sizes_of_given_inputs_are_those_to_optimize_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    closed(monkeypatch)
+    feeds = {name: np.ones(shape, np.float32) for name, shape in SIZES.items()}
+    said, model = Notes(), detector()
+    result = run(model, tmp_path, inputs=feeds, progress=said)
+    assert result.summary.fast_at == "x=1,3,8,12 shift=1,1"
+    assert not any("use --shape" in text for text in said.notes)
+
+
 def test_a_result_that_loses_sizes_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed(monkeypatch)
     unguarded(monkeypatch)

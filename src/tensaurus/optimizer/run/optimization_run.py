@@ -155,9 +155,8 @@ class OptimizationRun:
         if first.assumed_sizes:
             sizes = f"not all input sizes were given; optimized for {first.assumed_sizes}"
             self.progress.note(f"{sizes}. For other sizes, use --shape")
-            # kernels need sizes; what holds only at these is chosen at run time (`graph/onnx/size_guard`)
-            shapes = {name: array.shape for name, array in self.feeds.items()}
-            self.original = self.original.at_sizes(shapes)
+        # kernels need sizes; what holds only at these is chosen at run time (`graph/onnx/size_guard`)
+        self.original = self.original.at_sizes({name: array.shape for name, array in self.feeds.items()})
         if limit is not None:
             limit.reference_seconds, limit.parallel_runs = self._time_reference()
             if limit.why_too_short:

@@ -52,8 +52,11 @@ class Original:
     def at_sizes(self, shapes: Mapping[str, Sequence[int]]) -> Original:
         """Return the original with its inputs at these shapes in the program; the model leaves them open.
 
-        The program stays as it is where it cannot be typed at these sizes.
+        The program stays as it is where no size is open, or where it cannot be typed at these sizes.
         """
+        kinds = (node.types[0] for node in self.program.inputs)
+        if all(isinstance(kind, TensorType) and kind.static for kind in kinds):
+            return self
         try:
             program = import_model(inline_functions(self.model, self.name), shapes, self.name)
         except TensaurusError:
