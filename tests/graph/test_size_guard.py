@@ -150,6 +150,17 @@ def test_weights_in_files_stay_there(tmp_path: Path) -> None:
     assert np.allclose(found, x[:1] @ w, atol=1e-3)
 
 
+def test_outputs_that_are_no_tensors() -> None:
+    text = """(float[SIZE] x) => (seq(float[SIZE]) s, optional(float[SIZE]) o, float[SIZE] y) {
+        y = Neg(x) s = SequenceConstruct(x, y) o = Optional(y)
+    }"""
+    general, fast = (model(text.replace("SIZE", size)) for size in ("N", "3"))
+    joined = guard_sizes(fast, general, {"x": (3,)})
+    for size in (3, 4):
+        sequence, optional, y = run(joined, x=X[:size])
+        assert np.array_equal(sequence, [X[:size], -X[:size]]) and np.array_equal(optional, y)
+
+
 def test_domains_and_functions_are_kept() -> None:
     general = model("(float[N] x) => (float[N] y) { y = Neg(x) }")
     fast = model("(float[3] x) => (float[3] y) { y = Neg(x) }")

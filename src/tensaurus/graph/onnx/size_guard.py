@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from onnx import GraphProto, ModelProto, compose
+from onnx import GraphProto, ModelProto, TypeProto, compose
 
 from tensaurus.ops.branch_nodes import MIN_OPSET, choose_graph, compare_sizes, copy_value
 from tensaurus.system.errors import TensaurusError
@@ -82,8 +82,19 @@ def _write_branch(graph: GraphProto, outputs: Sequence[int], prefix: str) -> Gra
             copied = f"{output.name}/output"
             branch.node.append(copy_value(output.name, copied))
             output.name = copied
-        output.type.tensor_type.ClearField("shape")  # the branches may state different sizes
+        _forget_sizes(output.type)  # the branches may state different ones
     sparse = (tensor.values for tensor in branch.sparse_initializer)
     # bodies read weights, too
     name_map = {tensor.name: prefix + tensor.name for tensor in (*branch.initializer, *sparse)}
     return compose.add_prefix_graph(branch, prefix, rename_inputs=False, inplace=True, name_map=name_map)
+
+
+def _forget_sizes(kind: TypeProto) -> None:
+    """Let a type, or that of its elements, state no shape."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            kind.tensor_type.ClearField("shape")
+        case "sequence_type":
+            _forget_sizes(kind.sequence_type.elem_type)
+        case "optional_type":
+            _forget_sizes(kind.optional_type.elem_type)
