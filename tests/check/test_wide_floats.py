@@ -191,9 +191,25 @@ def test_a_wrong_widening_is_refuted() -> None:
         cast = registry["Cast"]
         return apply(cast, (apply(cast, (node_with(node, args),), {"to": "int32"}),), {"to": "float32"})
 
+    def more_rounding(node: Node, args: tuple[Node | None, ...]) -> Node | None:
+        if str(node.op) != "Relu":
+            return None
+        cast = registry["Cast"]
+        return apply(cast, (apply(cast, (node_with(node, args),), {"to": "bfloat16"}),), {"to": "float32"})
+
     for change in (other_constant, other_operator, other_argument, whole_numbers):
         assert changed(change) == "more than the types of floats has changed"
+    assert changed(more_rounding) == "the right side rounds a value to bfloat16 that the left side does not"
     assert refute_widening(equation) is None
+
+
+def test_what_makes_truth_values_must_read_the_same_types() -> None:
+    before, after = widened(model("float16[4] x) => (bool[4] y) { e = Exp(x) y = Greater(e, x) }"))
+    exp = after.roots[0].args[0]
+    assert exp is not None and exp.tensor.dtype == "float16"
+    wide = [exp.args[0], apply(registry["Cast"], before.inputs, {"to": "float32"})]
+    wrong = after.with_outputs([apply(registry["Greater"], wide)])
+    assert refute_widening(widen_equation(before, wrong)) == "more than the types of floats has changed"
 
 
 def test_a_search_begins_with_it() -> None:

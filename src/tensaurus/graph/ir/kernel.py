@@ -18,7 +18,7 @@ class Kernel:
               `int name(void* user_context, halide_buffer_t* x0, ..., halide_buffer_t* out)`.  Halide compiled
               it with the features no_runtime, user_context, no_asserts and no_bounds_query.  All buffers are
               dense, and dimension 0 of a buffer is the last axis of the tensor.  None until a model that
-              calls the kernel is linked: only then is the object compiled
+              calls the kernel is linked, which looks the object up, or compiles it
     cpu       the processor features that the code needs, as `cpu_features.required_features` reads them
     packing   for each input that is read in another layout, the expression over x0 that packs it; such an
               input must be constant, so that it is packed once

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from onnx import GraphProto, ModelProto, TypeProto, compose
 
 from tensaurus.ops.branch_nodes import MIN_OPSET, choose_graph, compare_sizes, copy_value
+from tensaurus.ops.special_nodes import ONNX_DOMAINS
 from tensaurus.system.errors import TensaurusError
 
 __all__ = ["given_branch", "guard_sizes"]
@@ -29,7 +30,7 @@ def guard_sizes(fast: ModelProto, general: ModelProto, sizes: Mapping[str, Seque
     Both have the same inputs, outputs and opset; `sizes` are those of inputs that `general` leaves open.
     Raises TensaurusError where the opset lacks what the choice needs, or nothing is computed.
     """
-    version = next((entry.version for entry in general.opset_import if entry.domain == ""), 1)
+    version = next((entry.version for entry in general.opset_import if entry.domain in ONNX_DOMAINS), 1)
     if version < MIN_OPSET:
         raise TensaurusError(f"a choice between sizes needs opset {MIN_OPSET}, the model has {version}")
     joined = ModelProto()

@@ -113,7 +113,7 @@ def compile_runtime(path: Path, cpu: str = NATIVE) -> None:
 def uncompiled_kernel(
     scope: Scope, inputs: Sequence[TensorType], output: TensorType, schedule: Schedule, cpu: str = NATIVE
 ) -> Kernel:
-    """Returns the kernel without its object, which takes a second to compile: few kernels are ever linked.
+    """Returns the kernel without its object, which is compiled or looked up where it is needed.
 
     Raises LoweringError where the schedule belongs to another expression.
     """

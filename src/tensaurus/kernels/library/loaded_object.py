@@ -61,7 +61,7 @@ class ObjectLoader:
     ) -> Callable[[Sequence[np.ndarray[Any, Any]], np.ndarray[Any, Any]], Callable[[], None]]:
         """Returns a function that binds the kernel to arrays, as `halide/compile.jit` does.
 
-        Raises TensaurusError where the object cannot be linked or loaded.
+        Raises TensaurusError where the object cannot be linked, and LoweringError where it cannot be loaded.
         """
         kernel = uncompiled_kernel(scope, inputs, output, schedule, self.cpu)
         with temporary_folder() as folder:

@@ -94,7 +94,7 @@ class TunedKernels:
             return None
         key = scope, types
         if (key, is_constant) not in self._known:
-            kernel = self._known[key, is_constant] = self._make_kernel(scope, types, is_constant, node.tensor)
+            kernel = self._known[key, is_constant] = self._make_kernel(node)
             if kernel is not None and kernel.scope is not None:
                 # the exported node reads packed inputs, and has this kernel, too
                 packed_kernel = replace(kernel, scope=None, packing=())
@@ -121,56 +121,37 @@ class TunedKernels:
         self.dropped[reason] = None
         self._known.update({key: None for key, known in self._known.items() if known and known.name == name})
 
-    def _compile_ahead(
-        self,
-        scope: Scope,
-        types: tuple[TensorType, ...],
-        output: TensorType,
-        is_constant: tuple[bool, ...],
-        seconds: float,
-    ) -> None:
-        """Compiles the objects of an expression's kernel and of kernels that are planned, on all threads.
+    def _compile_ahead(self, asked: Node, seconds: float) -> None:
+        """Compiles the object of a node's kernel, and beside it, on other threads, those of planned kernels.
 
         Only where their schedules are known: a kernel that must be tuned takes all threads itself.
         """
-        first = self._source_to_time(scope, types, output, is_constant, seconds) if seconds >= 0 else None
-        compiler = self.tuner.object_compiler
-        if first is None or compiler.has(first):
-            return
-        sources = {first: None}
-        for node in self.planned:
-            if len(sources) == compiler.threads:
-                break
-            scope, types, is_constant = _tuned_expression(node)
-            if ((scope, types), is_constant) in self._known or not all(
-                kind.static for kind in (*types, node.tensor)
-            ):
-                continue
-            source = self._source_to_time(scope, types, node.tensor, is_constant, seconds)
+        compiler, sources = self.tuner.object_compiler, dict[KernelSource, None]()
+        for node in (asked, *self.planned):
+            source = self._source_to_time(node, seconds)
             if source is not None and not compiler.has(source):
                 sources[source] = None
+            elif node is asked:
+                return
+            if len(sources) == compiler.threads:
+                break
         compiler.compile([*sources], min(seconds, MAX_PATIENCE))
 
-    def _source_to_time(
-        self,
-        scope: Scope,
-        types: tuple[TensorType, ...],
-        output: TensorType,
-        is_constant: tuple[bool, ...],
-        seconds: float,
-    ) -> KernelSource | None:
-        """Returns the kernel that alone is timed for an expression; None where there is none, or it was."""
-        if self.tuner.known_schedule(scope, types, is_constant) is not None:
+    def _source_to_time(self, node: Node, seconds: float) -> KernelSource | None:
+        """Returns the kernel of a node that alone will be timed; None where others are, or it was timed."""
+        scope, types, is_constant = _tuned_expression(node)
+        has_sizes = all(kind.static for kind in (*types, node.tensor))
+        if seconds < 0 or not has_sizes or self.tuner.known_schedule(scope, types, is_constant) is not None:
             return None
-        return self.tuner.known_source(scope, types, output, is_constant, seconds)
+        return self.tuner.known_source(scope, types, node.tensor, is_constant, seconds)
 
-    def _make_kernel(
-        self, scope: Scope, types: tuple[TensorType, ...], is_constant: tuple[bool, ...], output: TensorType
-    ) -> Kernel | None:
+    def _make_kernel(self, node: Node) -> Kernel | None:
+        scope, types, is_constant = _tuned_expression(node)
+        output = node.tensor
         try:
             seconds = self.seconds(self.tuner.least_seconds(scope, types, is_constant))
             began = monotonic()
-            self._compile_ahead(scope, types, output, is_constant, seconds)
+            self._compile_ahead(node, seconds)
             schedule = self.tuner.best_schedule(scope, types, output, seconds, is_constant)
             if schedule is None:
                 reason = "no schedule of it computes the expression" if seconds > 0 else "no time to tune it"

@@ -114,7 +114,7 @@ class Bounded:
 class Widened:
     """The two sides are one expression over the reals, which the right side computes in a wider type.
 
-    narrow, wide  the float types; `wide` has every number of `narrow`
+    narrow, wide  the float types, such as "float16"; `wide` has every number of each that `narrow` names
     """
 
     kind: ClassVar[str] = "widened"

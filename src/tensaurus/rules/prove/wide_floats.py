@@ -13,12 +13,11 @@ declaration admits only half precision still read numbers that are rounded to ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tensaurus.expr.ir.float_conversions import is_float
+from tensaurus.expr.ir.float_conversions import is_exact_conversion, is_float
 from tensaurus.expr.ir.scope import Const, Read, Select
 from tensaurus.expr.ir.walk import bodies
 from tensaurus.graph.analysis.conversion_chains import converted_type
@@ -57,38 +56,63 @@ def widen_equation(before: Program, after: Program) -> Equation:
     kinds = sorted({kind.dtype for kind in types if isinstance(kind, TensorType) and kind.dtype in HALVES})
     law = f"what {' and '.join(kinds)} operators compute is computed in {WIDE}"
     leaves = (*before.inputs, *before.captured)
-    return Equation(WIDE_FLOATS, law, left, right, leaves, Widened(kinds[0], WIDE))
+    return Equation(WIDE_FLOATS, law, left, right, leaves, Widened(" and ".join(kinds), WIDE))
 
 
 def refute_widening(equation: Equation) -> str | None:
-    """Return why the sides differ by more than conversions between float types; None where they do not.
+    """Return why the sides differ by more than wider floats on the right; None where they do not.
 
-    Each side is read as an expression over the reals: conversions are left out, and constants are their
-    values.  The sides are right where their expressions are the same.
+    Each side is read as an expression over the reals: conversions between float types are left out, and
+    constants are their values.  Both sides must be the same expression, and no value on the right may have a
+    type that lacks numbers of its type on the left.  What makes integers must read the same types.
     """
-    numbers: dict[object, int] = {}  # expression over the reals -> its number
-    left, right = (list(_number_reals(side, equation, numbers)) for side in (equation.left, equation.right))
-    return None if left == right else "more than the types of floats has changed"
+    reals = _Reals()
+    left, left_types = reals.read_side(equation.left)
+    right, right_types = reals.read_side(equation.right)
+    if left != right:
+        return "more than the types of floats has changed"
+    for number, dtypes in right_types.items():
+        for dtype in dtypes:
+            if not any(is_exact_conversion(known, dtype) for known in left_types.get(number, ())):
+                return f"the right side rounds a value to {dtype} that the left side does not"
+    return None
 
 
-def _number_reals(roots: tuple[Node, ...], equation: Equation, numbers: dict[object, int]) -> Iterator[int]:
-    """Yield the number of each root's expression over the reals; equal expressions have equal numbers."""
-    number_of: dict[Node, int] = {}
-    for node in topological_order(roots):
-        args = tuple(None if arg is None else number_of[arg] for arg in node.args)
-        kind = converted_type(node)
-        if kind is not None and is_float(kind) and is_float(node.args[0].tensor.dtype):  # type: ignore[union-attr]
-            number_of[node] = args[0]  # type: ignore[assignment]
-            continue
-        key: object = (node.op, node.attrs, args)
+@dataclass
+class _Reals:
+    """Numbers expressions over the reals; equal ones have equal numbers."""
+
+    numbers: dict[object, int] = field(default_factory=dict)
+
+    def read_side(self, roots: tuple[Node, ...]) -> tuple[list[int], dict[int, set[str]]]:
+        """Return the number of each root, and by number the float types in which a value is computed."""
+        number_of: dict[Node, int] = {}
+        types: dict[int, set[str]] = {}
+        for node in topological_order(roots):
+            args = tuple(None if arg is None else number_of[arg] for arg in node.args)
+            number = number_of[node] = self._number(node, args)
+            kind = node.types[0]
+            if len(node.types) == 1 and isinstance(kind, TensorType) and is_float(kind.dtype):
+                types.setdefault(number, set()).add(kind.dtype)
+        return [number_of[root] for root in roots], types
+
+    def _number(self, node: Node, args: tuple[int | None, ...]) -> int:
+        dtype, key = converted_type(node), (node.op, node.attrs, args)
+        if dtype is not None and is_float(dtype) and args[0] is not None:
+            before = node.args[0]
+            assert before is not None
+            # a float stays what it is over the reals; an integer becomes a float
+            return args[0] if is_float(before.tensor.dtype) else self._number_of(("float", args))
         if node.op is CONSTANT and is_float(node.tensor.dtype):
             values = np.asarray(node.attribute("data").array).astype(np.float64)
-            key = (CONSTANT, values.shape, values.tobytes())
-        elif kind is not None and is_float(kind):  # integers become floats
-            key = ("float", args)
-        number_of[node] = numbers.setdefault(key, len(numbers))
-    for root in roots:
-        yield number_of[root]
+            return self._number_of((CONSTANT, values.shape, values.tobytes()))
+        makes_floats = all(isinstance(kind, TensorType) and is_float(kind.dtype) for kind in node.types)
+        if isinstance(node.op, Op) and makes_floats or node.op in (INPUT, ITEM):
+            return self._number_of(key)
+        return self._number_of((*key, tuple(arg and arg.types for arg in node.args)))
+
+    def _number_of(self, key: object) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
 
 
 def _is_half(kind: object) -> bool:
